@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from services.node_agent.devices.describe import cpu_list
-from services.node_agent.devices.health import HOT, POWER_BRAKE, Signs
+from services.node_agent.devices.health import HOT, POWER_BRAKE, Symptoms
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses
 from shared.model.gpu import Inventory
@@ -41,7 +41,7 @@ class Row(msgspec.Struct, frozen=True):
     equal: bool
 
 
-def of_agent(inventory: Inventory, signs: tuple[Signs, ...], used: tuple[GpuProcesses, ...]) -> Fields:
+def of_agent(inventory: Inventory, symptoms: tuple[Symptoms, ...], used: tuple[GpuProcesses, ...]) -> Fields:
     found: Fields = {"driver": inventory.driver_version, "cuda": inventory.cuda_version, "gpus": len(inventory.gpus)}
     for gpu in inventory.gpus:
         found |= {
@@ -53,15 +53,15 @@ def of_agent(inventory: Inventory, signs: tuple[Signs, ...], used: tuple[GpuProc
             f"{gpu.uuid} mig_instances": len(gpu.mig_instances),
             f"{gpu.uuid} c2c": gpu.c2c,
         }
-    for sign in signs:
+    for sign in symptoms:
         found |= {
             f"{sign.uuid} ecc_volatile": sign.ecc_volatile,
             f"{sign.uuid} ecc_aggregate": sign.ecc_aggregate,
             f"{sign.uuid} rows_pending": sign.rows_pending,
             f"{sign.uuid} rows_failed": sign.rows_failed,
             f"{sign.uuid} pcie_width": sign.pcie_width,
-            f"{sign.uuid} pcie_width_most": sign.pcie_width_most,
-            f"{sign.uuid} pcie_generation_most": sign.pcie_generation_most,
+            f"{sign.uuid} pcie_width_most": sign.max_pcie_width,
+            f"{sign.uuid} pcie_generation_most": sign.max_pcie_generation,
             f"{sign.uuid} hot": bool(sign.clock_reasons & HOT),
             f"{sign.uuid} power_brake": bool(sign.clock_reasons & POWER_BRAKE),
             f"{sign.uuid} fabric_down": sign.fabric_down,
@@ -195,11 +195,11 @@ def _cpus(text: str) -> str:
     return cpu_list([cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)])
 
 
-async def _read() -> tuple[Inventory, tuple[Signs, ...], tuple[GpuProcesses, ...]]:
+async def _read() -> tuple[Inventory, tuple[Symptoms, ...], tuple[GpuProcesses, ...]]:
     devices = NvmlDevices(timeout_s=60.0)
     try:
         inventory = await devices.inventory("here", "now")
-        return inventory, await devices.signs(), await devices.processes(int(time.time() * 1_000_000))
+        return inventory, await devices.symptoms(), await devices.processes(int(time.time() * 1_000_000))
     finally:
         await devices.close()
 
@@ -222,8 +222,8 @@ def main() -> None:
     parser.add_argument("--topo", default="", metavar="FILE", help="stored output of nvidia-smi topo -m")
     args = parser.parse_args()
     smi, topo = _said(args.smi, "-q", "-x"), _said(args.topo, "topo", "-m")
-    inventory, signs, used = asyncio.run(_read())
-    rows = compare(of_agent(inventory, signs, used), of_smi(smi)) + compare(
+    inventory, symptoms, used = asyncio.run(_read())
+    rows = compare(of_agent(inventory, symptoms, used), of_smi(smi)) + compare(
         links_of_agent(inventory), links_of_smi(topo)
     )
     differ = [row for row in rows if not row.equal]

@@ -39,7 +39,7 @@ from typing import Any
 from bench.fullspeed.figures import full_speed_ns, percentile, rate_per_s
 from bench.fullspeed.node import GPU_MIB, Pods, build, node, world
 from cli.stack import quiet_logs
-from services.node_agent.release.watch import LOOK_S
+from services.node_agent.release.monitor import LOOK_S
 from shared.model.suspension import Suspension
 
 LOWS, LOW_MILLI, LOW_KERNEL_US, LOW_STEP = 4, 250, 1000, 100

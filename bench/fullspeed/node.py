@@ -17,7 +17,7 @@ from bench.enforce.place import FAKE_UUID, ROOT
 from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.config import Config
-from services.node_agent.node_service import NodeDoor
+from services.node_agent.node_service import NodeRuntime
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.port import Incoming
 from shared.contracts import subjects
@@ -38,7 +38,7 @@ PACE_US = 250
 class Pods:
     """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and ended."""
 
-    def __init__(self, ctx: Context, door: NodeDoor, folder: Path) -> None:
+    def __init__(self, ctx: Context, door: NodeRuntime, folder: Path) -> None:
         self._ctx, self.door, self._folder = ctx, door, folder
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
         self._driver.kerf_virtual_now.restype = ctypes.c_uint64
@@ -94,7 +94,7 @@ class Pods:
 
     async def gone(self, name: str) -> None:
         """Does what the agent does when no process of the pod runs any more, and placement knows of its end."""
-        await self.door.handle(m.ReleaseCame(NodeRelease(term=1, uid=uid_of(name), grant_id=f"g-{name}")))
+        await self.door.handle(m.ReleaseReceived(NodeRelease(term=1, uid=uid_of(name), grant_id=f"g-{name}")))
         await self.door.end_container(uid_of(name), MAIN)
         await self.door.handle(m.ReleasesBooked((f"g-{name}",)))
         assert self.door.strategies is not None
@@ -108,7 +108,7 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
         (folder / place).mkdir()
     (folder / "boot_id").write_text("boot\n")
     (folder / "cgroup" / "cgroup.procs").touch()
-    doors: list[NodeDoor] = []
+    doors: list[NodeRuntime] = []
 
     class Bench(Service):
         name: ClassVar[str] = "node_agent"
@@ -116,7 +116,7 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
         provisions: ClassVar[bool] = True
 
         async def start(self, ctx: Context) -> None:
-            door = NodeDoor(ctx, ctx.config)
+            door = NodeRuntime(ctx, ctx.config)
             assert door.strategies is not None
 
             async def came(incoming: Incoming) -> None:

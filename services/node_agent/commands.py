@@ -10,10 +10,10 @@ from shared.contracts.base import decode
 from shared.contracts.node_commands import NodeCordon, NodeGrant, NodeRelease, NodeSync, ReleasesSeen
 
 VERBS: dict[str, Callable[[bytes], m.Input]] = {
-    "grant": lambda payload: m.GrantCame(decode(payload, NodeGrant)),
-    "release": lambda payload: m.ReleaseCame(decode(payload, NodeRelease)),
-    "sync": lambda payload: m.SyncCame(decode(payload, NodeSync)),
-    "cordon": lambda payload: m.CordonAsked(decode(payload, NodeCordon)),
+    "grant": lambda payload: m.GrantReceived(decode(payload, NodeGrant)),
+    "release": lambda payload: m.ReleaseReceived(decode(payload, NodeRelease)),
+    "sync": lambda payload: m.SyncReceived(decode(payload, NodeSync)),
+    "cordon": lambda payload: m.CordonRequested(decode(payload, NodeCordon)),
     "ack": lambda payload: m.ReleasesBooked(decode(payload, ReleasesSeen).grant_ids),
 }
 """What a node can be told, by the last token of the subject. Each raises ContractError on another form."""

@@ -7,7 +7,7 @@ import asyncio
 from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.hollow import Fleet
-from services.node_agent.outlet import Outlet
+from services.node_agent.publisher import Publisher
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import encode
@@ -16,9 +16,9 @@ from shared.service import Context
 TICK_S = 1.0
 
 
-class FleetDoor:
+class FleetRuntime:
     def __init__(self, ctx: Context, fleet: Fleet) -> None:
-        self._ctx, self._fleet, self._outlet = ctx, fleet, Outlet(ctx)
+        self._ctx, self._fleet, self._publisher = ctx, fleet, Publisher(ctx)
         self._handed = ctx.metrics.counter("kerf_agent_handed_over_total", "Slices handed over.")
         self._refused = ctx.metrics.counter("kerf_agent_refused_total", "Hand-overs refused, by reason.", ("code",))
 
@@ -30,7 +30,7 @@ class FleetDoor:
             await self._do(name, self._fleet.boot(name, ctx.now()), None)
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
-        ctx.spawn(self._outlet.beats(subjects.BEAT_HOLLOW, lambda: names, beat_s), name="beats")
+        ctx.spawn(self._publisher.beats(subjects.BEAT_HOLLOW, lambda: names, beat_s), name="beats")
         ctx.metrics.observe_by("kerf_agent_nodes", "Nodes that this process stands for.", lambda: float(len(names)))
         ctx.log.info("hollow_nodes_up", count=len(names))
 
@@ -55,14 +55,14 @@ class FleetDoor:
         for order in orders:
             match order:
                 case m.Publish():
-                    self._outlet.publish(node, order)
+                    self._publisher.publish(node, order)
                 case m.Answer():
                     if incoming is not None:
                         await self._ctx.bus.respond(incoming, encode(order.body))
                 case m.HandOver():
                     self._handed.add()
                 case m.PutInventory():
-                    self._outlet.put(order.inventory)
+                    self._publisher.put(order.inventory)
                 case m.RefuseStart():
                     self._refused.of(order.code).add()
                     self._ctx.log.warning(

@@ -11,12 +11,12 @@ from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
 PROVEN: frozenset[Strategy] = frozenset({"interposer", "time_slice", "mps", "driver", "remote"})
 """Strategies that a node offers only while it has proven them."""
-Room = dict[str, tuple[int, int]]
+Occupancy = dict[str, tuple[int, int]]
 """What is handed over by GPU uuid: (memory_mib, compute_milli)."""
 
 
-def occupied(shares: Iterable[ContainerGrant], node: str) -> Room:
-    room: Room = {}
+def occupied(shares: Iterable[ContainerGrant], node: str) -> Occupancy:
+    room: Occupancy = {}
     for container in shares:
         for share in container.gpus:
             if share.node == node:
@@ -25,7 +25,7 @@ def occupied(shares: Iterable[ContainerGrant], node: str) -> Room:
     return room
 
 
-def unkept(share: ContainerGrant, inventory: Inventory | None) -> tuple[str, str] | None:
+def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tuple[str, str] | None:
     """Why the strategy of this share cannot be kept here now, as code and sentence; None where it can. A slice that was promised
     a limit does not start without it."""
     if share.strategy not in PROVEN or (inventory is not None and share.strategy in inventory.strategies):
@@ -50,7 +50,7 @@ def _mask(share: GpuShare, gpu: Gpu | None) -> int:
     return 0 if geometry is None or share.mig is None else instance_mask(geometry, share.mig)
 
 
-def refusal(share: GpuShare, gpu: Gpu | None, room: Room, taken: Mapping[str, int]) -> tuple[str, str] | None:
+def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[str, int]) -> tuple[str, str] | None:
     """Why this share cannot be handed over beside what is, as code and sentence; None where it can.
 
     Memory that strangers hold is placement's business: it comes and goes, and a slice that was there first keeps its due.
@@ -77,10 +77,10 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Room, taken: Mapping[str, in
             )
         if taken.get(share.uuid, 0) & _mask(share, gpu):
             return "mig-slices-taken", f"GPU {share.uuid} cannot give the {where}: some of its slices are handed over"
-    return no_room(share, gpu, room)
+    return capacity_refusal(share, gpu, room)
 
 
-def no_room(share: GpuShare, gpu: Gpu, room: Room) -> tuple[str, str] | None:
+def capacity_refusal(share: GpuShare, gpu: Gpu, room: Occupancy) -> tuple[str, str] | None:
     """Why this share exceeds the device beside what is handed over; None where it does not."""
     memory, compute = room.get(share.uuid, (0, 0))
     free = gpu.memory_mib - memory

@@ -69,24 +69,26 @@ class Fleet:
         agent = self._agents[node]
         out = agent.handle(event, now)
         for suspend in [order for order in out if isinstance(order, m.SuspendSlices)]:
-            out += agent.handle(m.SuspensionDone(suspend.asked, tuple(m.Done(ask) for ask in suspend.asks)), now)
+            out += agent.handle(
+                m.SuspensionDone(suspend.request, tuple(m.SuspendResult(task) for task in suspend.tasks)), now
+            )
         match event:
-            case m.GrantCame():
+            case m.GrantReceived():
                 for container in event.grant.grant.containers:
                     out += self._start(agent, event.grant.uid, container, now)
-            case m.SyncCame():
+            case m.SyncReceived():
                 for grant in agent.grants():
                     for container in grant.grant.containers:
                         out += self._start(agent, grant.uid, container, now)
-            case m.ReleaseCame():
+            case m.ReleaseReceived():
                 for lease in agent.leases_of(event.release.grant_id):
                     out += agent.handle(m.ContainerEnded(lease.uid, lease.container), now)
         return out
 
     def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:
-        started = agent.handle(m.StartAsked(uid, container), now)
+        started = agent.handle(m.StartRequested(uid, container), now)
         # A grant that was refused as old or as given back is no pod of ours to ask about.
-        return [command for command in started if not isinstance(command, m.AskGrant)]
+        return [command for command in started if not isinstance(command, m.FetchGrant)]
 
 
 def inventory_of(node: HollowNode, boot_id: str) -> Inventory:

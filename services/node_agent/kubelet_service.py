@@ -13,29 +13,29 @@ from services.node_agent.cdi.writer import SpecDir
 from services.node_agent.config import Config
 from services.node_agent.handover.device_plugin import BUCKETS, CDI_KIND, SlotPlugin
 from services.node_agent.handover.dra import ClaimPlugin
-from services.node_agent.handover.dra_registration import ClaimsWay
-from services.node_agent.handover.nri.allowed import PodCpusets
+from services.node_agent.handover.dra_registration import ClaimDriverServer
+from services.node_agent.handover.nri.client import NriClient
+from services.node_agent.handover.nri.cpusets import PodCpusets
 from services.node_agent.handover.nri.plugin import CpuPlugin
-from services.node_agent.handover.nri.way import NriWay
+from services.node_agent.handover.other_plugins import gpus_offered_elsewhere
 from services.node_agent.handover.podresources import PodResources, PodResourcesError
-from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginWay
-from services.node_agent.handover.rivals import rivals
-from services.node_agent.handover.runtime_watch import RuntimeWatch
-from services.node_agent.node_service import NodeDoor
-from services.node_agent.release.watch import ReleaseWatch
+from services.node_agent.handover.registration import PLUGIN_DIR, DevicePluginServer
+from services.node_agent.handover.runtime_monitor import RuntimeMonitor
+from services.node_agent.node_service import NodeRuntime
+from services.node_agent.release.monitor import ReleaseMonitor
 from shared.bus.tasks import end
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import Grant
 from shared.service import Context
 
-RIVALS_S = 30.0
+OTHER_PLUGINS_POLL_S = 30.0
 """How often the kubelet is asked whether other plugins offer GPUs of this node."""
 
 
-class KubeletDoor:
-    def __init__(self, ctx: Context, config: Config, door: NodeDoor) -> None:
-        self._ctx, self._config, self._door = ctx, config, door
+class KubeletAdapter:
+    def __init__(self, ctx: Context, config: Config, node: NodeRuntime) -> None:
+        self._ctx, self._config, self._node = ctx, config, node
         self._seconds = ctx.metrics.histogram(
             "kerf_agent_handover_seconds",
             "Time that the agent takes of a container's start, by the kubelet's call.",
@@ -57,19 +57,19 @@ class KubeletDoor:
         )
         self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)
-        self._runtime = RuntimeWatch(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
-        self._way = DevicePluginWay(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
+        self._runtime = RuntimeMonitor(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
+        self._way = DevicePluginServer(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
         self._bind_memory = config.memory_affinity == "near"
         self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs), sizes=self._bind_memory)
         self._placed = ctx.metrics.counter(
             "kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",)
         )
-        self._release = ReleaseWatch(
+        self._release = ReleaseMonitor(
             ctx,
-            door,
+            node,
             specs=specs,
-            strategies=door.strategies,
-            holders=self._pods.list,
+            strategies=node.strategies,
+            list_slots=self._pods.list,
             plugin_dir=self._plugins,
             cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
@@ -80,40 +80,42 @@ class KubeletDoor:
         await self._way.start()
         if self._config.dra:
             plugin = ClaimPlugin(
-                gate=self._door,
-                edits=self._slices,
+                agent=self._node,
+                specs=self._slices,
                 gpus=self._gpus,
                 seconds=self._seconds,
                 refused=self._refused,
                 handed=self._handed,
             )
-            await ClaimsWay(self._ctx, Path(self._config.kubelet_dir), plugin, self._door.devices.serve_claims).start()
+            await ClaimDriverServer(
+                self._ctx, Path(self._config.kubelet_dir), plugin, self._node.devices.serve_claims
+            ).start()
         if self._config.cpu_affinity == "near":
-            await NriWay(self._ctx, self._config.host().seen(self._config.nri_socket), self._cpus).start()
+            await NriClient(self._ctx, self._config.host().seen(self._config.nri_socket), self._cpus).start()
         await self._release.start()
-        rivals_looked_for = self._ctx.spawn(self._look_for_rivals(), name="rivals")
+        other_plugins_check = self._ctx.spawn(self._check_other_plugins(), name="other_plugins")
 
         async def close() -> None:
             """Before the channel to the kubelet is closed."""
-            await end(rivals_looked_for)
+            await end(other_plugins_check)
 
         self._ctx.on_drain(close)
 
-    async def _look_for_rivals(self) -> None:
+    async def _check_other_plugins(self) -> None:
         while True:
             try:
-                offered = await self._pods.of_others()
+                offered = await self._pods.list_other_devices()
             except PodResourcesError as error:
                 self._ctx.log.warning("other_plugins_not_known", error=str(error))
             else:
-                await self._door.devices.offered_by_others(rivals(offered, self._gpus().values()))
-            await asyncio.sleep(RIVALS_S)
+                await self._node.devices.set_offered_elsewhere(gpus_offered_elsewhere(offered, self._gpus().values()))
+            await asyncio.sleep(OTHER_PLUGINS_POLL_S)
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         return SlotPlugin(
-            gate=self._door,
-            edits=self._slices,
-            holders=self._pods.list,
+            agent=self._node,
+            specs=self._slices,
+            list_slots=self._pods.list,
             plugin_dir=self._plugins,
             count=self._config.slots,
             seconds=self._seconds,
@@ -124,10 +126,13 @@ class KubeletDoor:
 
     def _cpus(self) -> CpuPlugin:
         return CpuPlugin(
-            gpus_of=self._gpus_of, allowed=self._cpusets.allowed, memory=self._bind_memory, decided=self._cpus_decided
+            gpus_of=self._gpus_of,
+            allowed=self._cpusets.allowed,
+            memory=self._bind_memory,
+            decided=self._on_cpus_decided,
         )
 
-    def _cpus_decided(self, outcome: str, took_s: float | None) -> None:
+    def _on_cpus_decided(self, outcome: str, took_s: float | None) -> None:
         self._placed.add(1, outcome)
         if took_s is not None:
             self._seconds.observe(took_s, "cpus")
@@ -149,14 +154,14 @@ class KubeletDoor:
         )
 
     def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
-        strategies = self._door.strategies
+        strategies = self._node.strategies
         return ContainerEdits() if strategies is None else strategies.edits(order, grant)
 
     def _grant(self, uid: str) -> Grant | None:
-        return next((came.grant for came in self._door.agent.grants() if came.uid == uid), None)
+        return next((came.grant for came in self._node.agent.grants() if came.uid == uid), None)
 
     def _gpus(self) -> Mapping[str, Gpu]:
-        inventory = self._door.agent.inventory
+        inventory = self._node.agent.inventory
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
 
     def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:

@@ -21,7 +21,7 @@ from shared.model.grant import ContainerGrant
 from shared.model.suspension import Suspension
 
 
-class Ask(msgspec.Struct, frozen=True):
+class SuspendTask(msgspec.Struct, frozen=True):
     """To the slices of one grant: from now on they give up what `suspension` says; None: they take all back."""
 
     grant_id: str
@@ -31,16 +31,16 @@ class Ask(msgspec.Struct, frozen=True):
     suspension: Suspension | None
     was: Suspension | None = None
     """What they were told before."""
-    gave_up: Suspension | None = None
+    applied: Suspension | None = None
     """What they had given up before."""
 
 
-class Done(msgspec.Struct, frozen=True):
+class SuspendResult(msgspec.Struct, frozen=True):
     """`reason` empty: it is so. Else why it is not; then all is as it was before."""
 
-    ask: Ask
+    task: SuspendTask
     reason: str = ""
-    torn: bool = False
+    is_partial: bool = False
     """Some of it was done, and could not be undone: it is to be taken back as soon as it can be."""
 
 
@@ -55,19 +55,19 @@ class InventorySeen(Input, frozen=True):
     ailments: tuple[Ailment, ...] = ()
 
 
-class CordonAsked(Input, frozen=True):
+class CordonRequested(Input, frozen=True):
     cordon: NodeCordon
 
 
-class GrantCame(Input, frozen=True):
+class GrantReceived(Input, frozen=True):
     grant: NodeGrant
 
 
-class ReleaseCame(Input, frozen=True):
+class ReleaseReceived(Input, frozen=True):
     release: NodeRelease
 
 
-class SyncCame(Input, frozen=True):
+class SyncReceived(Input, frozen=True):
     sync: NodeSync
 
 
@@ -77,7 +77,7 @@ class ReleasesBooked(Input, frozen=True):
     grant_ids: tuple[str, ...]
 
 
-class StartAsked(Input, frozen=True):
+class StartRequested(Input, frozen=True):
     """The kubelet is about to start a container of this pod that uses GPUs."""
 
     uid: str
@@ -88,7 +88,7 @@ class StartAsked(Input, frozen=True):
 
 
 class ContainerEnded(Input, frozen=True):
-    """Nothing of the container runs any more, and nothing of it will without another `StartAsked`."""
+    """Nothing of the container runs any more, and nothing of it will without another `StartRequested`."""
 
     uid: str
     container: str
@@ -97,8 +97,8 @@ class ContainerEnded(Input, frozen=True):
 class SuspensionDone(Input, frozen=True):
     """What became of a `SuspendSlices`."""
 
-    asked: NodeGrant | NodeSync
-    done: tuple[Done, ...]
+    request: NodeGrant | NodeSync
+    results: tuple[SuspendResult, ...]
 
 
 class Reconnected(Input, frozen=True):
@@ -137,8 +137,8 @@ class HandOver(Command, frozen=True):
 class SuspendSlices(Command, frozen=True):
     """The slices do what is asked of them, one ask after another; then `SuspensionDone`, which has the answer to `asked`."""
 
-    asked: NodeGrant | NodeSync
-    asks: tuple[Ask, ...]
+    request: NodeGrant | NodeSync
+    tasks: tuple[SuspendTask, ...]
 
 
 class RefuseStart(Command, frozen=True):
@@ -150,8 +150,8 @@ class RefuseStart(Command, frozen=True):
     sentence: str
 
 
-class AskGrant(Command, frozen=True):
-    """Ask placement for this pod's grant: the kubelet came before the bus did."""
+class FetchGrant(Command, frozen=True):
+    """SuspendTask placement for this pod's grant: the kubelet came before the bus did."""
 
     uid: str
 
@@ -160,7 +160,7 @@ class PutInventory(Command, frozen=True):
     inventory: Inventory
 
 
-class Pardon(Command, frozen=True):
+class ClearAilments(Command, frozen=True):
     """A person says that these GPUs, by UUID, were seen to: what they had is forgotten."""
 
     gpus: tuple[str, ...]

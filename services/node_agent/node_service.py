@@ -12,8 +12,8 @@ from services.node_agent import messages as m
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
-from services.node_agent.devices.watch import Watch
-from services.node_agent.outlet import Outlet
+from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.publisher import Publisher
 from services.node_agent.strategies.service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import subjects
@@ -24,7 +24,7 @@ from shared.service import Context
 TICK_S = 1.0
 
 
-class NodeDoor:
+class NodeRuntime:
     """Serial: one input is decided, saved and answered before the next one is looked at."""
 
     def __init__(self, ctx: Context, config: Config) -> None:
@@ -32,12 +32,14 @@ class NodeDoor:
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
-        self.devices = Watch(ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle)
-        self._outlet = Outlet(ctx)
+        self.devices = DeviceMonitor(
+            ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle
+        )
+        self._publisher = Publisher(ctx)
         self.strategies: Strategies | None = None
         """Where there is a kubelet: without one nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
-            self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._outlet.evict)
+            self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._publisher.evict)
             self.devices.offered = self.strategies.offered
             self.devices.observe(self.strategies)
         self._serial = asyncio.Lock()
@@ -55,32 +57,32 @@ class NodeDoor:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
-        ctx.spawn(self._outlet.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
+        ctx.spawn(self._publisher.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
 
     async def start_container(
         self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
     ) -> m.HandOver | m.RefuseStart:
         """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
         `pod`: its namespace and name, where the kubelet says them."""
-        asked = m.StartAsked(uid, container, slot, pod)
+        asked = m.StartRequested(uid, container, slot, pod)
         try:
             orders = await self.handle(asked)
-            if any(isinstance(order, m.AskGrant) for order in orders) and await self._fetch(uid):
+            if any(isinstance(order, m.FetchGrant) for order in orders) and await self._fetch(uid):
                 orders = await self.handle(asked)
         except OSError as error:
             return m.RefuseStart(uid, container, "checkpoint-not-written", str(error))
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
-    async def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+    async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod's UID and the entries of its grant that are of this ResourceClaim. Asks placement where they are not known."""
-        found = self.agent.claimed(claim)
+        found = self.agent.find_claim(claim)
         if found is None and await self._fetch("", claim):
-            found = self.agent.claimed(claim)
+            found = self.agent.find_claim(claim)
         return found
 
-    def largest(self, uid: str) -> str:
+    def largest_container(self, uid: str) -> str:
         """The container with the largest share of this pod's grant; empty where there is no grant."""
-        return self.agent.largest(uid)
+        return self.agent.largest_container(uid)
 
     async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
         """Nothing of the container runs any more. `if_so` is asked last, when no start can come between."""
@@ -133,13 +135,13 @@ class NodeDoor:
                 # The driver may take seconds for it, and others wait for theirs. Whoever asks again hears when both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.PutInventory():
-                self._outlet.put(order.inventory)
+                self._publisher.put(order.inventory)
             case m.Publish():
-                self._outlet.publish(self._config.node, order)
-            case m.Pardon():
-                self.devices.pardon(order.gpus)
+                self._publisher.publish(self._config.node, order)
+            case m.ClearAilments():
+                self.devices.clear_ailments(order.gpus)
             case m.EvictPods():
-                self._outlet.evict(order.evictions)
+                self._publisher.evict(order.evictions)
             case m.RefuseStart():
                 self._ctx.log.info(
                     "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence
@@ -147,11 +149,13 @@ class NodeDoor:
 
     async def _suspend(self, order: m.SuspendSlices, incoming: Incoming | None) -> None:
         strategies = self.strategies
-        done = [
-            m.Done(ask, "this agent hands nothing over") if strategies is None else await strategies.suspend(ask)
-            for ask in order.asks
+        results = [
+            m.SuspendResult(task, "this agent hands nothing over")
+            if strategies is None
+            else await strategies.suspend(task)
+            for task in order.tasks
         ]
-        await self.handle(m.SuspensionDone(order.asked, tuple(done)), incoming)
+        await self.handle(m.SuspensionDone(order.request, tuple(results)), incoming)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)
@@ -167,7 +171,7 @@ class NodeDoor:
             return False
         if answer.found is None:
             return False
-        await self.handle(m.GrantCame(answer.found))
+        await self.handle(m.GrantReceived(answer.found))
         return True
 
     async def _reconnected(self) -> None:

@@ -33,7 +33,7 @@ class Releases:
     def unbooked(self) -> tuple[Released, ...]:
         return tuple(self._unbooked.values())
 
-    def bury(self, grant_id: str) -> None:
+    def add_tombstone(self, grant_id: str) -> None:
         self._tombstones[grant_id] = None
         if len(self._tombstones) > self._keep:
             oldest = next((g for g in self._tombstones if g not in self._unbooked), None)
@@ -44,7 +44,7 @@ class Releases:
         if not self._unbooked:
             self._repeat_at = now + REPEAT_S
         self._unbooked[released.grant_id] = released
-        self.bury(released.grant_id)
+        self.add_tombstone(released.grant_id)
 
     def again(self, grant_id: str, uid: str) -> Released:
         """To say of one that was given back before: whoever asks may not have heard."""
@@ -54,7 +54,7 @@ class Releases:
         for grant_id in grant_ids:
             self._unbooked.pop(grant_id, None)
 
-    def to_repeat(self, now: float, *, at_once: bool = False) -> tuple[Released, ...]:
+    def due_for_repeat(self, now: float, *, at_once: bool = False) -> tuple[Released, ...]:
         """What is to be said again now."""
         if not at_once and (not self._unbooked or now < self._repeat_at):
             return ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from services.node_agent.config import Config
-from services.node_agent.fleet_service import FleetDoor
+from services.node_agent.fleet_service import FleetRuntime
 from services.node_agent.hollow import Fleet
-from services.node_agent.node_service import NodeDoor
+from services.node_agent.node_service import NodeRuntime
 from shared.service import Context, Service
 
 
@@ -26,16 +26,16 @@ class NodeAgent(Service):
                 "name either this host (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, hollow_file), and not both"
             )
         if hollow:
-            self.fleet = FleetDoor(ctx, Fleet(hollow, boot_id=ctx.instance))
+            self.fleet = FleetRuntime(ctx, Fleet(hollow, boot_id=ctx.instance))
             await self.fleet.start(config.beat_s)
             return
-        self.node = NodeDoor(ctx, config)
+        self.node = NodeRuntime(ctx, config)
         await self.node.start()
         if config.has_kubelet():
             # Only here: a process of simulated nodes need not carry gRPC.
-            from services.node_agent.kubelet_service import KubeletDoor  # noqa: PLC0415
+            from services.node_agent.kubelet_service import KubeletAdapter  # noqa: PLC0415
 
-            await KubeletDoor(ctx, config, self.node).start()
+            await KubeletAdapter(ctx, config, self.node).start()
         else:
             ctx.log.warning(
                 "no_kubelet", directory=config.kubelet_dir, effect="no container is handed a slice by this agent"

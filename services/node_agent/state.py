@@ -24,14 +24,14 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A grant that may be handed over, or, once `leaving`, only waits for its containers to end."""
+    """A grant that may be handed over, or, once `releasing`, only waits for its containers to end."""
 
     grant: NodeGrant
-    leaving: bool = False
-    gave_up: Suspension | None = None
+    releasing: bool = msgspec.field(default=False, name="leaving")
+    applied: Suspension | None = msgspec.field(default=None, name="gave_up")
     """What its slices have given up, by evidence; `grant.suspension` is what they were told to, which a new slice starts with."""
 
-    owed: bool = False
+    restore_pending: bool = msgspec.field(default=False, name="owed")
     """It was told to take back all, and could not yet."""
 
     @property
@@ -53,7 +53,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def left(self, container: str) -> ContainerGrant | None:
         """What the container takes of the device now."""
-        grant = self.grant.grant if self.gave_up is None else left_of(self.grant.grant, self.gave_up)
+        grant = self.grant.grant if self.applied is None else left_of(self.grant.grant, self.applied)
         return grant.containers.get(container)
 
 

@@ -276,7 +276,7 @@ async def test_a_gpu_that_another_plugin_offers_too_takes_no_slices(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NVIDIA's, which was left on the node, with replicas. It comes back when that plugin is gone."""
-    monkeypatch.setattr(kubelet_service, "RIVALS_S", 0.05)
+    monkeypatch.setattr(kubelet_service, "OTHER_PLUGINS_POLL_S", 0.05)
 
     async def states() -> dict[str, str]:
         entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
@@ -286,11 +286,15 @@ async def test_a_gpu_that_another_plugin_offers_too_takes_no_slices(
         now = await states()
         return (now.get("GPU-0"), now.get("GPU-1")) == wanted
 
-    kubelet.of_others = [("nvidia.com/gpu", "GPU-1::0"), ("nvidia.com/gpu", "GPU-1::1"), ("rdma/hca", "mlx5_0")]
+    kubelet.list_other_devices = [
+        ("nvidia.com/gpu", "GPU-1::0"),
+        ("nvidia.com/gpu", "GPU-1::1"),
+        ("rdma/hca", "mlx5_0"),
+    ]
     async with agent(nats, host) as ctx:
         await eventually(lambda: are("healthy", "suspect"))
         assert "offers it as nvidia.com/gpu" in ctx.health.report()["parts"]["gpus"]["detail"]
-        kubelet.of_others = []
+        kubelet.list_other_devices = []
         await eventually(lambda: are("healthy", "healthy"))
 
 

@@ -19,7 +19,7 @@ from services.node_agent import messages as m
 from services.node_agent import releases
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
-from services.node_agent.devices import watch
+from services.node_agent.devices import monitor
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.service import NodeAgent
@@ -386,7 +386,9 @@ async def test_a_slices_use_stands_beside_its_grant_and_goes_with_it(
     nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the bus and in Prometheus. Whose the process is would be in /proc of a real pod."""
-    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner("u-a", "f" * 64)}.get))
+    monkeypatch.setattr(
+        monitor, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner("u-a", "f" * 64)}.get)
+    )
     heard: list[UsageSample] = []
 
     async def ear(incoming: Incoming) -> None:

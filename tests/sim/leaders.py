@@ -310,11 +310,11 @@ class Leader:
                 watcher = world.rng.choice(world.watchers)
                 world.network.send(self.name, watcher.name, lambda: watcher.patch(command.patches, self))
             case m.SendGrant():
-                world.to_node(self, command.node, a.GrantCame(command.grant))
+                world.to_node(self, command.node, a.GrantReceived(command.grant))
             case m.SendRelease():
-                world.to_node(self, command.node, a.ReleaseCame(command.release))
+                world.to_node(self, command.node, a.ReleaseReceived(command.release))
             case m.SendSync():
-                world.to_node(self, command.sync.node, a.SyncCame(command.sync))
+                world.to_node(self, command.sync.node, a.SyncReceived(command.sync))
             case m.SendReleasesSeen():
                 world.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
             case m.TakeSnapshot():

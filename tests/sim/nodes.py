@@ -60,7 +60,7 @@ class SimNode:
             self.changes += 1
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
             self._inventory()
-            for lease in self.agent.held.leases:
+            for lease in self.agent.store.leases:
                 if (lease.uid, lease.container) not in self.running:
                     self.handle(a.ContainerEnded(lease.uid, lease.container))  # it has looked at what runs
 
@@ -127,7 +127,7 @@ class SimNode:
     def lie(self) -> None:
         """Says of others' grants that they are released, dead or suspended, and of terms that there are higher ones."""
         world, rng = self.world, self.world.rng
-        others = [g for n in world.nodes.values() if n is not self for g in n.agent.held.known]
+        others = [g for n in world.nodes.values() if n is not self for g in n.agent.store.known]
         if not others:
             return
         grant_id = rng.choice(others).grant_id
@@ -146,7 +146,7 @@ class SimNode:
 
     def _embellished(self, answer: NodeSyncAnswer) -> NodeSyncAnswer:
         """Its own truth, and lies about the grants of others."""
-        others = [g for n in self.world.nodes.values() if n is not self for g in n.agent.held.known]
+        others = [g for n in self.world.nodes.values() if n is not self for g in n.agent.store.known]
         if not self.rogue or not others:
             return answer
         known = self.world.rng.choice(others)
@@ -249,7 +249,7 @@ class SimNode:
         for container in decode_grant(grant).containers:
             if (uid, container) in self.running:
                 continue
-            for said in self.handle(a.StartAsked(uid, container)):
+            for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.world.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
                     if said.grant_id != decode_grant(grant).grant_id:

@@ -407,7 +407,7 @@ class World:
                 for container in grant.containers.values():
                     _count(container, used)
         for node in self.nodes.values():
-            leases = {(lease.uid, lease.container) for lease in node.agent.held.leases}
+            leases = {(lease.uid, lease.container) for lease in node.agent.store.leases}
             for key, (grant_id, share) in node.running.items():
                 if key not in leases and node.alive:
                     raise Violation(f"P4: {key} runs on {node.name} without a lease")

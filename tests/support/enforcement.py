@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from services.node_agent.canary.keeper import LIBRARY, _digest
+from services.node_agent.canary.proofs import LIBRARY, _digest
 from services.node_agent.canary.verdict import Proof
 from services.node_agent.strategies import layout
 from shared.bus.nats_bus import NatsBus

@@ -55,7 +55,7 @@ class FakeKubelet:
         self.registrations: list[Any] = []
         self.healthy: list[str] = []
         self.lists = 0
-        self.of_others: list[tuple[str, str]] = []
+        self.list_other_devices: list[tuple[str, str]] = []
         """Resource and id of devices of other plugins."""
         self.hold_lists = asyncio.Event()
         self.hold_lists.set()
@@ -180,7 +180,7 @@ class _PodResources(PodResourcesListerServicer):
         return answer
 
     async def GetAllocatableResources(self, request: Any, context: Any) -> Any:
-        found = [(RESOURCE, slot) for slot in self._kubelet.healthy] + self._kubelet.of_others
+        found = [(RESOURCE, slot) for slot in self._kubelet.healthy] + self._kubelet.list_other_devices
         return pr.AllocatableResourcesResponse(
             devices=[pr.ContainerDevices(resource_name=name, device_ids=[id_]) for name, id_ in found]
         )

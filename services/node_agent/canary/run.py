@@ -73,7 +73,7 @@ class Canary:
             at_ms=at_ms,
             gpu=gpu,
             memory_limit_bytes=LIMIT_BYTES,
-            memory_most_bytes=most,
+            max_memory_bytes=most,
             paths=paths,
             share_asked_milli=SHARE_MILLI,
             share_got_milli=got,

@@ -18,12 +18,12 @@ OUT_OF_MEMORY = 2
 SHARE_ERROR_MILLI = 50
 """The canary runs for seconds, on a GPU that others may use: it tells a limit that holds from one that does not, and no more.
 How well a share is kept is for the bench and for the samples of real slices."""
-LEAST_USED_MILLI = 800
+MIN_USED_MILLI = 800
 """A limit that is kept by giving less than this of it is not worth having."""
 
 CONTEXT_SPREAD_BYTES = 4 * MIB
 """Contexts of one driver on one GPU differ by less."""
-MOST_CHUNK_BYTES = 1024 * MIB
+MAX_CHUNK_BYTES = 1024 * MIB
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -38,7 +38,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_ms: int = 0
     gpu: str = ""
     memory_limit_bytes: int = 0
-    memory_most_bytes: int = 0
+    max_memory_bytes: int = msgspec.field(default=0, name="memory_most_bytes")
     """The most that any path gave."""
     paths: tuple[str, ...] = ()
     share_asked_milli: int = 0
@@ -77,7 +77,7 @@ def of_share(line: Mapping[str, Any], asked_milli: int, ms: int, *, alone: bool 
     got = sum(int(ns) for ns in line.get("done_ns", ())) // (ms * 1000)
     if got > asked_milli + SHARE_ERROR_MILLI:
         return f"a slice of {asked_milli} milli of the compute got {got}", got
-    if alone and got * 1000 < asked_milli * LEAST_USED_MILLI:
+    if alone and got * 1000 < asked_milli * MIN_USED_MILLI:
         return f"a slice of {asked_milli} milli of the compute got only {got}", got
     return "", got
 
@@ -93,7 +93,7 @@ def of_contexts(line: Mapping[str, Any]) -> int:
 def of_pools(line: Mapping[str, Any]) -> int:
     """What a memory pool takes at once, in bytes; 0 where nobody can say."""
     seen = int(line.get("pool_chunk_bytes", 0))
-    return seen if 0 < seen <= MOST_CHUNK_BYTES else 0
+    return seen if 0 < seen <= MAX_CHUNK_BYTES else 0
 
 
 def offered(proof: Proof | None, driver_version: str, library: str) -> str:

@@ -35,13 +35,13 @@ class Cordons:
         else:
             self._by_gpu.setdefault(asked.gpu, Cordon(gpu=asked.gpu, by=asked.by or "somebody", reason=asked.reason))
 
-    def held_back(self, seen: Inventory) -> Inventory:
+    def with_cordons(self, seen: Inventory) -> Inventory:
         """With the states that people's word gives. A GPU that is unhealthy stays that."""
         if not self._by_gpu:
             return seen
-        return msgspec.structs.replace(seen, gpus=tuple(self._held_back(gpu) for gpu in seen.gpus))
+        return msgspec.structs.replace(seen, gpus=tuple(self._with_cordon(gpu) for gpu in seen.gpus))
 
-    def _held_back(self, gpu: Gpu) -> Gpu:
+    def _with_cordon(self, gpu: Gpu) -> Gpu:
         cordon = self._by_gpu.get(gpu.uuid) or self._by_gpu.get("")
         if cordon is None or gpu.state == "unhealthy":
             return gpu

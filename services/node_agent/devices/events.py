@@ -25,31 +25,31 @@ DOUBLE_BIT_XID = 48
 class Events:
     """Calls back in the event loop with (uuid, xid); an empty uuid where the GPU cannot be named."""
 
-    def __init__(self, heard: Callable[[str, int], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_xid: Callable[[str, int], None]) -> None:
+        self._on_xid = on_xid
         self._loop = asyncio.get_running_loop()
-        self._stopped, self._anew = threading.Event(), threading.Event()
+        self._stopped, self._register_again = threading.Event(), threading.Event()
         # A daemon: a call into a wedged driver may never return.
         threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
 
-    def listen_anew(self) -> None:
+    def register_again(self) -> None:
         """The driver was loaded anew, or GPUs came: what was registered counts no more."""
-        self._anew.set()
+        self._register_again.set()
 
     def stop(self) -> None:
         """Returns at once; the thread ends within a second where NVML lets it."""
         self._stopped.set()
-        self._anew.set()
+        self._register_again.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._anew.clear()
+            self._register_again.clear()
             try:
                 self._listen()
             except pynvml.NVMLError as error:
                 # No driver now, or a GPU was lost, which ends every wait. The looks see it besides.
                 log.warning("nvml_events_lost", error=str(error))
-            self._anew.wait(AGAIN_S)
+            self._register_again.wait(AGAIN_S)
 
     def _listen(self) -> None:
         pynvml.nvmlInit()  # NVML counts these: this thread's own
@@ -57,7 +57,7 @@ class Events:
             events = pynvml.nvmlEventSetCreate()
             try:
                 uuids = dict(_registered(index, events) for index in range(pynvml.nvmlDeviceGetCount()))
-                while any(uuids.values()) and not self._anew.is_set():
+                while any(uuids.values()) and not self._register_again.is_set():
                     self._wait(events, uuids)
             finally:
                 pynvml.nvmlEventSetFree(events)
@@ -73,7 +73,7 @@ class Events:
         uuid = uuids.get(_address(event.device), "")
         log.warning("xid", gpu=uuid, xid=number)
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._heard, uuid, number)
+            self._loop.call_soon_threadsafe(self._on_xid, uuid, number)
 
 
 def _registered(index: int, events: Any) -> tuple[int, str]:

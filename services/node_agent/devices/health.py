@@ -33,7 +33,7 @@ RECOVERY: dict[int, tuple[GpuState, str]] = {
 _WORSE: dict[GpuState, int] = {"healthy": 0, "suspect": 1, "unhealthy": 2, "draining": 0}
 
 
-class Signs(msgspec.Struct, frozen=True, kw_only=True):
+class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     """What one GPU says of itself in one look. Defaults: this device or driver does not say."""
 
     uuid: str
@@ -50,9 +50,9 @@ class Signs(msgspec.Struct, frozen=True, kw_only=True):
     ecc_aggregate: int = 0
     """... in the GPU's life. Shown, never judged: NVIDIA replaces by failed remapping, not by count."""
     pcie_width: int = 0
-    pcie_width_most: int = 0
+    max_pcie_width: int = 0
     pcie_generation: int = 0
-    pcie_generation_most: int = 0
+    max_pcie_generation: int = 0
     busy: bool = False
     clock_reasons: int = 0
     fabric_down: bool = False
@@ -63,7 +63,7 @@ class _Gpu:
     """`trouble`: what was wrong last, and `troubled_at` when. None: never."""
 
     def __init__(self) -> None:
-        self.signs: Signs | None = None
+        self.symptoms: Symptoms | None = None
         self.trouble = ""
         self.troubled_at: float | None = None
         self.slow_since: float | None = None
@@ -90,7 +90,7 @@ class Health:
     def ailments(self) -> tuple[Ailment, ...]:
         return tuple(self._ailments[uuid] for uuid in sorted(self._ailments))
 
-    def saw(self, signs: Iterable[Signs], boot_id: str, loaded: int, now: float) -> None:
+    def saw(self, symptoms: Iterable[Symptoms], boot_id: str, loaded: int, now: float) -> None:
         """One look. `loaded` is another number each time the driver was loaded anew, as far as this process knows."""
         if self._loaded is not None and loaded != self._loaded:
             self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.reboot}
@@ -98,10 +98,10 @@ class Health:
                 gpu.ecc_volatile = None
         self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.boot_id == boot_id}
         self._boot_id, self._loaded = boot_id, loaded
-        for seen in signs:
+        for seen in symptoms:
             gpu = self._gpus.setdefault(seen.uuid, _Gpu())
             self._look_back(gpu, seen, now)
-            gpu.signs = seen
+            gpu.symptoms = seen
             self._follow_recovery(seen)
             if trouble := self._trouble(gpu, now):
                 gpu.trouble, gpu.troubled_at = trouble[1], now
@@ -120,7 +120,7 @@ class Health:
                     uuid=each, reason=reason, boot_id=self._boot_id, reboot=verdict == "reboot"
                 )
 
-    def pardon(self, uuid: str) -> None:
+    def clear_ailments(self, uuid: str) -> None:
         """A person says that it was seen to. What is still wrong with it shows at once."""
         self._ailments.pop(uuid, None)
         if uuid in self._gpus:
@@ -139,7 +139,7 @@ class Health:
             return "suspect", f"clean for less than {self._recover_s:g} s after: {gpu.trouble}"
         return "healthy", ""
 
-    def _look_back(self, gpu: _Gpu, seen: Signs, now: float) -> None:
+    def _look_back(self, gpu: _Gpu, seen: Symptoms, now: float) -> None:
         """Notes what only shows beside what was before: how long it is slow, and new ECC errors."""
         if seen.lost or seen.silent:
             return
@@ -148,7 +148,7 @@ class Health:
             gpu.trouble, gpu.troubled_at = f"{seen.ecc_volatile - gpu.ecc_volatile} new uncorrectable ECC errors", now
         gpu.ecc_volatile = seen.ecc_volatile
 
-    def _follow_recovery(self, seen: Signs) -> None:
+    def _follow_recovery(self, seen: Symptoms) -> None:
         ailment = self._ailments.get(seen.uuid)
         if ailment is None or ailment.reboot:
             return
@@ -159,42 +159,44 @@ class Health:
 
     def _trouble(self, gpu: _Gpu, now: float) -> tuple[GpuState, str] | None:
         """The worst that is seen now."""
-        found = [] if gpu.signs is None else _seen(gpu.signs)
-        if gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s and gpu.signs is not None:
-            found.append(("suspect", f"{_slow(gpu.signs)} for more than {self._throttled_s:g} s"))
+        found = [] if gpu.symptoms is None else _seen(gpu.symptoms)
+        if gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s and gpu.symptoms is not None:
+            found.append(("suspect", f"{_slow(gpu.symptoms)} for more than {self._throttled_s:g} s"))
         return max(found, key=lambda trouble: _WORSE[trouble[0]], default=None)
 
 
-def _seen(signs: Signs) -> list[tuple[GpuState, str]]:
-    if signs.lost:
-        return [("unhealthy", f"NVML: {signs.lost}")]
-    if signs.silent:
-        return [("suspect", signs.silent)]
+def _seen(symptoms: Symptoms) -> list[tuple[GpuState, str]]:
+    if symptoms.lost:
+        return [("unhealthy", f"NVML: {symptoms.lost}")]
+    if symptoms.silent:
+        return [("suspect", symptoms.silent)]
     found: list[tuple[GpuState, str]] = []
-    if signs.recovery in RECOVERY:
-        found.append(RECOVERY[signs.recovery])
-    if signs.rows_failed:
+    if symptoms.recovery in RECOVERY:
+        found.append(RECOVERY[symptoms.recovery])
+    if symptoms.rows_failed:
         found.append(("unhealthy", "a memory row could not be remapped; the GPU should be replaced"))
-    if signs.rows_pending:
+    if symptoms.rows_pending:
         # NVIDIA's A100 memory error guide: work that runs is safe. It empties, so that it can be reset.
         found.append(("suspect", "a memory row waits to be remapped by a GPU reset"))
-    if signs.ecc_volatile and not signs.remaps_rows:
-        found.append(("unhealthy", f"{signs.ecc_volatile} uncorrectable ECC errors since the driver was loaded"))
-    if signs.fabric_down:
+    if symptoms.ecc_volatile and not symptoms.remaps_rows:
+        found.append(("unhealthy", f"{symptoms.ecc_volatile} uncorrectable ECC errors since the driver was loaded"))
+    if symptoms.fabric_down:
         found.append(("suspect", "its NVLink fabric is not up; is the fabric manager running?"))
     return found
 
 
-def _slow(signs: Signs) -> str:
+def _slow(symptoms: Symptoms) -> str:
     """What holds it back."""
     found = [
         word
         for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "held back by the power brake"))
-        if signs.clock_reasons & bit
+        if symptoms.clock_reasons & bit
     ]
-    if signs.pcie_width and signs.pcie_width < signs.pcie_width_most:
-        found.append(f"PCIe link of width {signs.pcie_width} where {signs.pcie_width_most} is possible")
-    if signs.busy and signs.pcie_generation and signs.pcie_generation < signs.pcie_generation_most:
+    if symptoms.pcie_width and symptoms.pcie_width < symptoms.max_pcie_width:
+        found.append(f"PCIe link of width {symptoms.pcie_width} where {symptoms.max_pcie_width} is possible")
+    if symptoms.busy and symptoms.pcie_generation and symptoms.pcie_generation < symptoms.max_pcie_generation:
         # An idle link is slowed down to save power, also between two kernels.
-        found.append(f"PCIe link of generation {signs.pcie_generation} where {signs.pcie_generation_most} is possible")
+        found.append(
+            f"PCIe link of generation {symptoms.pcie_generation} where {symptoms.max_pcie_generation} is possible"
+        )
     return " and ".join(found)

@@ -19,7 +19,7 @@ _ANCESTORS: dict[int, PcieLevel] = {
 }
 _P2P_READ = 0  # pynvml 13 has NVML_P2P_CAPS_INDEX_READ as a tuple, by a stray comma
 _SWITCH = 2
-_MOST_LINKS = 36
+_MAX_NVLINKS = 36
 
 
 def links(handles: dict[int, Any]) -> tuple[Link, ...]:
@@ -53,7 +53,7 @@ def links(handles: dict[int, Any]) -> tuple[Link, ...]:
 def _active_links(handle: Any) -> list[str]:
     """What stands at the other end of each active NVLink: a PCI bus id, or "switch"."""
     ends: list[str] = []
-    for link in range(_MOST_LINKS):
+    for link in range(_MAX_NVLINKS):
         if not optional(pynvml.nvmlDeviceGetNvLinkState, handle, link):
             continue
         if optional(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link) == _SWITCH:

@@ -12,11 +12,11 @@ import msgspec
 import pynvml
 import structlog
 
-from services.node_agent.devices import cgroups, describe, links, signs, usage
+from services.node_agent.devices import cgroups, describe, links, symptoms, usage
 from services.node_agent.devices.calls import NO_DRIVER, optional, text
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.events import Events
-from services.node_agent.devices.health import Signs
+from services.node_agent.devices.health import Symptoms
 from services.node_agent.devices.sysfs import Sysfs
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Gpu, Inventory, Link
@@ -64,15 +64,15 @@ class NvmlDevices:
             log.warning("nvml_not_answering", reason=str(error))
         return self._last or Inventory(node=node, boot_id=boot_id)
 
-    async def signs(self) -> tuple[Signs, ...]:
+    async def symptoms(self) -> tuple[Symptoms, ...]:
         """How the GPUs of the last inventory are."""
         known = () if self._last is None else self._last.gpus
         try:
-            return await self._ask(lambda: tuple(_signs(gpu) for gpu in known))
+            return await self._ask(lambda: tuple(_symptoms(gpu) for gpu in known))
         except Hung as error:
-            return tuple(Signs(uuid=gpu.uuid, silent=f"NVML hangs: {error}") for gpu in known)
+            return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML hangs: {error}") for gpu in known)
         except pynvml.NVMLError as error:
-            return tuple(Signs(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
+            return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
 
     async def processes(self, now_us: int) -> tuple[usage.GpuProcesses, ...]:
         """Who runs on the GPUs of the last inventory; those that do not answer are left out. SM use is since the last call."""
@@ -88,9 +88,9 @@ class NvmlDevices:
     def owner(self, pid: int) -> Owner | None:
         return self._owner(pid)
 
-    def listen(self, heard: Callable[[str, int], None]) -> None:
-        """From now on `heard` is called with the UUID and the number of each XID."""
-        self._events = Events(heard)
+    def listen(self, on_xid: Callable[[str, int], None]) -> None:
+        """From now on `on_xid` is called with the UUID and the number of each XID."""
+        self._events = Events(on_xid)
 
     async def close(self) -> None:
         """Lets go of NVML, if it answers."""
@@ -110,7 +110,7 @@ class NvmlDevices:
             anew = self.loaded
             answer = await self._worker.call(lambda: self._begun(question))
             if self.loaded != anew and self._events is not None:
-                self._events.listen_anew()
+                self._events.register_again()
             return answer
 
     def _begun(self, question: Callable[[], T]) -> T:
@@ -197,11 +197,11 @@ def _handle(gpu: Gpu) -> Any:
     return handle
 
 
-def _signs(gpu: Gpu) -> Signs:
+def _symptoms(gpu: Gpu) -> Symptoms:
     try:
         handle = _handle(gpu)
     except NO_DRIVER:
         raise
     except pynvml.NVMLError as error:
-        return Signs(uuid=gpu.uuid, lost=str(error))
-    return signs.signs(handle, gpu.uuid)
+        return Symptoms(uuid=gpu.uuid, lost=str(error))
+    return symptoms.symptoms(handle, gpu.uuid)

@@ -21,10 +21,10 @@ import structlog
 
 from services.node_agent import messages as m
 from services.node_agent.handover import kubelet_checkpoint, slots
-from services.node_agent.handover.base import Edits, Gate
+from services.node_agent.handover.base import AgentPort, SpecWriter
 from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
 from services.node_agent.handover.podresources import PodResourcesError
-from services.node_agent.handover.slots import Claim, Holder, Unresolved
+from services.node_agent.handover.slots import PodResourcesEntry, SlotOwner, Unresolved
 from services.node_agent.kubelet_api import device_plugin_pb2 as pb
 from services.node_agent.kubelet_api.device_plugin_pb2_grpc import DevicePluginServicer
 from services.node_agent.worker import Hung
@@ -74,9 +74,9 @@ class SlotPlugin(DevicePluginServicer):
     def __init__(
         self,
         *,
-        gate: Gate,
-        edits: Edits,
-        holders: Callable[[], Awaitable[tuple[Holder, ...]]],
+        agent: AgentPort,
+        specs: SpecWriter,
+        list_slots: Callable[[], Awaitable[tuple[PodResourcesEntry, ...]]],
         plugin_dir: Path,
         count: int,
         seconds: Histogram,
@@ -86,7 +86,7 @@ class SlotPlugin(DevicePluginServicer):
     ) -> None:
         """`handed` hears of each hand-over and how many seconds it took, `on_watch` when the kubelet begins and ceases to
         follow the slots."""
-        self._gate, self._edits, self._holders = gate, edits, holders
+        self._agent, self._specs, self._list_slots = agent, specs, list_slots
         self._plugin_dir = plugin_dir
         self._slots = [pb.Device(ID=f"slot-{number}", health="Healthy") for number in range(count)]
         self._seconds, self._refused, self._handed = seconds, refused, handed
@@ -138,22 +138,24 @@ class SlotPlugin(DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
     async def _hand_over(self, asked: frozenset[str]) -> m.HandOver:
-        claim = await self._claim(asked)
-        pod, slot = (claim.namespace, claim.name), ",".join(sorted(asked))
-        order = await self._give(
-            claim.cdi_names, await self._gate.start_container(claim.uid, claim.container, slot, pod)
+        owner = await self._find_owner(asked)
+        pod, slot = (owner.namespace, owner.name), ",".join(sorted(asked))
+        order = await self._write_specs(
+            owner.cdi_names, await self._agent.start_container(owner.uid, owner.container, slot, pod)
         )
-        if claim.init_cdi_names:
+        if owner.init_cdi_names:
             # Admission saw to it that some container of the pod has at least what its init containers ask for.
-            largest = self._gate.largest(claim.uid)
-            await self._give(claim.init_cdi_names, await self._gate.start_container(claim.uid, largest, "", pod))
+            largest_container = self._agent.largest_container(owner.uid)
+            await self._write_specs(
+                owner.init_cdi_names, await self._agent.start_container(owner.uid, largest_container, "", pod)
+            )
         return order
 
-    async def _claim(self, asked: frozenset[str]) -> Claim:
+    async def _find_owner(self, asked: frozenset[str]) -> SlotOwner:
         try:
-            holders = await self._holders()
+            pod_resources = await self._list_slots()
             found = slots.resolve(
-                asked, kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND), holders
+                asked, kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND), pod_resources
             )
         except PodResourcesError as error:
             raise Refused(grpc.StatusCode.UNAVAILABLE, "kubelet-silent", str(error)) from error
@@ -163,11 +165,11 @@ class SlotPlugin(DevicePluginServicer):
             raise Refused(grpc.StatusCode.NOT_FOUND, found.code, found.sentence)
         return found
 
-    async def _give(self, cdi_names: tuple[str, ...], order: m.HandOver | m.RefuseStart) -> m.HandOver:
+    async def _write_specs(self, cdi_names: tuple[str, ...], order: m.HandOver | m.RefuseStart) -> m.HandOver:
         if isinstance(order, m.RefuseStart):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, order.code, order.sentence)
         try:
-            await self._edits.write(cdi_names, order)
+            await self._specs.write(cdi_names, order)
         except (OSError, ValueError, Hung) as error:
             raise Refused(
                 grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from services.node_agent import messages as m
-from services.node_agent.handover.base import Edits, Gate
+from services.node_agent.handover.base import AgentPort, SpecWriter
 from services.node_agent.handover.device_plugin import CDI_KIND
 from services.node_agent.kubelet_api import dra_pb2 as pb
 from services.node_agent.kubelet_api.dra_pb2_grpc import DRAPluginServicer
@@ -25,8 +25,8 @@ from shared.telemetry.metrics import Counter, Histogram
 log = structlog.get_logger("dra")
 
 
-class ClaimGate(Gate, Protocol):
-    async def claimed(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+class ClaimPort(AgentPort, Protocol):
+    async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod's UID and the entries of its grant that are of this claim, by the claim's uid. Asks placement where it is not
         known; None where nobody knows it."""
 
@@ -37,17 +37,17 @@ class ClaimPlugin(DRAPluginServicer):
     def __init__(
         self,
         *,
-        gate: ClaimGate,
-        edits: Edits,
+        agent: ClaimPort,
+        specs: SpecWriter,
         gpus: Callable[[], Mapping[str, Gpu]],
         seconds: Histogram,
         refused: Counter,
         handed: Callable[[m.HandOver, float], None],
     ) -> None:
         """`gpus` gives this node's by UUID."""
-        self._gate, self._edits, self._gpus, self._seconds, self._refused, self._handed = (
-            gate,
-            edits,
+        self._agent, self._specs, self._gpus, self._seconds, self._refused, self._handed = (
+            agent,
+            specs,
             gpus,
             seconds,
             refused,
@@ -76,7 +76,7 @@ class ClaimPlugin(DRAPluginServicer):
     async def _prepare(self, claim: pb.Claim) -> pb.NodePrepareResourceResponse:
         begun = time.perf_counter()
         try:
-            found = await self._gate.claimed(claim.uid)
+            found = await self._agent.find_claim(claim.uid)
             if found is None:
                 return self._refuse(
                     claim,
@@ -86,12 +86,12 @@ class ClaimPlugin(DRAPluginServicer):
             uid, entries = found
             devices = []
             for entry in entries:
-                order = await self._gate.start_container(uid, entry)
+                order = await self._agent.start_container(uid, entry)
                 if isinstance(order, m.RefuseStart):
                     return self._refuse(claim, order.code, order.sentence)
                 name = f"claim-{claim.uid}-{request_of(entry)}"
                 try:
-                    await self._edits.write((name,), order)
+                    await self._specs.write((name,), order)
                 except (OSError, ValueError, Hung) as error:
                     return self._refuse(claim, "spec-not-written", f"the claim's CDI spec cannot be made: {error}")
                 self._handed(order, time.perf_counter() - begun)

@@ -30,7 +30,7 @@ _GRACE_S = 5.0
 log = structlog.get_logger("dra")
 
 
-class ClaimsWay(RegistrationServicer):
+class ClaimDriverServer(RegistrationServicer):
     """The way of ResourceClaims: two servers on sockets of their own."""
 
     def __init__(

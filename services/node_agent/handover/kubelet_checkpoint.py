@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from google.protobuf.message import DecodeError
 
-from services.node_agent.handover.slots import Holding
+from services.node_agent.handover.slots import CheckpointEntry
 from services.node_agent.kubelet_api.device_plugin_pb2 import ContainerAllocateResponse
 
 FILE = "kubelet_internal_checkpoint"
@@ -41,7 +41,7 @@ class _File(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(_File)
 
 
-def load(directory: Path, resource: str, kind: str) -> tuple[Holding, ...]:
+def load(directory: Path, resource: str, kind: str) -> tuple[CheckpointEntry, ...]:
     """Holders of `resource`, with the CDI devices of `kind` that Allocate answered; nobody where the kubelet has not
     written one yet. Raises KubeletCheckpointError."""
     path = directory / FILE
@@ -54,7 +54,7 @@ def load(directory: Path, resource: str, kind: str) -> tuple[Holding, ...]:
     return read(payload, resource, kind)
 
 
-def read(payload: bytes, resource: str, kind: str) -> tuple[Holding, ...]:
+def read(payload: bytes, resource: str, kind: str) -> tuple[CheckpointEntry, ...]:
     """As `load`, from the file's content."""
     try:
         entries = _DECODER.decode(payload).Data.PodDeviceEntries or ()
@@ -65,12 +65,12 @@ def read(payload: bytes, resource: str, kind: str) -> tuple[Holding, ...]:
         ) from error
 
 
-def _holding(entry: _Entry, kind: str) -> Holding:
+def _holding(entry: _Entry, kind: str) -> CheckpointEntry:
     prefix = f"{kind}="
     answer = ContainerAllocateResponse.FromString(entry.AllocResp)
     # An old kubelet keeps the annotations alone.
     named = dict.fromkeys((*(device.name for device in answer.cdi_devices), *answer.annotations.values()))
-    return Holding(
+    return CheckpointEntry(
         uid=entry.PodUID,
         container=entry.ContainerName,
         slots=frozenset(slot for ids in entry.DeviceIDs.values() for slot in ids),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from services.node_agent.handover.slots import Holder
+from services.node_agent.handover.slots import PodResourcesEntry
 from services.node_agent.kubelet_api.pod_resources_pb2 import (
     AllocatableResourcesRequest,
     AllocatableResourcesResponse,
@@ -41,17 +41,17 @@ class PodResources:
         self._socket = kubelet_dir / SOCKET
         self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
         self._stub = PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
-        self._current: asyncio.Task[tuple[Holder, ...]] | None = None
-        self._next: asyncio.Task[tuple[Holder, ...]] | None = None
+        self._current: asyncio.Task[tuple[PodResourcesEntry, ...]] | None = None
+        self._next: asyncio.Task[tuple[PodResourcesEntry, ...]] | None = None
 
-    async def list(self) -> tuple[Holder, ...]:
+    async def list(self) -> tuple[PodResourcesEntry, ...]:
         """Raises PodResourcesError."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._current))
         # Shielded: whoever gives up does not take the answer from the others.
         return await asyncio.shield(self._next)
 
-    async def of_others(self) -> tuple[tuple[str, str], ...]:
+    async def list_other_devices(self) -> tuple[tuple[str, str], ...]:
         """Resource and id of the devices that the kubelet has from other plugins. Raises PodResourcesError."""
         try:
             answer: AllocatableResourcesResponse = await self._stub.GetAllocatableResources(
@@ -71,17 +71,19 @@ class PodResources:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _after(self, current: asyncio.Task[tuple[Holder, ...]] | None) -> tuple[Holder, ...]:
+    async def _after(
+        self, current: asyncio.Task[tuple[PodResourcesEntry, ...]] | None
+    ) -> tuple[PodResourcesEntry, ...]:
         if current is not None:
             await asyncio.wait((current,))
         # From here on the answer may be older than who asks.
         self._current, self._next = self._next, None
         return await self._list()
 
-    async def _list(self) -> tuple[Holder, ...]:
+    async def _list(self) -> tuple[PodResourcesEntry, ...]:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return _holders(await self._call(), self._resource)
+                return _list_slots(await self._call(), self._resource)
         except TimeoutError:
             raise PodResourcesError(f"the kubelet did not answer on {self._socket} within {TIMEOUT_S:g} s") from None
         except grpc.aio.AioRpcError as error:
@@ -98,7 +100,7 @@ class PodResources:
             await asyncio.sleep(_AGAIN_S)
 
 
-def _holders(answer: ListPodResourcesResponse, resource: str) -> tuple[Holder, ...]:
+def _list_slots(answer: ListPodResourcesResponse, resource: str) -> tuple[PodResourcesEntry, ...]:
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:
@@ -106,5 +108,7 @@ def _holders(answer: ListPodResourcesResponse, resource: str) -> tuple[Holder, .
                 slot for device in container.devices if device.resource_name == resource for slot in device.device_ids
             )
             if slots:
-                found.append(Holder(namespace=pod.namespace, name=pod.name, container=container.name, slots=slots))
+                found.append(
+                    PodResourcesEntry(namespace=pod.namespace, name=pod.name, container=container.name, slots=slots)
+                )
     return tuple(found)

@@ -32,7 +32,7 @@ Identity = tuple[int, int] | None
 """Of a socket: inode and the time of its making; None where there is none."""
 
 
-class DevicePluginWay:
+class DevicePluginServer:
     """The way of the device plugin: a server on a socket of its own, and a look at the kubelet's twice a second."""
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A container that holds slots, by the checkpoint."""
 
     uid: str
@@ -22,7 +22,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Of the devices of ours that the kubelet asks the runtime for when the container is created."""
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class PodResourcesEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A container that holds slots, by PodResources."""
 
     namespace: str
@@ -31,7 +31,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     slots: frozenset[str]
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class SlotOwner(msgspec.Struct, frozen=True, kw_only=True):
     """What is about to start: an app container or a sidecar, or an init container that had its slots before it.
 
     The kubelet gives an init container's slots to an app container later, and names neither at the start: what is
@@ -55,14 +55,16 @@ class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def resolve(slots: frozenset[str], holdings: Iterable[Holding], holders: Iterable[Holder]) -> Claim | Unresolved:
+def resolve(
+    slots: frozenset[str], checkpoint: Iterable[CheckpointEntry], pod_resources: Iterable[PodResourcesEntry]
+) -> SlotOwner | Unresolved:
     named = ", ".join(sorted(slots))
-    now = [h for h in holders if h.slots == slots]
+    now = [h for h in pod_resources if h.slots == slots]
     if not now:
         return Unresolved(
             code="slot-unknown", sentence=f"the kubelet's PodResources names no container that holds slot {named}"
         )
-    before = [h for h in holdings if h.slots == slots]
+    before = [h for h in checkpoint if h.slots == slots]
     uids = {h.uid for h in before}
     if len(now) > 1 or len(uids) > 1:
         return Unresolved(
@@ -80,7 +82,7 @@ def resolve(slots: frozenset[str], holdings: Iterable[Holding], holders: Iterabl
             code="slot-of-another-plugin",
             sentence=f"slot {named} was handed out without a device of Kerf's, by another plugin or before Kerf was here; delete the pod to have it placed anew",
         )
-    return Claim(
+    return SlotOwner(
         uid=own.uid,
         namespace=holder.namespace,
         name=holder.name,

@@ -12,7 +12,7 @@ import msgspec
 
 from services.node_agent import messages as m
 from services.node_agent.canary import verdict
-from services.node_agent.canary.keeper import LIBRARY, Keeper
+from services.node_agent.canary.proofs import LIBRARY, ProofManager
 from services.node_agent.canary.run import Canary, in_a_namespace
 from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
@@ -74,7 +74,9 @@ class Strategies:
             clock,
         )
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
-        self._keeper = Keeper(ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary)
+        self._keeper = ProofManager(
+            ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary
+        )
         policy = Policy(
             period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli
         )
@@ -152,7 +154,7 @@ class Strategies:
         )
         return driver.edits(slice_)
 
-    async def suspend(self, ask: m.Ask) -> m.Done:
+    async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
         done = await self._suspender.suspend(ask)
         action = "resume" if ask.suspension is None else ask.suspension.action

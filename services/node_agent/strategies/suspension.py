@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from services.node_agent.messages import Ask, Done
+from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.rules import Override
@@ -53,7 +53,7 @@ class Suspender:
         self._registry, self._drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
         self._serial = asyncio.Lock()
 
-    async def suspend(self, ask: Ask) -> Done:
+    async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
         async with self._serial:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
@@ -66,10 +66,10 @@ class Suspender:
                 elif not why and ask.was is not None and ask.was.action == "checkpoint":
                     why = await self._checkpointer.restore(ask.uid)
             except PartialCheckpoint as error:
-                return Done(ask, str(error), torn=True)
+                return SuspendResult(ask, str(error), is_partial=True)
             if why:
                 self._undo(changed)
-            return Done(ask, why)
+            return SuspendResult(ask, why)
 
     def _tell(self, slices: list[LiveSlice], suspension: Suspension | None) -> tuple[Changed, str]:
         changed: Changed = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from services.node_agent import messages as m
 from services.node_agent.config import Config
-from services.node_agent.fleet_service import FleetDoor
+from services.node_agent.fleet_service import FleetRuntime
 from services.node_agent.hollow import Fleet, HollowNode
 from services.node_agent.service import NodeAgent
 from shared.service import Context, main
@@ -35,7 +35,7 @@ class SlowFleet(Fleet):
         self._due: dict[tuple[str, str, str], float] = {}
 
     def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
-        if isinstance(event, m.ReleaseCame):
+        if isinstance(event, m.ReleaseReceived):
             agent = self.agent(node)
             out = agent.handle(event, now)
             for lease in agent.leases_of(event.release.grant_id):
@@ -72,7 +72,7 @@ class SlowAgent(NodeAgent):
     async def start(self, ctx: Context) -> None:
         config: Config = ctx.config
         journal, chance = Writer(Path(os.environ[JOURNAL])), random.Random(os.environ[SEED])
-        self.fleet = FleetDoor(ctx, SlowFleet(config.hollow_nodes(), ctx.instance, journal, chance))
+        self.fleet = FleetRuntime(ctx, SlowFleet(config.hollow_nodes(), ctx.instance, journal, chance))
         await self.fleet.start(config.beat_s)
 
 

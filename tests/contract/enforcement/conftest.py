@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.node_agent.devices import watch
+from services.node_agent.devices import monitor
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.bus.nats_bus import NatsBus
@@ -75,7 +75,7 @@ async def uses(bus: NatsBus) -> list[SliceUse]:
 def owned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Process 4711 belongs to the pod. For a real process, /proc would say so."""
     monkeypatch.setattr(
-        watch, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get)
+        monitor, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("a"), "f" * 64)}.get)
     )
 
 
@@ -89,7 +89,7 @@ def victim(host: Path, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         monkeypatch.setattr(
-            watch, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get)
+            monitor, "NvmlDevices", functools.partial(NvmlDevices, owner={process.pid: Owner(uid("a"), "f" * 64)}.get)
         )
         yield process.pid
         process.kill()

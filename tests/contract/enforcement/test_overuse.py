@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.node_agent.canary.keeper import LIBRARY
-from services.node_agent.devices import watch
+from services.node_agent.canary.proofs import LIBRARY
+from services.node_agent.devices import monitor
 from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.bus.embedded import EmbeddedServer
@@ -68,7 +68,7 @@ def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:
 @pytest.fixture
 def owned_by_a(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = {4711 + place: Owner(uid("a"), "f" * 64) for place in range(4)}
-    monkeypatch.setattr(watch, "NvmlDevices", functools.partial(NvmlDevices, owner=mine.get))
+    monkeypatch.setattr(monitor, "NvmlDevices", functools.partial(NvmlDevices, owner=mine.get))
 
 
 BY_TIME = {"escape_slack_mib": 4000, "escape_window_s": 0.3}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from services.node_agent.canary.keeper import LIBRARY
+from services.node_agent.canary.proofs import LIBRARY
 from services.node_agent.strategies import layout
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus

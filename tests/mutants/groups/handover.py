@@ -50,10 +50,10 @@ MUTANTS = [
     Mutant(
         name="rival-replicas-not-seen",
         what="a GPU that another plugin shares by replicas is offered, too",
-        file="services/node_agent/handover/rivals.py",
+        file="services/node_agent/handover/other_plugins.py",
         old='if (uuid := device.partition("::")[0]) in of}',
         new="if (uuid := device) in of}",
-        tests=(f"{UNIT}/test_rivals.py::test_its_devices_are_told_by_their_uuids",),
+        tests=(f"{UNIT}/test_other_plugins.py::test_its_devices_are_told_by_their_uuids",),
     ),
     Mutant(
         name="runtime-without-cdi",

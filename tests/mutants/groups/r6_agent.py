@@ -4,10 +4,10 @@ said."""
 from tests.mutants.mutant import Mutant
 
 CORE = "services/node_agent/core.py"
-HOLDINGS = "services/node_agent/holdings.py"
-DOOR = "services/node_agent/node_service.py"
+GRANT_STORE = "services/node_agent/grant_store.py"
+RUNTIME = "services/node_agent/node_service.py"
 FILE = "services/node_agent/checkpoint.py"
-GONE = "services/node_agent/release/gone.py"
+EVIDENCE = "services/node_agent/release/evidence.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
 LATE = f"{UNIT}/test_late_orders.py"
@@ -16,7 +16,7 @@ SYNCED = f"{TEST}::test_a_sync_teaches_buries_and_reports"
 FSYNC = (
     f"{UNIT}/test_checkpoint.py::test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on"
 )
-IS_GONE = f"{UNIT}/release/test_gone.py::test_a_container_is_gone_when_nobody_knows_it_any_more"
+IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_is_gone_when_nobody_knows_it_any_more"
 UNSAVED = "tests/contract/test_device_plugin.py::test_what_cannot_be_written_down_is_not_handed_over"
 SEEMS_GONE = "tests/contract/test_device_plugin.py::test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it"
 
@@ -50,8 +50,8 @@ MUTANTS = [
         name="handed-over-before-it-is-saved",
         what="a share is handed over before that is on disk",
         file=CORE,
-        old="return [m.Save(), hand_over, starting",
-        new="return [hand_over, m.Save(), starting",
+        old="return [m.Save(), hand_over, start_checks",
+        new="return [hand_over, m.Save(), start_checks",
         tests=(f"{TEST}::test_a_container_gets_exactly_its_share",),
     ),
     Mutant(
@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant(
         name="goes-on-unsaved",
         what="after a checkpoint that could not be written the agent goes on",
-        file=DOOR,
+        file=RUNTIME,
         old="            if self._unsaved:\n                raise OSError(self._unsaved)\n",
         new="",
         tests=(UNSAVED,),
@@ -105,7 +105,7 @@ MUTANTS = [
     Mutant(
         name="unsaved-not-told",
         what="a checkpoint that could not be written does not end the process",
-        file=DOOR,
+        file=RUNTIME,
         old="                    self._ctx.fail(self._unsaved)\n",
         new="",
         tests=(UNSAVED,),
@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         name="two-inputs-at-once",
         what="two inputs of an agent are decided at once",
-        file=DOOR,
+        file=RUNTIME,
         old="        async with self._serial:\n",
         new="        if True:\n",
         tests=(f"{REAL}::test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one",),
@@ -122,7 +122,7 @@ MUTANTS = [
     Mutant(
         name="end-not-looked-at-last",
         what="a lease that ended is given back though its container came again",
-        file=DOOR,
+        file=RUNTIME,
         old="            if not if_so():\n                return []\n",
         new="",
         tests=(f"{REAL}::test_an_end_is_looked_at_last_when_no_start_can_come_between",),
@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         name="end-looked-at-too-soon",
         what="an end is looked at before its turn, so a start may come between",
-        file=DOOR,
+        file=RUNTIME,
         old="        async with self._serial:\n            if self._unsaved:\n                raise OSError(self._unsaved)\n"
         "            if not if_so():\n                return []\n",
         new="        if not if_so():\n            return []\n        async with self._serial:\n"
@@ -240,7 +240,7 @@ MUTANTS = [
         name="sync-buries-nothing",
         what="grants that a sync does not name stay good",
         file=CORE,
-        old="                self.held.forget(unnamed.grant_id)\n                self.released.bury(unnamed.grant_id)\n",
+        old="                self.store.forget(unnamed.grant_id)\n                self.released.add_tombstone(unnamed.grant_id)\n",
         new="                pass\n",
         tests=(SYNCED,),
     ),
@@ -248,7 +248,7 @@ MUTANTS = [
         name="sync-forgets-without-burying",
         what="grants that a sync does not name are forgotten, and good again when they are told again",
         file=CORE,
-        old="                self.released.bury(unnamed.grant_id)\n",
+        old="                self.released.add_tombstone(unnamed.grant_id)\n",
         new="",
         tests=(SYNCED,),
     ),
@@ -290,7 +290,7 @@ MUTANTS = [
         file=CORE,
         old=(
             "        return grant.grant_id in self.released or (\n"
-            "            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n"
+            "            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n"
             "        )\n"
         ),
         new="        return grant.grant_id in self.released\n",
@@ -302,7 +302,7 @@ MUTANTS = [
         file=CORE,
         old=(
             "        return grant.grant_id in self.released or (\n"
-            "            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n"
+            "            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n"
             "        )\n"
         ),
         new="        return grant.grant_id in self.released or (grant.term < self._closed_term)\n",
@@ -312,8 +312,8 @@ MUTANTS = [
         name="closing-term-closed-too",
         what="grants of the sync's own term are void",
         file=CORE,
-        old="            grant.term < self._closed_term and self.held.get(grant.grant_id) is None\n",
-        new="            grant.term <= self._closed_term and self.held.get(grant.grant_id) is None\n",
+        old="            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n",
+        new="            grant.term <= self._closed_term and self.store.get(grant.grant_id) is None\n",
         tests=(f"{LATE}::test_a_grant_of_the_closing_term_is_good",),
     ),
     Mutant(
@@ -321,7 +321,7 @@ MUTANTS = [
         what="a void grant that a later sync names is good again",
         file=CORE,
         old=(
-            "                self.released.bury(\n"
+            "                self.released.add_tombstone(\n"
             "                    named.grant.grant_id\n"
             "                )  # an earlier sync has closed its term, and placement is told so\n"
         ),
@@ -414,7 +414,7 @@ MUTANTS = [
         name="released-while-it-runs",
         what="what runs is released as soon as that is asked for",
         file=CORE,
-        old="if known is not None and self.held.runs(grant_id):",
+        old="if known is not None and self.store.runs(grant_id):",
         new="if False:",
         tests=(f"{TEST}::test_a_running_slice_is_released_only_when_its_containers_have_ended",),
     ),
@@ -422,46 +422,46 @@ MUTANTS = [
         name="released-at-the-first-end",
         what="a grant is released when the first of its containers has ended",
         file=CORE,
-        old="if known is None or not known.leaving or self.held.runs(grant_id):",
-        new="if known is None or not known.leaving:",
+        old="if known is None or not known.releasing or self.store.runs(grant_id):",
+        new="if known is None or not known.releasing:",
         tests=(f"{TEST}::test_a_running_slice_is_released_only_when_its_containers_have_ended",),
     ),
     Mutant(
         name="released-unasked",
         what="a grant is released when its container ends, though the pod lives",
         file=CORE,
-        old="if known is None or not known.leaving or self.held.runs(grant_id):",
-        new="if known is None or self.held.runs(grant_id):",
+        old="if known is None or not known.releasing or self.store.runs(grant_id):",
+        new="if known is None or self.store.runs(grant_id):",
         tests=(f"{TEST}::test_a_container_that_ends_by_itself_gives_nothing_back",),
     ),
     Mutant(
         name="reboot-keeps-leases",
         what="the leases of the boot before count on, and what was leaving is never given back",
         file=CORE,
-        old="            for grant_id in self.held.end_all():\n",
+        old="            for grant_id in self.store.end_all_leases():\n",
         new="            for grant_id in ():\n",
         tests=(f"{TEST}::test_another_boot_voids_the_leases",),
     ),
     Mutant(
         name="gone-by-podresources-alone",
         what="a container is gone when PodResources does not name it, though its cgroup stands",
-        file=GONE,
-        old="if lease.uid not in seen.cgroups and lease.uid",
+        file=EVIDENCE,
+        old="if lease.uid not in evidence.cgroups\n        and lease.uid",
         new="if lease.uid",
         tests=(IS_GONE,),
     ),
     Mutant(
         name="gone-with-a-process-on-the-gpu",
         what="a container is gone though a process of it is still on a GPU",
-        file=GONE,
-        old=" and lease.uid not in seen.on_gpus and",
-        new=" and",
+        file=EVIDENCE,
+        old="        and lease.uid not in evidence.on_gpus\n",
+        new="",
         tests=(IS_GONE,),
     ),
     Mutant(
         name="gone-though-the-kubelet-names-it",
         what="a container is gone though the kubelet still names it",
-        file=GONE,
+        file=EVIDENCE,
         old=" and (lease.uid, lease.container) not in named",
         new="",
         tests=(IS_GONE,),
@@ -479,7 +479,7 @@ MUTANTS = [
         name="unbound-grants-offered",
         what="grants whose pods were not seen bound are among those that may be handed over",
         file=CORE,
-        old="if not k.leaving and not k.unbound)",
+        old="if not k.releasing and not k.unbound)",
         new="if not k.leaving)",
         tests=(f"{LATE}::test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound",),
     ),
@@ -502,7 +502,7 @@ MUTANTS = [
     Mutant(
         name="bound-grant-becomes-unbound",
         what="a later leader that has not seen the pod bound takes its grant back",
-        file=HOLDINGS,
+        file=GRANT_STORE,
         old="if before is not None and came.unbound and not before.unbound:",
         new="if False:",
         tests=(f"{LATE}::test_a_later_leader_that_has_not_seen_it_bound_takes_nothing_back",),
@@ -510,7 +510,7 @@ MUTANTS = [
     Mutant(
         name="void-hold-hides-the-pods-grant",
         what="a grant that was once decided for a pod hides the one that it was bound with",
-        file=HOLDINGS,
+        file=GRANT_STORE,
         old="if other is None or not known.unbound or other.unbound:",
         new="if True:",
         tests=(f"{LATE}::test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_for_it",),
@@ -518,23 +518,23 @@ MUTANTS = [
     Mutant(
         name="leaving-grant-told-again-is-good",
         what="a grant that is being given back starts containers again when it is told again",
-        file=HOLDINGS,
-        old="leaving=before is not None and before.leaving,",
-        new="leaving=False,",
+        file=GRANT_STORE,
+        old="releasing=before is not None and before.releasing,",
+        new="releasing=False,",
         tests=(f"{LATE}::test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new",),
     ),
     Mutant(
         name="leaving-grant-starts-containers",
         what="containers start by a grant that is being given back",
-        file="services/node_agent/starting.py",
-        old="    if known.leaving:\n",
+        file="services/node_agent/start_checks.py",
+        old="    if known.releasing:\n",
         new="    if False:\n",
         tests=(f"{TEST}::test_a_start_that_may_not_be_is_refused",),
     ),
     Mutant(
         name="start-in-another-pods-name",
         what="a container starts by a grant of another pod than the kubelet names",
-        file="services/node_agent/starting.py",
+        file="services/node_agent/start_checks.py",
         old="if asked.pod is not None and asked.pod != granted:",
         new="if False:",
         tests=(f"{UNIT}/test_core_starts.py::test_a_start_in_another_pods_name_is_refused",),
@@ -543,7 +543,7 @@ MUTANTS = [
     Mutant(
         name="gone-without-cgroups",
         what="where pods have no cgroups of their own all containers are gone",
-        file="services/node_agent/release/watch.py",
+        file="services/node_agent/release/monitor.py",
         old="        if not self._cgroups.uses_them():\n",
         new="        if False:\n",
         tests=(SEEMS_GONE,),
@@ -551,9 +551,9 @@ MUTANTS = [
     Mutant(
         name="gone-unconfirmed",
         what="where the kubelet cannot be read its word counts as no",
-        file="services/node_agent/release/watch.py",
+        file="services/node_agent/release/monitor.py",
         old=("            )\n            return\n"),
-        new=("            )\n            holders, holdings, on_gpus = (), (), frozenset()\n"),
+        new=("            )\n            pod_resources, checkpoint, on_gpus = (), (), frozenset()\n"),
         tests=(SEEMS_GONE,),
     ),
     Mutant(
@@ -575,7 +575,7 @@ MUTANTS = [
     Mutant(
         name="release-not-said-to-placement",
         what="a release is told to listeners, and not to placement",
-        file="services/node_agent/outlet.py",
+        file="services/node_agent/publisher.py",
         old="            self._released(node, Released(grant_id=event.grant_id, reason=event.reason))\n",
         new="            pass\n",
         tests=(f"{REAL}::test_placement_hears_of_a_release_on_the_nodes_own_subject",),

@@ -3,9 +3,9 @@
 from tests.mutants.mutant import Mutant
 
 GATE = "services/node_agent/gate.py"
-HOLDINGS = "services/node_agent/holdings.py"
+GRANT_STORE = "services/node_agent/grant_store.py"
 SUSPENSION = "services/node_agent/suspensions.py"
-STARTING = "services/node_agent/starting.py"
+START_CHECKS = "services/node_agent/start_checks.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
 MIG = f"{UNIT}/test_gate_mig.py"
@@ -40,9 +40,9 @@ MUTANTS = [
     Mutant(
         name="gate-without-leaving",
         what="the gate counts what is handed over under grants that are leaving as free",
-        file=HOLDINGS,
+        file=GRANT_STORE,
         old="for key, lease in self._leases.items() if key not in without]",
-        new="for key, lease in self._leases.items() if key not in without and not self._known[lease.grant_id].leaving]",
+        new="for key, lease in self._leases.items() if key not in without and not self._known[lease.grant_id].releasing]",
         tests=(f"{TEST}::test_what_a_pod_has_that_is_being_given_back_is_nobody_elses",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         name="gate-not-told-of-mig-slices",
         what="a start is not compared with the MIG instances that are handed over",
-        file=STARTING,
+        file=START_CHECKS,
         old="gate.occupied(others, node), gate.cut(others, gpus)",
         new="gate.occupied(others, node), {}",
         tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(
         name="unkept-strategy-starts",
         what="a slice starts by a strategy that the node cannot keep now",
-        file=STARTING,
-        old="    if unkept is not None:\n",
+        file=START_CHECKS,
+        old="    if strategy_refusal is not None:\n",
         new="    if False:\n",
         tests=(f"{UNIT}/test_promises.py::test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on",),
     ),
@@ -106,16 +106,21 @@ MUTANTS = [
         name="taken-back-from-others",
         what="the agent gives back to a suspended slice what others have",
         file=SUSPENSION,
-        old="why = gate.no_room(share, gpus[share.uuid], room) if share.node == node and share.uuid in gpus else None",
-        new="why = None",
+        old="""            why = (
+                gate.capacity_refusal(share, gpus[share.uuid], room)
+                if share.node == node and share.uuid in gpus
+                else None
+            )
+""",
+        new="            why = None\n",
         tests=(f"{UNIT}/test_suspensions.py::test_nothing_is_taken_back_from_under_those_who_have_it_now",),
     ),
     Mutant(
         name="free-before-it-is-given-up",
         what="what a pod is told to give up is free before its slices have done it",
-        file=HOLDINGS,
-        old="gave_up = before.gave_up if before is not None and before.gave_up == came.suspension else None",
-        new="gave_up = came.suspension",
+        file=GRANT_STORE,
+        old="applied = before.applied if before is not None and before.applied == came.suspension else None",
+        new="applied = came.suspension",
         tests=(
             f"{UNIT}/test_suspensions.py::test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner",
         ),
@@ -124,7 +129,7 @@ MUTANTS = [
         name="free-by-an-overtaken-deed",
         what="the word on an order that was overtaken counts as evidence of the newer one",
         file=SUSPENSION,
-        old="        if known is None or known.grant.suspension != ask.suspension:\n",
+        old="        if known is None or known.grant.suspension != task.suspension:\n",
         new="        if known is None:\n",
         tests=(f"{UNIT}/test_suspensions.py::test_a_deed_that_was_overtaken_is_no_evidence",),
     ),
@@ -132,7 +137,7 @@ MUTANTS = [
         name="torn-slice-counts-as-it-was",
         what="of a slice that went to the host in part nobody brings back the rest",
         file=SUSPENSION,
-        old="            if one.torn:\n",
+        old="            if result.is_partial:\n",
         new="            if False:\n",
         tests=(
             f"{UNIT}/test_suspensions.py::test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be",
@@ -142,14 +147,14 @@ MUTANTS = [
         name="half-restored-slice-is-free",
         what="memory counts as free of which some may have come back from the host",
         file=SUSPENSION,
-        old='gave_up = None if ask.gave_up is not None and ask.gave_up.action == "checkpoint" else ask.gave_up',
-        new="gave_up = ask.gave_up",
+        old='applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied',
+        new="applied = task.applied",
         tests=(f"{UNIT}/test_suspensions.py::test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted",),
     ),
     Mutant(
         name="checkpointed-pod-starts",
         what="a container of a checkpointed pod starts, with memory that others have",
-        file=STARTING,
+        file=START_CHECKS,
         old='if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":',
         new="if False:",
         tests=(f"{UNIT}/test_suspensions.py::test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts",),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from bench.nvml import compare, links_of_agent, links_of_smi, of_agent, of_smi
-from services.node_agent.devices.health import HOT, Signs
+from services.node_agent.devices.health import HOT, Symptoms
 from services.node_agent.devices.usage import GpuProcesses, Process
 from shared.model.gpu import Gpu, Inventory, Link
 
@@ -57,7 +57,7 @@ GPU = Gpu(
     cpus="0-3,8-11",
 )
 INVENTORY = Inventory(node="n", boot_id="b", gpus=(GPU,), driver_version="580.95.05", cuda_version="13.0")
-SIGNS = Signs(
+SIGNS = Symptoms(
     uuid="GPU-a",
     recovery=0,
     rows_pending=True,
@@ -65,9 +65,9 @@ SIGNS = Signs(
     ecc_volatile=1,
     ecc_aggregate=7,
     pcie_width=16,
-    pcie_width_most=16,
+    max_pcie_width=16,
     pcie_generation=1,
-    pcie_generation_most=5,
+    max_pcie_generation=5,
     clock_reasons=HOT,
 )
 USED = GpuProcesses(uuid="GPU-a", used_mib=2600, sm_milli=400, processes=(Process(pid=4711, mib=2048),))

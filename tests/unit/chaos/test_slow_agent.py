@@ -31,13 +31,13 @@ def test_a_container_ends_some_time_after_its_release_was_asked_for(tmp_path: Pa
     fleet, journal = SlowFleet([NODE], "boot", Writer(path), random.Random(1)), Reader(path)
     fleet.boot("n1", 0.0)
     for _ in range(2):  # said again, nothing starts a second time
-        fleet.handle("n1", m.GrantCame(GRANT), 1.0)
+        fleet.handle("n1", m.GrantReceived(GRANT), 1.0)
     booted, begun = journal.read()
     assert booted == Booted()
     assert isinstance(begun, Started)
     assert (begun.key, begun.grant_id, begun.gpus) == (("n1", "uid-a", "main"), "g1", {GPU: (81_920, 1000)})
 
-    orders = fleet.handle("n1", m.ReleaseCame(NodeRelease(1, "uid-a", "g1")), 2.0)
+    orders = fleet.handle("n1", m.ReleaseReceived(NodeRelease(1, "uid-a", "g1")), 2.0)
     orders += fleet.handle("n1", m.Tick(), 2.0 + ENDS_WITHIN_S[0] / 2)
     assert released(orders) == []
     assert journal.read() == []

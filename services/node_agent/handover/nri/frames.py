@@ -14,7 +14,7 @@ import msgspec
 PLUGIN, RUNTIME = 1, 2
 """The connections: in the first the runtime asks the plugin, in the second the plugin asks the runtime."""
 REQUEST, RESPONSE = 1, 2
-LONGEST_BYTES = 4 << 20
+MAX_MESSAGE_BYTES = 4 << 20
 """Of a message, without its header."""
 _FRAME_BYTES = 4096
 """The other side's reader takes no frame that is longer than its buffer."""
@@ -51,7 +51,7 @@ class Decoder:
         found: list[Message] = []
         while len(self._trunk) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._trunk)
-            if length > _HEADER.size + LONGEST_BYTES:
+            if length > _HEADER.size + MAX_MESSAGE_BYTES:
                 raise FramingError(f"a frame of {length} bytes")
             end = _FRAME.size + length
             if len(self._trunk) < end:
@@ -67,7 +67,7 @@ class Decoder:
         buffer += payload
         while len(buffer) >= _HEADER.size:
             length, stream, kind, _ = _HEADER.unpack_from(buffer)
-            if length > LONGEST_BYTES:
+            if length > MAX_MESSAGE_BYTES:
                 raise FramingError(f"a message of {length} bytes")
             end = _HEADER.size + length
             if len(buffer) < end:

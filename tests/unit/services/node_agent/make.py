@@ -42,24 +42,24 @@ def node_grant(
     return NodeGrant(term=term, uid=f"u-{name}", namespace="ns", name=name, grant=grant)
 
 
-def grant(name: str, **how: Any) -> m.GrantCame:
-    return m.GrantCame(node_grant(name, **how))
+def grant(name: str, **how: Any) -> m.GrantReceived:
+    return m.GrantReceived(node_grant(name, **how))
 
 
-def release(name: str, term: int = 1) -> m.ReleaseCame:
-    return m.ReleaseCame(NodeRelease(term=term, uid=f"u-{name}", grant_id=f"g-{name}"))
+def release(name: str, term: int = 1) -> m.ReleaseReceived:
+    return m.ReleaseReceived(NodeRelease(term=term, uid=f"u-{name}", grant_id=f"g-{name}"))
 
 
-def start(name: str, container: str = "main") -> m.StartAsked:
-    return m.StartAsked(f"u-{name}", container)
+def start(name: str, container: str = "main") -> m.StartRequested:
+    return m.StartRequested(f"u-{name}", container)
 
 
 def ended(name: str, container: str = "main") -> m.ContainerEnded:
     return m.ContainerEnded(f"u-{name}", container)
 
 
-def sync(*grants: NodeGrant, term: int = 1, node: str = NODE) -> m.SyncCame:
-    return m.SyncCame(NodeSync(term=term, node=node, grants=grants))
+def sync(*grants: NodeGrant, term: int = 1, node: str = NODE) -> m.SyncReceived:
+    return m.SyncReceived(NodeSync(term=term, node=node, grants=grants))
 
 
 def agent(*events: m.Input) -> Agent:

@@ -21,8 +21,8 @@ from tests.unit.services.node_agent.make import (
 )
 
 
-def cordon(gpu: str = "", *, undo: bool = False, by: str = "ada", reason: str = "") -> m.CordonAsked:
-    return m.CordonAsked(NodeCordon(node=NODE, gpu=gpu, undo=undo, by=by, reason=reason))
+def cordon(gpu: str = "", *, undo: bool = False, by: str = "ada", reason: str = "") -> m.CordonRequested:
+    return m.CordonRequested(NodeCordon(node=NODE, gpu=gpu, undo=undo, by=by, reason=reason))
 
 
 def told(orders: list[m.Command]) -> NodeCordonAnswer:
@@ -108,7 +108,7 @@ def test_a_pod_that_was_placed_before_may_still_start_on_a_draining_gpu() -> Non
 def test_taken_back_it_also_pardons() -> None:
     """A GPU that is held back until a reset is believed to have had it, cordoned or not."""
     orders = agent().handle(cordon("G0", undo=True), 1)
-    assert [order.gpus for order in orders if isinstance(order, m.Pardon)] == [("G0",)]
+    assert [order.gpus for order in orders if isinstance(order, m.ClearAilments)] == [("G0",)]
 
 
 def test_ailments_are_kept_and_a_change_of_them_alone_is_saved() -> None:

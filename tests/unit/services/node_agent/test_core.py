@@ -91,7 +91,7 @@ def test_a_start_that_may_not_be_is_refused(before: tuple[m.Input, ...], asked: 
 
 
 def test_an_unknown_pods_grant_is_asked_for() -> None:
-    assert m.AskGrant("u-a") in agent().handle(start("a"), 0)
+    assert m.FetchGrant("u-a") in agent().handle(start("a"), 0)
 
 
 @pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])
@@ -204,7 +204,7 @@ def test_a_grant_stays_with_the_pod_that_it_was_first_told_for(runs: tuple[m.Inp
     """Its id is unique for ever, so another pod under it is a mistake or a theft."""
     made = agent(grant("a"), *runs)
     taken = msgspec.structs.replace(node_grant("a", term=2), uid="u-b")
-    assert not accepted(made.handle(m.GrantCame(taken), 0))
+    assert not accepted(made.handle(m.GrantReceived(taken), 0))
     made.handle(sync(taken, term=2), 0)
     assert [known.uid for known in made.grants()] == ["u-a"]
 

@@ -11,9 +11,9 @@ from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, r
 def test_a_start_in_another_pods_name_is_refused() -> None:
     """A UID that the kubelet's checkpoint gives must be that of the pod which PodResources names."""
     made = agent(grant("a"))
-    assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
+    assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
     assert made.live() == ()
-    assert refusal(made.handle(m.StartAsked("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
+    assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
 
 
 def test_a_boot_whose_driver_comes_late_voids_no_grant() -> None:
@@ -27,8 +27,8 @@ def test_a_boot_whose_driver_comes_late_voids_no_grant() -> None:
 
 def test_an_init_container_leaves_the_lease_of_its_host_as_it_is() -> None:
     made = agent(grant("a"))
-    made.handle(m.StartAsked("u-a", "main", "slot-1"), 0.0)
-    orders = made.handle(m.StartAsked("u-a", "main"), 0.0)
+    made.handle(m.StartRequested("u-a", "main", "slot-1"), 0.0)
+    orders = made.handle(m.StartRequested("u-a", "main"), 0.0)
     assert [type(order) for order in orders] == [m.HandOver], "nothing to save, nothing new to say"
 
 
@@ -42,23 +42,23 @@ def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
         "tall": ContainerGrant(strategy="advisory", gpus=(share("G1", 500),)),
     }
     made = agent(
-        m.GrantCame(
+        m.GrantReceived(
             NodeGrant(
                 term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers)
             )
         )
     )
-    assert (made.largest("u-a"), made.largest("u-unknown")) == ("wide", "")
+    assert (made.largest_container("u-a"), made.largest_container("u-unknown")) == ("wide", "")
 
 
 def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
     """Even where the release of the one before was not heard of: its grant is still known, and must not be handed
     over."""
 
-    def claimed(name: str) -> m.GrantCame:
+    def find_claim(name: str) -> m.GrantReceived:
         share = GpuShare(node=NODE, uuid="G0", memory_mib=100, compute_milli=0)
         part = ContainerGrant(strategy="advisory", gpus=(share,), claim="claim-1")
-        return m.GrantCame(
+        return m.GrantReceived(
             NodeGrant(
                 term=1,
                 uid=f"u-{name}",
@@ -68,8 +68,8 @@ def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
             )
         )
 
-    made = agent(claimed("a"), m.StartAsked("u-a", "claim/c/gpu"), claimed("b"))
-    assert made.claimed("claim-1") == ("u-b", ("claim/c/gpu",))
-    made.handle(m.StartAsked("u-b", "claim/c/gpu"), 0.0)
+    made = agent(find_claim("a"), m.StartRequested("u-a", "claim/c/gpu"), find_claim("b"))
+    assert made.find_claim("claim-1") == ("u-b", ("claim/c/gpu",))
+    made.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
     made.handle(release("b"), 0.0)
-    assert made.claimed("claim-1") == ("u-a", ("claim/c/gpu",)), "one that is being given back comes last"
+    assert made.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "one that is being given back comes last"

@@ -53,7 +53,7 @@ def test_all_instances_that_are_handed_over_count() -> None:
         part = GpuShare(node=NODE, uuid="G0", memory_mib=9728, compute_milli=0, mig=instance)
         containers = {"main": ContainerGrant(strategy="advisory", gpus=(part,))}
         grant = msgspec.structs.replace(came.grant, containers=containers)
-        made.handle(m.GrantCame(msgspec.structs.replace(came, grant=grant)), 0.0)
+        made.handle(m.GrantReceived(msgspec.structs.replace(came, grant=grant)), 0.0)
         return make.refusal(made.handle(start(name), 0.0))
 
     assert [starts("a", 0), starts("b", 2)] == ["", ""]

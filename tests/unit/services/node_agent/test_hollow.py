@@ -42,7 +42,7 @@ def test_a_node_boots_with_its_inventory() -> None:
 
 
 def test_a_grant_is_handed_over_at_once() -> None:
-    orders = fleet().handle("a", m.GrantCame(grant("p")), 0)
+    orders = fleet().handle("a", m.GrantReceived(grant("p")), 0)
     assert accepted(orders)
     assert [type(event) for event in events(orders)] == [SliceEnforced]
 
@@ -50,20 +50,20 @@ def test_a_grant_is_handed_over_at_once() -> None:
 def test_the_gate_stands_here_too() -> None:
     made = fleet()
     for name in ("p", "q"):
-        assert refusal(made.handle("a", m.GrantCame(grant(name, memory=500)), 0)) == ""
-    assert refusal(made.handle("a", m.GrantCame(grant("r", memory=1)), 0)) == "gpu-memory-full"
+        assert refusal(made.handle("a", m.GrantReceived(grant(name, memory=500)), 0)) == ""
+    assert refusal(made.handle("a", m.GrantReceived(grant("r", memory=1)), 0)) == "gpu-memory-full"
 
 
 def test_a_release_is_answered_at_once() -> None:
     made = fleet()
-    made.handle("a", m.GrantCame(grant("p")), 0)
-    assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid="u-p", grant_id="g-p")), 0)) == ["g-p"]
+    made.handle("a", m.GrantReceived(grant("p")), 0)
+    assert released(made.handle("a", m.ReleaseReceived(NodeRelease(term=1, uid="u-p", grant_id="g-p")), 0)) == ["g-p"]
 
 
 def test_a_sync_starts_what_it_teaches() -> None:
     """After a restart of the process its nodes have rebooted; the grants come back by sync and run again."""
     made = fleet("boot-2")
-    orders = made.handle("a", m.SyncCame(NodeSync(term=3, node="a", grants=(grant("p", term=3),))), 0)
+    orders = made.handle("a", m.SyncReceived(NodeSync(term=3, node="a", grants=(grant("p", term=3),))), 0)
     reply = answer(orders)
     assert isinstance(reply, NodeSyncAnswer)
     assert (reply.live, reply.boot_id) == ((), "boot-2")
@@ -79,9 +79,9 @@ def test_a_pod_costs_five_orders_however_many_came_before() -> None:
     made = Fleet((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1")
     made.boot("a", 0)
     for i in range(1000):
-        orders = made.handle("a", m.GrantCame(grant(str(i), memory=1)), 0)
+        orders = made.handle("a", m.GrantReceived(grant(str(i), memory=1)), 0)
         assert len(orders) == 5
-        assert released(made.handle("a", m.ReleaseCame(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
+        assert released(made.handle("a", m.ReleaseReceived(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
 
 
 def test_simulated_slices_suspend_at_once() -> None:
@@ -90,7 +90,9 @@ def test_simulated_slices_suspend_at_once() -> None:
     made = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
     body = answer(
         fleet().handle(
-            "a", m.GrantCame(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, suspension=suspension)), 0
+            "a",
+            m.GrantReceived(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made, suspension=suspension)),
+            0,
         )
     )
     assert isinstance(body, Accepted)

@@ -35,12 +35,12 @@ def numbered(name: str, number: int, *, term: int = 7, decided: int | None = Non
     return msgspec.structs.replace(made, **({"grant": inner, "number": number} | changes))
 
 
-def came(name: str, number: int, **how: object) -> m.GrantCame:
-    return m.GrantCame(numbered(name, number, **how))
+def came(name: str, number: int, **how: object) -> m.GrantReceived:
+    return m.GrantReceived(numbered(name, number, **how))
 
 
-def sync(number: int, *grants: NodeGrant, term: int = 7) -> m.SyncCame:
-    return m.SyncCame(NodeSync(term=term, node=NODE, grants=grants, number=number))
+def sync(number: int, *grants: NodeGrant, term: int = 7) -> m.SyncReceived:
+    return m.SyncReceived(NodeSync(term=term, node=NODE, grants=grants, number=number))
 
 
 def dead(orders: list[m.Command]) -> bool:
@@ -99,10 +99,10 @@ def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
     """A placement before 0.2 does not count. Two copies of its sync may wait at an agent, and a grant come between
     them."""
     made = agent(grant("a", term=1))
-    made.handle(m.SyncCame(NodeSync(term=1, node=NODE)), 0)
+    made.handle(m.SyncReceived(NodeSync(term=1, node=NODE)), 0)
     assert refusal(made.handle(start("a"), 0)) == ""
     earlier = agent(grant("a", term=1))
-    earlier.handle(m.SyncCame(NodeSync(term=2, node=NODE)), 0)
+    earlier.handle(m.SyncReceived(NodeSync(term=2, node=NODE)), 0)
     assert refusal(earlier.handle(start("a"), 0)) == "no-grant"
 
 
@@ -131,7 +131,7 @@ def test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound() -> None:
     made = agent(sync(1, numbered("a", 1, unbound=True)))
     orders = made.handle(start("a"), 0)
     assert refusal(orders) == "no-grant"
-    assert m.AskGrant("u-a") in orders
+    assert m.FetchGrant("u-a") in orders
     assert made.grants() == ()
 
 
@@ -158,7 +158,7 @@ def test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_
     """The hold was void, and its word came late: the pod has another grant by now."""
     other = numbered("a", 2)
     other = msgspec.structs.replace(other, grant=msgspec.structs.replace(other.grant, grant_id="g-second"))
-    made = agent(m.GrantCame(other))
+    made = agent(m.GrantReceived(other))
     made.handle(sync(3, other, numbered("a", 3, unbound=True)), 0)
     (hand_over,) = [order for order in made.handle(start("a"), 0) if isinstance(order, m.HandOver)]
     assert hand_over.grant_id == "g-second"
@@ -167,8 +167,8 @@ def test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_
 def test_a_void_hold_is_forgotten_for_good_and_leaves_the_pods_grant_alone() -> None:
     second = numbered("a", 2)
     second = msgspec.structs.replace(second, grant=msgspec.structs.replace(second.grant, grant_id="g-second"))
-    made = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantCame(second), start("a"))
-    assert released(made.handle(m.ReleaseCame(NodeRelease(term=7, uid="u-a", grant_id="g-a")), 0)) == ["g-a"]
+    made = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantReceived(second), start("a"))
+    assert released(made.handle(m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")), 0)) == ["g-a"]
     assert not accepted(made.handle(came("a", 9), 0))
     assert [live.grant_id for live in made.live()] == ["g-second"]
 
@@ -223,10 +223,10 @@ def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
 
 @pytest.mark.parametrize(
     "refused",
-    [came("a", 1, term=6), m.GrantCame(msgspec.structs.replace(numbered("b", 9), uid="u-x"))],
+    [came("a", 1, term=6), m.GrantReceived(msgspec.structs.replace(numbered("b", 9), uid="u-x"))],
     ids=["an older term", "another pod"],
 )
-def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantCame) -> None:
+def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantReceived) -> None:
     assert not dead(agent(came("b", 1)).handle(refused, 0))
 
 
@@ -253,8 +253,8 @@ def test_a_release_that_was_not_booked_is_said_again_after_a_restart() -> None:
 
 def test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new() -> None:
     """A late order, or a later leader that has not heard of the pod's end."""
-    made = agent(m.GrantCame(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
-    made.handle(m.GrantCame(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
+    made = agent(m.GrantReceived(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
+    made.handle(m.GrantReceived(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
     assert refusal(made.handle(start("a", "y"), 0)) == "grant-leaving"
 
 
@@ -272,6 +272,6 @@ def test_a_sync_of_an_older_term_teaches_and_buries_nothing() -> None:
 
 
 def test_a_sync_does_not_bring_back_what_was_released() -> None:
-    made = agent(came("a", 1), m.ReleaseCame(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
+    made = agent(came("a", 1), m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
     made.handle(sync(5, numbered("a", 5)), 0)
     assert made.checkpoint().known == ()

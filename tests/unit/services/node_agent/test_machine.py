@@ -93,17 +93,19 @@ class Machine(RuleBasedStateMachine):
 
     def do_next(self) -> list[m.Command]:
         order = self.pending.pop(0)
-        done = tuple(m.Done(ask, "its page cannot be written" if self.stubborn else "") for ask in order.asks)
-        for ask in () if self.stubborn else order.asks:
-            (self.paused.discard if ask.suspension is None else self.paused.add)(ask.uid)
-        return self.do(m.SuspensionDone(order.asked, done))
+        done = tuple(
+            m.SuspendResult(task, "its page cannot be written" if self.stubborn else "") for task in order.tasks
+        )
+        for task in () if self.stubborn else order.tasks:
+            (self.paused.discard if task.suspension is None else self.paused.add)(task.uid)
+        return self.do(m.SuspensionDone(order.request, done))
 
     @rule(pod=pods, term=terms, suspension=st.sampled_from([None, PAUSE]), stubborn=st.booleans(), slow=st.booleans())
     def grant(self, pod: str, term: int, suspension: Suspension | None, stubborn: bool, slow: bool) -> None:
         old, self.stubborn, self.slow = term < self.newest_term, stubborn, slow
-        known = self.agent.held.get(f"g-{pod}")
+        known = self.agent.store.get(f"g-{pod}")
         resumes = suspension is None and known is not None and known.grant.suspension is not None
-        orders = self.do(m.GrantCame(given_to(pod, term, suspension)))
+        orders = self.do(m.GrantReceived(given_to(pod, term, suspension)))
         if isinstance(orders[-1], m.SuspendSlices):
             self.newest_term = term
             return

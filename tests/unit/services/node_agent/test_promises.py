@@ -12,12 +12,14 @@ from shared.model.grant import ContainerGrant
 from tests.unit.services.node_agent.make import agent, events, inventory, node_grant, refusal, start
 
 
-def granted(strategy: Strategy) -> m.GrantCame:
+def granted(strategy: Strategy) -> m.GrantReceived:
     came = node_grant("a")
     containers = {
         name: ContainerGrant(strategy=strategy, gpus=part.gpus) for name, part in came.grant.containers.items()
     }
-    return m.GrantCame(msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=containers)))
+    return m.GrantReceived(
+        msgspec.structs.replace(came, grant=msgspec.structs.replace(came.grant, containers=containers))
+    )
 
 
 def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:

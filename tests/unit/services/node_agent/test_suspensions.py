@@ -46,7 +46,7 @@ def slices(*names: str, **how: Any) -> Agent:
         0.0,
     )
     for name in names:
-        made.handle(m.GrantCame(share(name, **how)), 0.0)
+        made.handle(m.GrantReceived(share(name, **how)), 0.0)
         assert handed(made.handle(start(name), 0.0))
     return made
 
@@ -61,12 +61,12 @@ def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **h
 
 def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
     """The answer, after the slices have done it, or not."""
-    orders = made.handle(m.GrantCame(came), 0.0)
+    orders = made.handle(m.GrantReceived(came), 0.0)
     suspend = [order for order in orders if isinstance(order, m.SuspendSlices)]
     if suspend:
         assert not any(isinstance(order, m.Answer) for order in orders), "an answer before the slices have done it"
         orders = made.handle(
-            m.SuspensionDone(suspend[0].asked, tuple(m.Done(ask, why) for ask in suspend[0].asks)), 0.0
+            m.SuspensionDone(suspend[0].request, tuple(m.SuspendResult(task, why) for task in suspend[0].tasks)), 0.0
         )
     body = answer(orders)
     assert isinstance(body, Accepted)
@@ -74,16 +74,16 @@ def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
 
 
 def starts(made: Agent, name: str, **how: Any) -> str:
-    made.handle(m.GrantCame(share(name, **how)), 0.0)
+    made.handle(m.GrantReceived(share(name, **how)), 0.0)
     return refusal(made.handle(start(name), 0.0))
 
 
 def test_an_order_to_suspend_is_saved_then_done_and_only_then_answered() -> None:
     made = slices("a")
-    orders = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
+    orders = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
-    assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.Ask("g-a", "u-a", ("main",), PAUSE),))
-    orders = made.handle(m.SuspensionDone(share("a", PAUSE), (m.Done(orders[1].asks[0]),)), 0.0)  # type: ignore[attr-defined]
+    assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),))
+    orders = made.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE)
 
@@ -91,10 +91,10 @@ def test_an_order_to_suspend_is_saved_then_done_and_only_then_answered() -> None
 def test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner() -> None:
     made = slices("a")
     assert starts(made, "b", memory=400) == "gpu-compute-full"
-    suspend = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)[1]
+    suspend = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
     assert isinstance(suspend, m.SuspendSlices)
     assert starts(made, "b", memory=400) == "gpu-compute-full"
-    made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0]),)), 0.0)
+    made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
     assert starts(made, "b", memory=400) == ""
 
 
@@ -129,9 +129,10 @@ def test_a_pause_that_fails_leaves_the_throttle_before_it() -> None:
 
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
 def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: SuspendAction) -> None:
-    made = agent(m.GrantCame(node_grant("a")), start("a"))
+    made = agent(m.GrantReceived(node_grant("a")), start("a"))
     orders = made.handle(
-        m.GrantCame(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))), 0.0
+        m.GrantReceived(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))),
+        0.0,
     )
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     body = answer(orders)
@@ -150,8 +151,8 @@ def test_a_suspended_container_that_starts_again_starts_suspended() -> None:
 def test_who_starts_between_the_order_and_its_deed_starts_suspended_too() -> None:
     made = agent()
     made = slices()
-    made.handle(m.GrantCame(share("a")), 0.0)
-    made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
+    made.handle(m.GrantReceived(share("a")), 0.0)
+    made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
     assert order.suspension == PAUSE
 
@@ -174,7 +175,7 @@ def test_taken_back_it_is_whole_and_nobody_elses() -> None:
 def test_what_is_to_come_back_is_nobody_elses_from_the_order_on() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
-    made.handle(m.GrantCame(share("a")), 0.0)
+    made.handle(m.GrantReceived(share("a")), 0.0)
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
@@ -190,8 +191,8 @@ def test_nothing_is_taken_back_from_under_those_who_have_it_now() -> None:
     made.handle(ended("b"), 0.0)
     suspend = made.handle(m.Tick(), 0.0)[-1]
     assert isinstance(suspend, m.SuspendSlices)
-    assert suspend.asks[0].suspension is None
-    made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0]),)), 0.0)
+    assert suspend.tasks[0].suspension is None
+    made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
     assert made.suspension("u-a") is None
     assert made.handle(m.Tick(), 0.0) == []
 
@@ -205,7 +206,7 @@ def test_what_could_not_be_taken_back_is_tried_again_until_it_can() -> None:
     for _ in range(2):
         suspend = made.handle(m.Tick(), 0.0)[-1]
         assert isinstance(suspend, m.SuspendSlices)
-        made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0], "still not"),)), 0.0)
+        made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "still not"),)), 0.0)
     assert said(made, share("a", PAUSE)).suspension == PAUSE
     assert made.handle(m.Tick(), 0.0) == [], "it was told otherwise meanwhile"
 
@@ -230,7 +231,7 @@ def test_an_agent_that_comes_back_knows_who_is_suspended_and_what_is_free() -> N
 
 def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_suspends_it_again() -> None:
     made = slices("a")
-    made.handle(m.GrantCame(share("a", PAUSE)), 0.0)
+    made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
     assert again.suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == "gpu-compute-full"
@@ -239,10 +240,10 @@ def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_suspends_it_aga
 
 def test_a_deed_that_was_overtaken_is_no_evidence() -> None:
     made = slices("a")
-    late = made.handle(m.GrantCame(share("a", PAUSE)), 0.0)[1]
+    late = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
     assert isinstance(late, m.SuspendSlices)
     assert said(made, share("a")).ok
-    body = answer(made.handle(m.SuspensionDone(late.asked, (m.Done(late.asks[0]),)), 0.0))
+    body = answer(made.handle(m.SuspensionDone(late.request, (m.SuspendResult(late.tasks[0]),)), 0.0))
     assert isinstance(body, Accepted)
     assert (body.suspension, body.reason) == (None, ""), "no word that the newer order cannot be carried out"
     assert starts(made, "b", memory=400) == "gpu-compute-full"
@@ -254,8 +255,8 @@ def test_a_sync_is_answered_when_its_slices_have_done_what_it_says_and_names_tho
     orders = made.handle(sync(*grants, term=2), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
     (suspend,) = [order for order in orders if isinstance(order, m.SuspendSlices)]
-    done = (m.Done(suspend.asks[0]), m.Done(suspend.asks[1], "no"))
-    body = answer(made.handle(m.SuspensionDone(suspend.asked, done), 0.0))
+    done = (m.SuspendResult(suspend.tasks[0]), m.SuspendResult(suspend.tasks[1], "no"))
+    body = answer(made.handle(m.SuspensionDone(suspend.request, done), 0.0))
     assert isinstance(body, NodeSyncAnswer)
     assert (body.accepted, body.suspension, len(body.live)) == (True, {"g-a": PAUSE}, 2)
     assert body.live[0].gpus == {"G0": (100, 300)}, "what it was given, whatever of it it has now"
@@ -285,15 +286,19 @@ def test_a_damaged_suspension_in_the_inventory_of_no_gpu_is_no_crash() -> None:
 
 def test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be() -> None:
     made = slices("a")
-    suspend = made.handle(m.GrantCame(share("a", CHECKPOINT)), 0.0)[1]
+    suspend = made.handle(m.GrantReceived(share("a", CHECKPOINT)), 0.0)[1]
     assert isinstance(suspend, m.SuspendSlices)
-    body = answer(made.handle(m.SuspensionDone(suspend.asked, (m.Done(suspend.asks[0], "801", torn=True),)), 0.0))
+    body = answer(
+        made.handle(
+            m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "801", is_partial=True),)), 0.0
+        )
+    )
     assert isinstance(body, Accepted)
     assert (body.ok, body.suspension, body.reason) == (True, None, "801")
     assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
     back = made.handle(m.Tick(), 0.0)[-1]
     assert isinstance(back, m.SuspendSlices)
-    assert (back.asks[0].was, back.asks[0].suspension) == (CHECKPOINT, None)
+    assert (back.tasks[0].was, back.tasks[0].suspension) == (CHECKPOINT, None)
 
 
 def test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts() -> None:

@@ -32,7 +32,7 @@ def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | Non
 async def test_the_interposer_is_proven_over_every_path(build: Path, tmp_path: Path) -> None:
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
     assert (proof.ok, proof.sentence) == (True, "")
-    assert (proof.driver_version, proof.library, proof.memory_most_bytes, len(proof.paths)) == (
+    assert (proof.driver_version, proof.library, proof.max_memory_bytes, len(proof.paths)) == (
         "580.1",
         "digest",
         LIMIT_BYTES,

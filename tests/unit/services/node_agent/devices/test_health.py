@@ -7,26 +7,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Signs
+from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Symptoms
 from services.node_agent.devices.xid import judged
 from services.node_agent.state import Ailment
 
-WELL = Signs(
-    uuid="A", recovery=0, remaps_rows=True, pcie_width=16, pcie_width_most=16, pcie_generation=5, pcie_generation_most=5
+WELL = Symptoms(
+    uuid="A", recovery=0, remaps_rows=True, pcie_width=16, max_pcie_width=16, pcie_generation=5, max_pcie_generation=5
 )
 
 
-def signs(**how: Any) -> Signs:
+def symptoms(**how: Any) -> Symptoms:
     return msgspec.structs.replace(WELL, **how)
 
 
 def health(*ailments: Ailment, **how: Any) -> Health:
     made = Health(ailments, **({"recover_s": 30.0, "throttled_s": 60.0} | how))
-    made.saw([WELL, signs(uuid="B")], "boot-1", 0, 0.0)
+    made.saw([WELL, symptoms(uuid="B")], "boot-1", 0, 0.0)
     return made
 
 
-def look(made: Health, seen: Signs, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
+def look(made: Health, seen: Symptoms, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
     made.saw([seen], boot, loaded, now)
     return made.state("A", now)[0]
 
@@ -51,7 +51,7 @@ def states(made: Health, now: float) -> tuple[str, str]:
         ({"ecc_volatile": 2, "remaps_rows": False}, "unhealthy", "2 uncorrectable ECC errors"),
         ({"fabric_down": True}, "suspect", "fabric manager"),
         ({"pcie_width": 8, "pcie_generation": 1, "busy": True}, "healthy", ""),
-        ({"pcie_width": 0, "pcie_width_most": 0}, "healthy", ""),
+        ({"pcie_width": 0, "max_pcie_width": 0}, "healthy", ""),
         ({"clock_reasons": HOT | POWER_BRAKE}, "healthy", ""),
         ({"clock_reasons": 0x4 | 0x20}, "healthy", ""),
     ],
@@ -60,7 +60,7 @@ def states(made: Health, now: float) -> tuple[str, str]:
 def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
     """And its neighbour is unharmed."""
     made = health()
-    made.saw([signs(**how), signs(uuid="B")], "boot-1", 0, 1.0)
+    made.saw([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
     found, reason = made.state("A", 1.0)
     assert (found, made.state("B", 1.0)) == (state, ("healthy", ""))
     assert says in reason
@@ -108,7 +108,7 @@ def test_an_operator_may_call_an_xid_harmless() -> None:
 def test_a_fatal_xid_stays_however_well_the_gpu_looks() -> None:
     made = health()
     made.xid("A", 48, 5.0)
-    assert look(made, signs(recovery=-1), 9000.0) == "unhealthy"
+    assert look(made, symptoms(recovery=-1), 9000.0) == "unhealthy"
     assert "Xid 48" in made.state("A", 9000.0)[1]
     assert [a.uuid for a in made.ailments] == ["A"]
 
@@ -135,7 +135,7 @@ def test_the_drivers_recovery_action_tells_when_a_reset_was_done() -> None:
     made = health()
     made.xid("A", 95, 5.0)
     assert look(made, WELL, 6.0) == "unhealthy"
-    assert look(made, signs(recovery=1), 7.0) == "unhealthy"
+    assert look(made, symptoms(recovery=1), 7.0) == "unhealthy"
     assert look(made, WELL, 8.0) == "suspect"
     assert look(made, WELL, 38.0) == "healthy"
     assert made.ailments == ()
@@ -144,23 +144,23 @@ def test_the_drivers_recovery_action_tells_when_a_reset_was_done() -> None:
 def test_a_person_may_say_that_it_was_seen_to() -> None:
     made = health()
     made.xid("A", 74, 5.0)
-    made.pardon("A")
+    made.clear_ailments("A")
     assert made.state("A", 6.0) == ("healthy", "")
 
 
 def test_what_is_still_wrong_shows_through_a_pardon() -> None:
     made = health()
     made.xid("A", 64, 5.0)
-    made.saw([signs(rows_failed=True)], "boot-1", 0, 5.0)
-    made.pardon("A")
+    made.saw([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
+    made.clear_ailments("A")
     assert made.state("A", 6.0)[0] == "unhealthy"
 
 
 def test_ailments_outlive_the_agent_but_not_the_boot() -> None:
     old = Ailment(uuid="A", reason="Xid 74: NVLink error", boot_id="boot-1")
     made = Health([old])
-    assert look(made, signs(recovery=-1), 1.0) == "unhealthy"
-    assert look(made, signs(recovery=-1), 2.0, boot="boot-2") == "healthy"
+    assert look(made, symptoms(recovery=-1), 1.0) == "unhealthy"
+    assert look(made, symptoms(recovery=-1), 2.0, boot="boot-2") == "healthy"
 
 
 def test_a_driver_that_asks_for_nothing_clears_what_an_earlier_agent_saw() -> None:
@@ -171,17 +171,17 @@ def test_a_driver_that_asks_for_nothing_clears_what_an_earlier_agent_saw() -> No
 
 def test_nothing_comes_back_before_it_was_clean_for_a_while() -> None:
     made = health()
-    assert look(made, signs(lost="GPU is lost"), 10.0) == "unhealthy"
+    assert look(made, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
     assert look(made, WELL, 11.0) == "suspect"
     assert "clean for less than 30 s after: NVML: GPU is lost" in made.state("A", 11.0)[1]
-    assert look(made, signs(lost="GPU is lost"), 20.0) == "unhealthy"
+    assert look(made, symptoms(lost="GPU is lost"), 20.0) == "unhealthy"
     assert look(made, WELL, 49.0) == "suspect"
     assert look(made, WELL, 50.0) == "healthy"
 
 
 def test_heat_counts_when_it_lasts() -> None:
     made = health()
-    hot = signs(clock_reasons=HOT)
+    hot = symptoms(clock_reasons=HOT)
     assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
     assert "too hot for more than 60 s" in made.state("A", 60.0)[1]
     assert look(made, WELL, 61.0) == "suspect"
@@ -198,29 +198,29 @@ def test_heat_counts_when_it_lasts() -> None:
         ({"pcie_generation": 1, "busy": True}, "PCIe link of generation 1 where 5 is possible"),
         ({"pcie_generation": 1, "busy": False}, ""),
         ({"clock_reasons": 0x4 | 0x20}, ""),
-        ({"pcie_width": 0, "pcie_width_most": 0, "pcie_generation": 0, "busy": True}, ""),
+        ({"pcie_width": 0, "max_pcie_width": 0, "pcie_generation": 0, "busy": True}, ""),
     ],
     ids=["power brake", "narrow link", "slow link", "idle link", "software caps", "unknown link"],
 )
 def test_what_counts_only_when_it_lasts(how: dict[str, Any], says: str) -> None:
     made = health()
     for now in (0.0, 59.0, 61.0):
-        made.saw([signs(**how)], "boot-1", 0, now)
+        made.saw([symptoms(**how)], "boot-1", 0, now)
     assert made.state("A", 61.0) == (("suspect", f"{says} for more than 60 s") if says else ("healthy", ""))
 
 
 def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:
     """Old ones are known; those after a driver's reload count from nothing."""
     made = health()
-    assert look(made, signs(ecc_volatile=3), 10.0) == "suspect"
-    assert look(made, signs(ecc_volatile=3), 40.0) == "healthy"
-    assert look(made, signs(ecc_volatile=0), 41.0, loaded=1) == "healthy"
-    assert look(made, signs(ecc_volatile=1), 42.0, loaded=1) == "suspect"
+    assert look(made, symptoms(ecc_volatile=3), 10.0) == "suspect"
+    assert look(made, symptoms(ecc_volatile=3), 40.0) == "healthy"
+    assert look(made, symptoms(ecc_volatile=0), 41.0, loaded=1) == "healthy"
+    assert look(made, symptoms(ecc_volatile=1), 42.0, loaded=1) == "suspect"
 
 
 def test_errors_from_before_the_agent_came_are_no_news() -> None:
     made = Health()
-    assert look(made, signs(ecc_volatile=7), 1.0) == "healthy"
+    assert look(made, symptoms(ecc_volatile=7), 1.0) == "healthy"
 
 
 def test_a_gpu_that_nobody_has_seen_is_healthy() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from services.node_agent.devices import events
 from services.node_agent.devices.cgroups import Owner
-from services.node_agent.devices.health import Signs
+from services.node_agent.devices.health import Symptoms
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Inventory
@@ -27,9 +27,9 @@ async def seen(watched: NvmlDevices, *pods: str) -> Inventory:
     return await watched.inventory("n1", "boot-1", frozenset(pods))
 
 
-async def signs(watched: NvmlDevices) -> dict[str, Signs]:
+async def symptoms(watched: NvmlDevices) -> dict[str, Symptoms]:
     await seen(watched)
-    return {sign.uuid: sign for sign in await watched.signs()}
+    return {sign.uuid: sign for sign in await watched.symptoms()}
 
 
 async def test_it_reads_what_there_is(machine: Machine) -> None:
@@ -58,7 +58,7 @@ async def test_what_a_device_does_not_know_costs_a_field(machine: Machine) -> No
     watched = devices()
     (gpu,) = (await seen(watched)).gpus
     assert (gpu.numa_node, gpu.mig_enabled, gpu.cpus, gpu.state) == (-1, False, "", "healthy")
-    (sign,) = await watched.signs()
+    (sign,) = await watched.symptoms()
     assert (sign.lost, sign.recovery, sign.remaps_rows, sign.ecc_volatile) == ("", -1, False, 0)
 
 
@@ -142,7 +142,7 @@ async def test_the_nvswitch_fabric_is_read(machine: Machine, lines: str, clique:
     machine.also(lines)
     watched = devices()
     assert (await seen(watched)).clique == clique
-    assert (await watched.signs())[0].fabric_down is down
+    assert (await watched.symptoms())[0].fabric_down is down
 
 
 async def test_strangers_memory_is_told_apart(machine: Machine) -> None:
@@ -156,8 +156,8 @@ async def test_strangers_memory_is_told_apart(machine: Machine) -> None:
 
 async def test_signs_are_read(machine: Machine) -> None:
     machine.also("ecc 0 2 9\nrows 0 1 0\npcie 0 8 16 4 5\nclocks 0 40\nrecovery 0 4\nbusy 0 50\n")
-    found = (await signs(devices()))["GPU-a"]
-    assert found == Signs(
+    found = (await symptoms(devices()))["GPU-a"]
+    assert found == Symptoms(
         uuid="GPU-a",
         recovery=4,
         rows_pending=True,
@@ -165,9 +165,9 @@ async def test_signs_are_read(machine: Machine) -> None:
         ecc_volatile=2,
         ecc_aggregate=9,
         pcie_width=8,
-        pcie_width_most=16,
+        max_pcie_width=16,
         pcie_generation=4,
-        pcie_generation_most=5,
+        max_pcie_generation=5,
         busy=True,
         clock_reasons=0x40,
     )
@@ -177,7 +177,7 @@ async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) ->
     watched = devices()
     await seen(watched)
     machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
-    found = await signs(watched)
+    found = await symptoms(watched)
     assert (found["GPU-a"].lost, found["GPU-b"].lost) == ("GPU is lost", "")
 
 
@@ -186,7 +186,7 @@ async def test_a_gpu_that_took_the_index_of_another_is_not_taken_for_it(machine:
     watched = devices()
     await seen(watched)
     machine.become(TWO.splitlines()[3].replace("gpu 1", "gpu 0") + "\n")
-    assert [sign.lost for sign in await watched.signs()] == ["Not Found", "Invalid Argument"]
+    assert [sign.lost for sign in await watched.symptoms()] == ["Not Found", "Invalid Argument"]
     assert await watched.processes(1) == ()
     assert [(gpu.uuid, gpu.index) for gpu in (await seen(watched)).gpus] == [("GPU-b", 0)]
 
@@ -216,10 +216,10 @@ async def test_a_driver_that_is_loaded_anew_is_counted_and_keeps_the_names(machi
     watched = devices()
     before = await seen(watched)
     machine.become("init 9\n" + TWO.replace(" 0 0\n", " 0 9\n").replace(" 1 0\n", " 1 9\n"))
-    assert {sign.silent for sign in await watched.signs()} == {"NVML: Driver Not Loaded"}
+    assert {sign.silent for sign in await watched.symptoms()} == {"NVML: Driver Not Loaded"}
     assert (await seen(watched)).gpus == before.gpus
     machine.become(TWO)
-    assert {sign.silent for sign in await watched.signs()} == {""}
+    assert {sign.silent for sign in await watched.symptoms()} == {""}
     assert (watched.loaded, (await seen(watched)).gpus) == (1, before.gpus)
 
 
@@ -230,12 +230,12 @@ async def test_a_hung_nvml_is_told_and_nothing_waits_for_it(machine: Machine) ->
     machine.also("hang\n")
     for _ in range(2):
         assert (await seen(watched)).gpus == before.gpus
-        assert all("NVML hangs" in sign.silent for sign in await watched.signs())
+        assert all("NVML hangs" in sign.silent for sign in await watched.symptoms())
     assert sum(thread.name == "nvml" for thread in threading.enumerate()) == 1
     machine.become(TWO)
 
     async def well() -> bool:
-        return all(sign.silent == "" for sign in await watched.signs())
+        return all(sign.silent == "" for sign in await watched.symptoms())
 
     await eventually(well)
     await watched.close()
@@ -284,9 +284,9 @@ async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(
     watched.listen(lambda uuid, _: heard.append(uuid))
     await eventually(lambda: heard_of("GPU-b"))
     machine.become("init 9\n" + TWO.replace(" 0 0\n", " 0 9\n").replace(" 1 0\n", " 1 9\n"))
-    await watched.signs()
+    await watched.symptoms()
     machine.become(TWO.replace("GPU-b", "GPU-c"))
-    await watched.signs()
+    await watched.symptoms()
     await eventually(lambda: heard_of("GPU-c"))
     await watched.close()
 

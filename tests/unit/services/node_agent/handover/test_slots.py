@@ -11,48 +11,54 @@ import pytest
 from services.node_agent.handover import kubelet_checkpoint, slots
 from services.node_agent.handover.device_plugin import CDI_ANNOTATION
 from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
-from services.node_agent.handover.slots import Claim, Holder, Holding, Unresolved
+from services.node_agent.handover.slots import CheckpointEntry, PodResourcesEntry, SlotOwner, Unresolved
 from services.node_agent.kubelet_api.device_plugin_pb2 import CDIDevice, ContainerAllocateResponse
 
 KIND = "kerf.dev/slice"
 S1 = frozenset({"slot-1"})
 
 
-def holding(uid: str, container: str = "main", slot: str = "slot-1", name: str = "k1") -> Holding:
-    return Holding(uid=uid, container=container, slots=frozenset({slot}), cdi_names=(name,) if name else ())
+def checkpoint_entry(uid: str, container: str = "main", slot: str = "slot-1", name: str = "k1") -> CheckpointEntry:
+    return CheckpointEntry(uid=uid, container=container, slots=frozenset({slot}), cdi_names=(name,) if name else ())
 
 
-def holder(name: str = "web", container: str = "main", slot: str = "slot-1") -> Holder:
-    return Holder(namespace="team", name=name, container=container, slots=frozenset({slot}))
+def pod_resources_entry(name: str = "web", container: str = "main", slot: str = "slot-1") -> PodResourcesEntry:
+    return PodResourcesEntry(namespace="team", name=name, container=container, slots=frozenset({slot}))
 
 
 def test_a_slot_is_its_container_by_uid_and_name() -> None:
-    found = slots.resolve(S1, (holding("u-1"), holding("u-2", slot="slot-2")), (holder(), holder("db", slot="slot-2")))
-    assert found == Claim(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",))
+    found = slots.resolve(
+        S1,
+        (checkpoint_entry("u-1"), checkpoint_entry("u-2", slot="slot-2")),
+        (pod_resources_entry(), pod_resources_entry("db", slot="slot-2")),
+    )
+    assert found == SlotOwner(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",))
 
 
 def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> None:
-    found = slots.resolve(S1, (holding("u-1", "load", name="k0"), holding("u-1")), (holder(),))
-    assert found == Claim(
+    found = slots.resolve(
+        S1, (checkpoint_entry("u-1", "load", name="k0"), checkpoint_entry("u-1")), (pod_resources_entry(),)
+    )
+    assert found == SlotOwner(
         uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",), init_cdi_names=("k0",)
     )
 
 
 @pytest.mark.parametrize(
-    ("holdings", "holders", "code"),
+    ("checkpoint", "pod_resources", "code"),
     [
-        ((holding("u-1"),), (), "slot-unknown"),
-        ((), (holder(),), "slot-not-in-checkpoint"),
-        ((holding("u-1", "other"),), (holder(),), "slot-not-in-checkpoint"),
-        ((holding("u-1"), holding("u-2")), (holder(),), "slot-ambiguous"),
-        ((holding("u-1"),), (holder(), holder("db")), "slot-ambiguous"),
-        ((holding("u-1", name=""),), (holder(),), "slot-of-another-plugin"),
+        ((checkpoint_entry("u-1"),), (), "slot-unknown"),
+        ((), (pod_resources_entry(),), "slot-not-in-checkpoint"),
+        ((checkpoint_entry("u-1", "other"),), (pod_resources_entry(),), "slot-not-in-checkpoint"),
+        ((checkpoint_entry("u-1"), checkpoint_entry("u-2")), (pod_resources_entry(),), "slot-ambiguous"),
+        ((checkpoint_entry("u-1"),), (pod_resources_entry(), pod_resources_entry("db")), "slot-ambiguous"),
+        ((checkpoint_entry("u-1", name=""),), (pod_resources_entry(),), "slot-of-another-plugin"),
     ],
 )
 def test_where_the_records_do_not_agree_nothing_starts(
-    holdings: tuple[Holding, ...], holders: tuple[Holder, ...], code: str
+    checkpoint: tuple[CheckpointEntry, ...], pod_resources: tuple[PodResourcesEntry, ...], code: str
 ) -> None:
-    found = slots.resolve(S1, holdings, holders)
+    found = slots.resolve(S1, checkpoint, pod_resources)
     assert isinstance(found, Unresolved)
     assert found.code == code
     assert "slot-1" in found.sentence
@@ -74,7 +80,7 @@ def checkpoint(*entries: object) -> bytes:
 
 def test_the_kubelets_checkpoint_is_read() -> None:
     other = entry(ResourceName="vendor.com/nic", DeviceIDs={"0": ["a"]})
-    assert kubelet_checkpoint.read(checkpoint(entry(), other), "kerf.dev/slot", KIND) == (holding("u-1"),)
+    assert kubelet_checkpoint.read(checkpoint(entry(), other), "kerf.dev/slot", KIND) == (checkpoint_entry("u-1"),)
 
 
 @pytest.mark.parametrize("devices", [(), (f"{KIND}=k1",)])
@@ -82,7 +88,7 @@ def test_the_annotation_names_the_device_where_the_kubelet_dropped_it(devices: t
     notes = {CDI_ANNOTATION: f"{KIND}=k1", "vendor.com/note": "x"}
     answer = ContainerAllocateResponse(cdi_devices=[CDIDevice(name=name) for name in devices], annotations=notes)
     made = entry(AllocResp=base64.b64encode(answer.SerializeToString()).decode())
-    assert kubelet_checkpoint.read(checkpoint(made), "kerf.dev/slot", KIND) == (holding("u-1"),)
+    assert kubelet_checkpoint.read(checkpoint(made), "kerf.dev/slot", KIND) == (checkpoint_entry("u-1"),)
 
 
 def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:

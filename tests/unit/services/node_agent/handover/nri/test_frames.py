@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.node_agent.handover.nri.frames import (
-    LONGEST_BYTES,
+    MAX_MESSAGE_BYTES,
     PLUGIN,
     REQUEST,
     RESPONSE,
@@ -76,8 +76,8 @@ def test_a_connection_that_nobody_opened_is_not_read() -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        (1).to_bytes(4) + (LONGEST_BYTES + 11).to_bytes(4),
-        (1).to_bytes(4) + (10).to_bytes(4) + (LONGEST_BYTES + 1).to_bytes(4) + bytes(6),
+        (1).to_bytes(4) + (MAX_MESSAGE_BYTES + 11).to_bytes(4),
+        (1).to_bytes(4) + (10).to_bytes(4) + (MAX_MESSAGE_BYTES + 1).to_bytes(4) + bytes(6),
     ],
 )
 def test_what_claims_to_be_longer_than_any_message_ends_the_connection(written: bytes) -> None:

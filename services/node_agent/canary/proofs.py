@@ -12,7 +12,7 @@ import msgspec
 from services.node_agent.canary import verdict
 from services.node_agent.canary.run import Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
-from services.node_agent.gate import Room
+from services.node_agent.gate import Occupancy
 from services.node_agent.strategies.base import Offer
 from shared.model.gpu import Inventory, Strategy
 from shared.service import Context
@@ -25,7 +25,7 @@ AGAIN_S = 60.0
 """After a canary that could not be run, or has failed: a failure may be of the moment."""
 
 
-class Keeper:
+class ProofManager:
     def __init__(self, ctx: Context, proof_file: Path, build: Path, canary: Callable[[], Canary]) -> None:
         """`canary` makes one for the driver as it is now."""
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
@@ -61,7 +61,7 @@ class Keeper:
     async def keep(
         self,
         inventory: Callable[[], Inventory | None],
-        occupied: Callable[[], Room],
+        occupied: Callable[[], Occupancy],
         say: Callable[[], Awaitable[None]],
     ) -> None:
         """For ever: proves what is not proven. `occupied` is what is handed over now; `say` tells the world what is offered."""
@@ -73,7 +73,7 @@ class Keeper:
                 await say()
             await asyncio.sleep(LOOK_S)
 
-    async def look(self, inventory: Inventory | None, occupied: Room) -> None:
+    async def look(self, inventory: Inventory | None, occupied: Occupancy) -> None:
         """Runs the canary where a proof is missing, on the GPU with the most memory that is nobody's."""
         now_s = asyncio.get_running_loop().time()
         if (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.handover.nri.affinity import Allowed
-from services.node_agent.handover.nri.allowed import PodCpusets
+from services.node_agent.handover.nri.cpusets import PodCpusets
 
 POD = "0b0a7e54-6d0e-4f36-8a2b-3f1f0f9f8e11"
 SYSTEMD = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"

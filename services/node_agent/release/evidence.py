@@ -11,32 +11,34 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.node_agent.handover.slots import Holder, Holding
+from services.node_agent.handover.slots import CheckpointEntry, PodResourcesEntry
 from shared.contracts.node_commands import LiveSlice
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the host showed, each after the one before."""
 
     cgroups: frozenset[str]
     """UIDs of pods that have a cgroup."""
-    holdings: tuple[Holding, ...]
-    holders: tuple[Holder, ...]
+    checkpoint: tuple[CheckpointEntry, ...]
+    pod_resources: tuple[PodResourcesEntry, ...]
     on_gpus: frozenset[str]
     """UIDs of pods that have a process on a GPU."""
 
 
-def gone(leases: Iterable[LiveSlice], seen: Seen) -> list[LiveSlice]:
-    named = _named(seen.holdings, seen.holders)
+def find_ended(leases: Iterable[LiveSlice], evidence: Evidence) -> list[LiveSlice]:
+    named = _named(evidence.checkpoint, evidence.pod_resources)
     return [
         lease
         for lease in leases
-        if lease.uid not in seen.cgroups and lease.uid not in seen.on_gpus and (lease.uid, lease.container) not in named
+        if lease.uid not in evidence.cgroups
+        and lease.uid not in evidence.on_gpus
+        and (lease.uid, lease.container) not in named
     ]
 
 
-def _named(holdings: Iterable[Holding], holders: Iterable[Holder]) -> set[tuple[str, str]]:
+def _named(checkpoint: Iterable[CheckpointEntry], pod_resources: Iterable[PodResourcesEntry]) -> set[tuple[str, str]]:
     """Containers that the kubelet holds slots for, by UID. PodResources knows names alone, and a pod may come back under the
     same name; the checkpoint keeps pods that are gone until the next allocation. Together they are right."""
-    held = {(h.container, h.slots) for h in holders}
-    return {(h.uid, h.container) for h in holdings if (h.container, h.slots) in held}
+    held = {(h.container, h.slots) for h in pod_resources}
+    return {(h.uid, h.container) for h in checkpoint if (h.container, h.slots) in held}

@@ -14,7 +14,7 @@ Key = tuple[str, str]
 """Of a lease: the pod's UID and the container's name."""
 
 
-class Holdings:
+class GrantStore:
     def __init__(self, known: Iterable[Known], leases: Iterable[Lease]) -> None:
         self._known = {k.grant_id: k for k in known}
         self._by_uid = {k.grant.uid: k.grant_id for k in self._known.values()}
@@ -29,24 +29,24 @@ class Holdings:
     def get(self, grant_id: str) -> Known | None:
         return self._known.get(grant_id)
 
-    def of_pod(self, uid: str) -> Known | None:
+    def find_by_pod(self, uid: str) -> Known | None:
         return self._known.get(self._by_uid.get(uid, ""))
 
-    def of_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+    def find_by_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known.
 
         One pod after another may use a claim: the last grant counts, and one that is being given back only where there is no other.
         """
         newest_first = [known for known in self._known.values() if not known.unbound][::-1]
-        for known in sorted(newest_first, key=lambda known: known.leaving):
+        for known in sorted(newest_first, key=lambda known: known.releasing):
             entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
             if entries:
                 return known.grant.uid, entries
         return None
 
-    def largest(self, uid: str) -> str:
+    def largest_container(self, uid: str) -> str:
         """The container with the largest share of this pod's grant; empty where there is no grant."""
-        known = self.of_pod(uid)
+        known = self.find_by_pod(uid)
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
@@ -56,8 +56,8 @@ class Holdings:
         before = self._known.get(came.grant.grant_id)
         if before is not None and came.unbound and not before.unbound:
             came = msgspec.structs.replace(came, unbound=False)
-        gave_up = before.gave_up if before is not None and before.gave_up == came.suspension else None
-        known = Known(grant=came, leaving=before is not None and before.leaving, gave_up=gave_up)
+        applied = before.applied if before is not None and before.applied == came.suspension else None
+        known = Known(grant=came, releasing=before is not None and before.releasing, applied=applied)
         self.put(known)
         return known
 
@@ -74,7 +74,7 @@ class Holdings:
 
     def leave(self, known: Known) -> None:
         """Nothing new of it may start."""
-        self._known[known.grant_id] = msgspec.structs.replace(known, leaving=True)
+        self._known[known.grant_id] = msgspec.structs.replace(known, releasing=True)
 
     def forget(self, grant_id: str) -> Known | None:
         known = self._known.pop(grant_id, None)
@@ -101,13 +101,13 @@ class Holdings:
     def lease(self, uid: str, container: str) -> Lease | None:
         return self._leases.get((uid, container))
 
-    def lend(self, lease: Lease) -> None:
+    def add_lease(self, lease: Lease) -> None:
         self._leases[lease.uid, lease.container] = lease
 
     def end(self, uid: str, container: str) -> Lease | None:
         return self._leases.pop((uid, container), None)
 
-    def end_all(self) -> set[str]:
+    def end_all_leases(self) -> set[str]:
         """The grants of which something was handed over."""
         ended = {lease.grant_id for lease in self._leases.values()}
         self._leases.clear()

@@ -23,7 +23,7 @@ SHORT_S = 60.0
 log = structlog.get_logger("nri")
 
 
-class NriWay:
+class NriClient:
     """Without NRI the node is as ready as with it: containers have the CPUs that they would have had."""
 
     def __init__(self, ctx: Context, socket: Path, make: Callable[[], CpuPlugin]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.node_agent.handover.rivals import rivals
+from services.node_agent.handover.other_plugins import gpus_offered_elsewhere
 from shared.model.gpu import Gpu
 from shared.model.mig import MigInstance
 
@@ -30,4 +30,4 @@ GPUS = (
     ],
 )
 def test_its_devices_are_told_by_their_uuids(offered: list[tuple[str, str]], found: dict[str, str]) -> None:
-    assert rivals(offered, GPUS) == found
+    assert gpus_offered_elsewhere(offered, GPUS) == found

@@ -8,7 +8,7 @@ import pynvml
 
 from services.node_agent.devices.calls import NO_DRIVER, optional
 from services.node_agent.devices.describe import fabric
-from services.node_agent.devices.health import Signs
+from services.node_agent.devices.health import Symptoms
 
 _UNCORRECTED, _VOLATILE, _AGGREGATE = (
     pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -17,12 +17,12 @@ _UNCORRECTED, _VOLATILE, _AGGREGATE = (
 )
 
 
-def signs(handle: Any, uuid: str) -> Signs:
+def symptoms(handle: Any, uuid: str) -> Symptoms:
     """A GPU that cannot be asked is lost. Raises pynvml.NVMLError where there is no driver."""
     try:
         rows = optional(pynvml.nvmlDeviceGetRemappedRows, handle)
         rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        return Signs(
+        return Symptoms(
             uuid=uuid,
             recovery=_recovery(handle),
             remaps_rows=rows is not None,
@@ -31,9 +31,9 @@ def signs(handle: Any, uuid: str) -> Signs:
             ecc_volatile=optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _VOLATILE) or 0,
             ecc_aggregate=optional(pynvml.nvmlDeviceGetTotalEccErrors, handle, _UNCORRECTED, _AGGREGATE) or 0,
             pcie_width=optional(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or 0,
-            pcie_width_most=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or 0,
+            max_pcie_width=optional(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or 0,
             pcie_generation=optional(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle) or 0,
-            pcie_generation_most=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
+            max_pcie_generation=optional(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
             busy=rates is not None and rates.gpu > 0,
             clock_reasons=optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle) or 0,
             fabric_down=not fabric(handle).up,
@@ -41,7 +41,7 @@ def signs(handle: Any, uuid: str) -> Signs:
     except NO_DRIVER:
         raise
     except pynvml.NVMLError as error:
-        return Signs(uuid=uuid, lost=str(error))
+        return Symptoms(uuid=uuid, lost=str(error))
 
 
 def _recovery(handle: Any) -> int:

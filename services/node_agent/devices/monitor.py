@@ -13,7 +13,7 @@ from services.node_agent.cdi.nvml_library import preload
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.cgroups import Owner
-from services.node_agent.devices.health import Health, Signs
+from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from shared.model.gpu import GpuState, Inventory, Strategy
@@ -22,7 +22,7 @@ from shared.service import Context
 States = dict[str, tuple[GpuState, str]]
 
 
-class Watch:
+class DeviceMonitor:
     def __init__(
         self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
     ) -> None:
@@ -42,9 +42,9 @@ class Watch:
         self._clock = asyncio.get_running_loop().time
         """Health counts seconds, and wall clocks are set."""
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
-        self._signs: tuple[Signs, ...] = ()
+        self._symptoms: tuple[Symptoms, ...] = ()
         self._told: States = {}
-        self._rivals: Mapping[str, str] = {}
+        self._offered_elsewhere: Mapping[str, str] = {}
         self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
@@ -63,7 +63,7 @@ class Watch:
 
     async def start(self) -> None:
         await self.look()
-        self._devices.listen(self._heard)
+        self._devices.listen(self._on_xid)
         self._meter.start()
         self._ctx.spawn(self._looks(), name="devices")
         self._ctx.spawn(self._checks(), name="health")
@@ -100,21 +100,21 @@ class Watch:
         self._dra = served
         await self._say()
 
-    async def offered_by_others(self, rivals: Mapping[str, str]) -> None:
+    async def set_offered_elsewhere(self, gpus_offered_elsewhere: Mapping[str, str]) -> None:
         """Which resources of other device plugins stand for GPUs of this node, by UUID."""
-        if rivals != self._rivals:
-            self._rivals = rivals
+        if gpus_offered_elsewhere != self._offered_elsewhere:
+            self._offered_elsewhere = gpus_offered_elsewhere
             await self._say()
 
-    def pardon(self, gpus: tuple[str, ...]) -> None:
+    def clear_ailments(self, gpus: tuple[str, ...]) -> None:
         """A person says that these were seen to."""
         for uuid in gpus:
-            self._health.pardon(uuid)
+            self._health.clear_ailments(uuid)
         self._alarm.set()
 
     async def _ask(self) -> None:
-        self._signs = await self._devices.signs()
-        self._health.saw(self._signs, self._boot_id, self._devices.loaded, self._clock())
+        self._symptoms = await self._devices.symptoms()
+        self._health.saw(self._symptoms, self._boot_id, self._devices.loaded, self._clock())
 
     async def _say(self) -> None:
         self._told = self._states()
@@ -134,7 +134,7 @@ class Watch:
         return {gpu.uuid: self._state(gpu.uuid, now) for gpu in self._inventory.gpus}
 
     def _state(self, uuid: str, now: float) -> tuple[GpuState, str]:
-        state, rival = self._health.state(uuid, now), self._rivals.get(uuid)
+        state, rival = self._health.state(uuid, now), self._offered_elsewhere.get(uuid)
         if rival is None or state[0] != "healthy":
             return state
         return (
@@ -142,7 +142,7 @@ class Watch:
             f"another device plugin on this node offers it as {rival}, so it could be given twice; keep that plugin off the nodes of Kerf",
         )
 
-    def _heard(self, uuid: str, number: int) -> None:
+    def _on_xid(self, uuid: str, number: int) -> None:
         self._xids.add(1, uuid or "unknown", str(number))
         self._health.xid(uuid, number, self._clock())
         self._alarm.set()
@@ -170,6 +170,9 @@ class Watch:
 
     def _ecc(self) -> dict[tuple[str, ...], float]:
         counts: dict[tuple[str, ...], float] = {}
-        for signs in self._signs:
-            counts[signs.uuid, "volatile"], counts[signs.uuid, "aggregate"] = signs.ecc_volatile, signs.ecc_aggregate
+        for symptoms in self._symptoms:
+            counts[symptoms.uuid, "volatile"], counts[symptoms.uuid, "aggregate"] = (
+                symptoms.ecc_volatile,
+                symptoms.ecc_aggregate,
+            )
         return counts

@@ -17,10 +17,10 @@ from services.node_agent.handover import kubelet_checkpoint
 from services.node_agent.handover.device_plugin import CDI_KIND
 from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
 from services.node_agent.handover.podresources import PodResourcesError
-from services.node_agent.handover.slots import Holder
-from services.node_agent.node_service import NodeDoor
+from services.node_agent.handover.slots import PodResourcesEntry
+from services.node_agent.node_service import NodeRuntime
 from services.node_agent.release.cgroups import PodCgroups
-from services.node_agent.release.gone import Seen, gone
+from services.node_agent.release.evidence import Evidence, find_ended
 from services.node_agent.release.processes import PodsOnGpus
 from services.node_agent.strategies.service import Strategies
 from services.node_agent.worker import Hung
@@ -32,20 +32,26 @@ LOOK_S = 1.0
 _NO_CGROUPS = "the kubelet keeps no cgroup for each pod (cgroupsPerQOS is off, or {} is not the host's), so nobody can tell when a container is gone"
 
 
-class ReleaseWatch:
+class ReleaseMonitor:
     def __init__(
         self,
         ctx: Context,
-        door: NodeDoor,
+        node: NodeRuntime,
         *,
         specs: SpecDir,
         strategies: Strategies | None,
-        holders: Callable[[], Awaitable[tuple[Holder, ...]]],
+        list_slots: Callable[[], Awaitable[tuple[PodResourcesEntry, ...]]],
         plugin_dir: Path,
         cgroup_dir: Path,
         nvml_timeout_s: float,
     ) -> None:
-        self._ctx, self._door, self._specs, self._holders, self._strategies = ctx, door, specs, holders, strategies
+        self._ctx, self._node, self._specs, self._list_slots, self._strategies = (
+            ctx,
+            node,
+            specs,
+            list_slots,
+            strategies,
+        )
         self._plugin_dir, self._cgroup_dir = plugin_dir, cgroup_dir
         self._cgroups = PodCgroups(cgroup_dir)
         self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
@@ -66,7 +72,7 @@ class ReleaseWatch:
             await self.look()
 
     async def look(self) -> None:
-        leases = self._door.agent.live()
+        leases = self._node.agent.live()
         present = self._cgroups.present(lease.uid for lease in leases)
         absent = [lease for lease in leases if lease.uid not in present]
         if not absent:
@@ -76,8 +82,8 @@ class ReleaseWatch:
             self._ctx.health.set("release", ok=False, detail=_NO_CGROUPS.format(self._cgroup_dir))
             return
         try:
-            holders = await self._holders()
-            holdings = kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND)
+            pod_resources = await self._list_slots()
+            checkpoint = kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND)
             on_gpus = await self._pods_on_gpus.now()
         except (PodResourcesError, KubeletCheckpointError, Hung, pynvml.NVMLError) as error:
             self._ctx.health.set(
@@ -85,10 +91,10 @@ class ReleaseWatch:
             )
             return
         self._ctx.health.set("release", ok=True)
-        seen = Seen(cgroups=present, holdings=holdings, holders=holders, on_gpus=on_gpus)
-        for lease in gone(absent, seen):
+        evidence = Evidence(cgroups=present, checkpoint=checkpoint, pod_resources=pod_resources, on_gpus=on_gpus)
+        for lease in find_ended(absent, evidence):
             # Looked at again when nothing can start any more: a start that came meanwhile has its pod's cgroup.
-            await self._door.end_container(lease.uid, lease.container, if_so=partial(self._is_gone, lease.uid))
+            await self._node.end_container(lease.uid, lease.container, if_so=partial(self._is_gone, lease.uid))
         self._keep_specs()
 
     def _is_gone(self, uid: str) -> bool:
@@ -96,7 +102,7 @@ class ReleaseWatch:
 
     def _keep_specs(self) -> None:
         """Of what runs, and nothing else: specs, and what its strategy keeps."""
-        kept = [(lease.uid, lease.container) for lease in self._door.agent.live()]
+        kept = [(lease.uid, lease.container) for lease in self._node.agent.live()]
         self._specs.keep_only(kept)
         if self._strategies is not None:
             self._strategies.keep_only(kept)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from services.node_agent import gate
 from services.node_agent import messages as m
-from services.node_agent.holdings import Holdings
+from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import Known, Lease
 from shared.contracts.events import SliceEnforced
 from shared.model.gpu import ISOLATION_OF, Gpu, Inventory
@@ -14,10 +14,15 @@ from shared.model.grant import ContainerGrant
 
 
 def refusal(  # noqa: PLR0917 - all that the core knows
-    asked: m.StartAsked, known: Known, held: Holdings, inventory: Inventory | None, gpus: Mapping[str, Gpu], node: str
+    asked: m.StartRequested,
+    known: Known,
+    store: GrantStore,
+    inventory: Inventory | None,
+    gpus: Mapping[str, Gpu],
+    node: str,
 ) -> tuple[str, str] | None:
     """Code and sentence; None where it may. `known`: its pod's grant."""
-    if known.leaving:
+    if known.releasing:
         return "grant-leaving", "the pod's grant is being given back; nothing new of it may start"
     granted = (known.grant.namespace, known.grant.name)
     if asked.pod is not None and asked.pod != granted:
@@ -28,9 +33,9 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     share = known.share(asked.container)
     if share is None:
         return "no-share", f"the pod's grant has no part for container {asked.container!r}"
-    unkept = gate.unkept(share, inventory)
-    if unkept is not None:
-        return unkept
+    strategy_refusal = gate.strategy_refusal(share, inventory)
+    if strategy_refusal is not None:
+        return strategy_refusal
     if not gpus:
         # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
         return "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again"
@@ -39,7 +44,7 @@ def refusal(  # noqa: PLR0917 - all that the core knows
             "suspended",
             "the pod is checkpointed for others, and has no memory to start with; the kubelet will try again",
         )
-    others = held.shares(without=((asked.uid, asked.container),))
+    others = store.shares(without=((asked.uid, asked.container),))
     room, taken = gate.occupied(others, node), gate.cut(others, gpus)
     for gpu in (known.left(asked.container) or share).gpus:
         why = gate.refusal(gpu, gpus.get(gpu.uuid) if gpu.node == node else None, room, taken)

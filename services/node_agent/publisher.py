@@ -23,7 +23,7 @@ AT_ONCE = 32
 EVICT_TIMEOUT_S = 10.0
 
 
-class Outlet:
+class Publisher:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._source = f"/kerf/node_agent/{ctx.instance}"

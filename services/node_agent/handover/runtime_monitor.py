@@ -22,7 +22,7 @@ _TOOLKIT_CONFIGS = (
 )
 
 
-class RuntimeWatch:
+class RuntimeMonitor:
     def __init__(self, ctx: Context, host: Host, sockets: Iterable[str], cdi_dir: str) -> None:
         self._ctx, self._host, self._sockets, self._cdi_dir = ctx, host, tuple(sockets), cdi_dir
         self._verdict = Verdict(cdi="unknown", sentence="the container runtime was not asked yet")

@@ -13,13 +13,13 @@ Running = Callable[[str], bool]
 """Whether anything of a grant was handed over and has not been seen to end, by its id."""
 
 
-def pods_on(gpus: Iterable[str], known: Iterable[Known], running: Running) -> tuple[CordonedPod, ...]:
+def find_pods(gpus: Iterable[str], known: Iterable[Known], running: Running) -> tuple[CordonedPod, ...]:
     """Of grants that may be handed over, and of those that still run."""
     meant = frozenset(gpus)
     return tuple(
         CordonedPod(uid=k.grant.uid, namespace=k.grant.namespace, name=k.grant.name, running=running(k.grant_id))
         for k in known
-        if (running(k.grant_id) or not k.leaving)
+        if (running(k.grant_id) or not k.releasing)
         and any(share.uuid in meant for container in k.grant.grant.containers.values() for share in container.gpus)
     )
 
@@ -33,6 +33,6 @@ def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], running: Running)
         )
         for uuid, gpu in gpus.items()
         if gpu.state == "unhealthy"
-        for pod in pods_on((uuid,), every, running)
+        for pod in find_pods((uuid,), every, running)
     }
     return tuple(found.values())

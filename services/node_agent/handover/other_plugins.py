@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from shared.model.gpu import Gpu
 
 
-def rivals(offered: Iterable[tuple[str, str]], gpus: Iterable[Gpu]) -> dict[str, str]:
+def gpus_offered_elsewhere(offered: Iterable[tuple[str, str]], gpus: Iterable[Gpu]) -> dict[str, str]:
     """The resource by which others offer a GPU, by its UUID. `offered`: resource and device id, as the kubelet may give them.
 
     NVIDIA's plugin names its devices by the UUIDs of GPUs and MIG instances, and replicas of them by UUID::number.
