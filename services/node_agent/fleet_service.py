@@ -30,7 +30,7 @@ class FleetRuntime:
             await self._do(name, self._fleet.boot(name, ctx.now()), None)
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
-        ctx.spawn(self._publisher.beats(subjects.BEAT_HOLLOW, lambda: names, beat_s), name="beats")
+        ctx.spawn(self._publisher.send_heartbeats(subjects.HEARTBEAT_HOLLOW, lambda: names, beat_s), name="heartbeats")
         ctx.metrics.observe_by("kerf_agent_nodes", "Nodes that this process stands for.", lambda: float(len(names)))
         ctx.log.info("hollow_nodes_up", count=len(names))
 

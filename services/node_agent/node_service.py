@@ -57,7 +57,10 @@ class NodeRuntime:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
-        ctx.spawn(self._publisher.beats(subjects.beat(node), lambda: (node,), self._config.beat_s), name="beats")
+        ctx.spawn(
+            self._publisher.send_heartbeats(subjects.heartbeat(node), lambda: (node,), self._config.beat_s),
+            name="heartbeats",
+        )
 
     async def start_container(
         self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None

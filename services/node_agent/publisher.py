@@ -90,7 +90,7 @@ class Publisher:
         self._unsaid.add(inventory.node)
         self._wake.set()
 
-    async def beats(self, subject: str, nodes: Callable[[], tuple[str, ...]], every_s: float) -> None:
+    async def send_heartbeats(self, subject: str, nodes: Callable[[], tuple[str, ...]], every_s: float) -> None:
         """For ever. A beat that cannot be sent is not made up for: the next one says the same."""
         while True:
             if self._ctx.bus.connected:

@@ -93,7 +93,7 @@ class Core:
             case m.AgentLost():
                 self.nodes.lost(event.node)
             case m.BeatSeen():
-                if self.nodes.beat(event.nodes, now):
+                if self.nodes.heartbeat(event.nodes, now):
                     self._capacity_changes.note()
             case m.SyncAnswered():
                 self._synced(event, now)

@@ -147,7 +147,8 @@ class Released(Message, frozen=True):
     reason: str = ""
 
 
+# The message keeps its old name: it is the name of a published schema, and of the subject.
 class Beat(Message, frozen=True):
-    """A sign of life from the agents of these nodes, about every 2 s; an agent of one node names itself alone."""
+    """A heartbeat from the agents of these nodes, about every 2 s; the agent of a real node names only itself."""
 
     nodes: tuple[str, ...]

@@ -48,9 +48,9 @@ SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
 RELEASES_ALL alone."""
 RELEASES_ALL = f"{VERSION}.release.*"
 
-BEAT_ALL = f"{VERSION}.beat.*"
-BEAT_HOLLOW = f"{VERSION}.beat.hollow"
-"""One beat for all nodes of a process that simulates many."""
+HEARTBEAT_ALL = f"{VERSION}.beat.*"
+HEARTBEAT_HOLLOW = f"{VERSION}.beat.hollow"
+"""The heartbeat of a process that simulates nodes: one message for all of them."""
 USAGE_ALL = f"{VERSION}.usage.*"
 SPANS_ALL = f"{VERSION}.spans.*"
 
@@ -95,7 +95,7 @@ def node_command(node: str, verb: str) -> str:
     return f"{VERSION}.cmd.node.{node if node == '*' else token(node)}.{verb}"
 
 
-def beat(node: str) -> str:
+def heartbeat(node: str) -> str:
     return f"{VERSION}.beat.{token(node)}"
 
 

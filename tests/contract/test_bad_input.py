@@ -208,8 +208,8 @@ SAID: list[tuple[str, str, Any, str]] = [
         "bus_handler_failed",
     ),
     ("node ack: wrong type", subjects.node_command("n0", "ack"), {"grant_ids": "g"}, "bus_handler_failed"),
-    ("beat: no JSON", subjects.beat("n0"), b"{", "bus_handler_failed"),
-    ("beat: a number for nodes", subjects.beat("n0"), {"nodes": 5}, "bus_handler_failed"),
+    ("heartbeat: no JSON", subjects.heartbeat("n0"), b"{", "bus_handler_failed"),
+    ("heartbeat: a number for nodes", subjects.heartbeat("n0"), {"nodes": 5}, "bus_handler_failed"),
     ("grant answer: wrong type", "ACK.grant", {"ok": "perhaps"}, "bus_handler_failed"),
     ("sync answer: fields missing", "ACK.sync", {"node": "n0"}, "bus_handler_failed"),
     (
@@ -251,7 +251,7 @@ SAID: list[tuple[str, str, Any, str]] = [
         {"ok": False, "node": "n1", "grant_id": "g", "dead": True},
         "bus_handler_failed",
     ),
-    ("beat: of another node", subjects.beat("n0"), {"nodes": ["n0", "n1"]}, "bus_handler_failed"),
+    ("heartbeat: of another node", subjects.heartbeat("n0"), {"nodes": ["n0", "n1"]}, "bus_handler_failed"),
     ("spans: no JSON", subjects.spans("placement"), b"{", "bus_handler_failed"),
     ("spans: wrong type", subjects.spans("placement"), {"spans": [{"name": 5}]}, "bus_handler_failed"),
 ]

@@ -79,7 +79,7 @@ async def test_a_fleet_serves_all_its_nodes(nats: EmbeddedServer, bus: NatsBus) 
     async def beat(incoming: Incoming) -> None:
         beats.append(decode(incoming.payload, Beat))
 
-    await bus.subscribe(subjects.BEAT_ALL, beat)
+    await bus.subscribe(subjects.HEARTBEAT_ALL, beat)
     async with running(NodeAgent, Config(hollow=NODES), bus_url=nats.url):
         found = await eventually(lambda: _all_there(bus), what="all inventories in the store")
         assert found[FIRST].simulated

@@ -95,7 +95,7 @@ class LeaderSession:
 
     async def _listen(self) -> None:
         bus, listen = self.bus, self._subscriptions.append
-        listen(await bus.subscribe(subjects.BEAT_ALL, self._beat))
+        listen(await bus.subscribe(subjects.HEARTBEAT_ALL, self._heartbeat))
         listen(await bus.subscribe(subjects.RELEASES_ALL, self._released))
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "grant", "*"), self._grant_answered))
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
@@ -180,9 +180,9 @@ class LeaderSession:
                 )
             self._put(m.InventorySeen(inventory))
 
-    async def _beat(self, incoming: Incoming) -> None:
+    async def _heartbeat(self, incoming: Incoming) -> None:
         nodes = decode(incoming.payload, node_commands.Beat).nodes
-        if incoming.subject != subjects.BEAT_HOLLOW:
+        if incoming.subject != subjects.HEARTBEAT_HOLLOW:
             _own_word(incoming, *nodes)
         self._put(m.BeatSeen(nodes))
 

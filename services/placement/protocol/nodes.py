@@ -42,7 +42,7 @@ class Nodes:
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")
-        self._beats: dict[str, float] = {}
+        self._heartbeats: dict[str, float] = {}
         self._labels: dict[str, float] = {}
         """Nodes whose labels must be checked, and when next."""
         self._unanswered: dict[str, tuple[m.Command, float]] = {}
@@ -57,7 +57,7 @@ class Nodes:
 
     def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
         node = inventory.node
-        self._beats[node] = now
+        self._heartbeats[node] = now
         self._labels[node] = now
         self.book.put_inventory(inventory)
         if self._boot.get(node) != inventory.boot_id:
@@ -78,12 +78,12 @@ class Nodes:
         self._synced.pop(node, None)
         self._first_number.pop(node, None)
 
-    def beat(self, nodes: tuple[str, ...], now: float) -> bool:
+    def heartbeat(self, nodes: tuple[str, ...], now: float) -> bool:
         """Notes heartbeats; True if a node that was silent may be used again."""
         back = False
         for node in nodes:
-            silent = now - self._beats.get(node, now) >= SILENT_S
-            self._beats[node] = now
+            silent = now - self._heartbeats.get(node, now) >= SILENT_S
+            self._heartbeats[node] = now
             if silent and self.is_synced(node):
                 self.book.set_agent_trouble(node, "")
                 back = True
@@ -162,7 +162,7 @@ class Nodes:
         if not self._answers_now(answer):
             return None
         self._synced[answer.node] = self.term
-        self._beats[answer.node] = now
+        self._heartbeats[answer.node] = now
         self._sync_sent.pop(answer.node, None)
         for slice_ in answer.live:
             if slice_.grant_id not in self.book.grants:
@@ -217,8 +217,8 @@ class Nodes:
         for held in self.book.grants.values():
             if held.phase == "leaving" and held.grant_id not in self._unanswered:
                 out += self.leaving(held, now)
-        self._beats = {node: at for node, at in self._beats.items() if node in self.book.nodes}
-        for node, at in self._beats.items():
+        self._heartbeats = {node: at for node, at in self._heartbeats.items() if node in self.book.nodes}
+        for node, at in self._heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out

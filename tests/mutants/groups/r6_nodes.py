@@ -73,8 +73,8 @@ MUTANTS = [
         "(deleted-node-keeps-its-sync, absent-node-asked)",
     ),
     Mutant(
-        name="beat-opens-unsynced-node",
-        what="a silent node that beats again is used though it has not synced",
+        name="heartbeat-opens-unsynced-node",
+        what="a silent node whose heartbeat comes back is used though it has not synced",
         file=NODES,
         old="if silent and self.is_synced(node):",
         new="if silent:",
@@ -221,12 +221,12 @@ MUTANTS = [
         tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[grant answer: of another node]",),
     ),
     Mutant(
-        name="own-word-of-beats-not-asked",
+        name="heartbeat-for-another-node-counts",
         what="an agent gives signs of life for other nodes",
         file=SESSION,
         old="            _own_word(incoming, *nodes)\n",
         new="            pass\n",
-        tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[beat: of another node]",),
+        tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[heartbeat: of another node]",),
     ),
     Mutant(
         name="releases-by-anyone",

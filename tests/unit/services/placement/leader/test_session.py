@@ -222,7 +222,7 @@ async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
     with pytest.raises(ContractError):
         await session._sync_answered(Incoming(subject=syncs, payload=encode(synced)))
     with pytest.raises(ContractError):
-        await session._beat(Incoming(subject=subjects.beat("evil"), payload=encode(Beat(nodes=("good",)))))
+        await session._heartbeat(Incoming(subject=subjects.heartbeat("evil"), payload=encode(Beat(nodes=("good",)))))
     assert session.waiting == 0
     await session._grant_answered(Incoming(subject=subjects.ack("one", "grant", "good"), payload=encode(own)))
     assert session.waiting == 1
