@@ -39,7 +39,7 @@ from typing import Any
 from bench.fullspeed.figures import full_speed_ns, percentile, rate_per_s
 from bench.fullspeed.node import GPU_MIB, Pods, build, node, world
 from cli.stack import quiet_logs
-from services.node_agent.release.monitor import LOOK_S
+from services.node_agent.release.monitor import CHECK_S
 from shared.model.suspension import Suspension
 
 LOWS, LOW_MILLI, LOW_KERNEL_US, LOW_STEP = 4, 250, 1000, 100
@@ -110,7 +110,7 @@ class Run:
 
     async def _evict(self) -> None:
         """Sends SIGTERM, as the kubelet does, and lets the agent notice the end at its own interval."""
-        phase_s = random.random() * LOOK_S
+        phase_s = random.random() * CHECK_S
         for process in self._lows.values():
             process.send_signal(signal.SIGTERM)
         await asyncio.sleep(phase_s)
@@ -119,7 +119,7 @@ class Run:
                 self._lows.pop(name).communicate()
                 await self._pods.gone(name)
             if self._lows:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_S)
 
     async def _clean(self) -> None:
         for name, process in self._lows.items():

@@ -1,1 +1,1 @@
-"""One per GPU node: inventory, hand-over of slices, and giving capacity back."""
+"""The node agent, one per GPU node: inventory, hand-over of slices, and release of grants."""

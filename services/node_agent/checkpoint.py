@@ -1,4 +1,4 @@
-"""The checkpoint on the host's disk: whole or not at all, whenever the power goes."""
+"""The checkpoint on the host's disk. A power failure leaves either the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from services.node_agent.state import Checkpoint, CheckpointError
 
 
 class CheckpointFile:
-    """Written beside its final name, synced, renamed over it, and the directory synced."""
+    """The file is written under another name, synced and renamed over the old one; then the directory is synced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self, node: str) -> Checkpoint | None:
-        """What was saved last, or None on a host that never had an agent.
+        """Returns what was saved last, or None on a host that never had an agent.
 
-        Raises CheckpointError where there is a file that cannot be trusted: without it the agent does not know what it
-        gave back for good, so it must not start as if nothing had been.
+        Raises CheckpointError if the file cannot be trusted: without it the agent does not know which grants it
+        released for good, so it must not start as if the node were new.
         """
         try:
             payload = self.path.read_bytes()
@@ -31,11 +31,12 @@ class CheckpointFile:
             return state.read(payload, node)
         except CheckpointError as error:
             raise CheckpointError(
-                f"{self.path}: {error}. Drain this node's GPU pods, then move the file away; the agent begins anew without it"
+                f"{self.path}: {error}. Drain this node's GPU pods, then move the file away; the agent starts "
+                "without it"
             ) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Durable when it returns. Raises OSError; then the old content still stands, and nothing may be promised."""
+        """Writes the checkpoint; it is durable when this returns. Raises OSError; then the old content still stands."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_name(f"{self.path.name}.new")
         with beside.open("wb") as file:

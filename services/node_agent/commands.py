@@ -1,4 +1,4 @@
-"""Requests on the bus as inputs of the core."""
+"""Decodes the requests on NATS into inputs of the core."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VERBS: dict[str, Callable[[bytes], m.Input]] = {
     "cordon": lambda payload: m.CordonRequested(decode(payload, NodeCordon)),
     "ack": lambda payload: m.ReleasesBooked(decode(payload, ReleasesSeen).grant_ids),
 }
-"""What a node can be told, by the last token of the subject. Each raises ContractError on another form."""
+"""The requests to a node, by the last token of the subject. Each raises ContractError if the payload is malformed."""
 
 _NODE, _VERB = subjects.node_command("*", "x").split(".").index("*"), -1
 
 
 def read(subject: str, payload: bytes) -> tuple[str, m.Input]:
-    """The node's token and the input. Raises ContractError where the payload keeps no contract."""
+    """Returns the node's token and the input. Raises ContractError if the payload is malformed."""
     tokens = subject.split(".")
     return tokens[_NODE], VERBS[tokens[_VERB]](payload)

@@ -1,13 +1,15 @@
-"""One node's agent: which grants it knows, what it has handed over, and what it has given back for good.
+"""The core of one node's agent: the grants that it knows, has handed over, and has released for good.
 
-Pure: `handle(event, now) -> list[Command]`. Its whole state is the checkpoint. The rules R6 and R7 of the protocol:
+Pure: `handle(event, now) -> list[Command]`. Its whole state is the checkpoint. It implements rules R6 and R7 of the
+protocol (`docs/protocol.md`):
 
-1. A released grant is never handed over again, whoever tasks, whatever was lost meanwhile. The tombstone is durable before
-   the release is spoken.
-2. What is handed over on a GPU never exceeds it.
-3. An order under an older term than one that was met is refused, and one that was overtaken within its term changes nothing.
-4. Without a grant nothing starts; nor by a grant whose pod has not been seen bound with it.
-5. A sync closes the terms before it: a grant of one of them that the sync does not name is void.
+1. A released grant is never handed over again, whichever leader asks and whatever was lost. Its tombstone is on disk
+   before the release is published.
+2. The slices that are handed over on a GPU never exceed the GPU.
+3. An order of an older term than the newest one seen is refused. Within a term, an order that a newer one has overtaken
+   changes nothing.
+4. No container starts without a grant, or by a grant whose pod has not been seen bound with it.
+5. A sync closes the earlier terms: a grant of a closed term that the sync does not name is void.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ from shared.model.grant import Grant
 from shared.model.suspension import Suspension
 
 EVICT_AGAIN_S = 15.0
-"""How often the pods of an unhealthy GPU are asked to go, where they are."""
+"""How often the agent repeats the request to evict the pods on an unhealthy GPU, if `evict_unhealthy` is set."""
 KEEP_TOMBSTONES = 8192
-"""Of releases that were booked. A finished pod's object keeps its grant for as long as it exists, so a later leader may
-still ask; of more pods than this on one node the oldest are long gone."""
+"""How many tombstones of acknowledged releases are kept. A finished pod's object keeps its grant for as long as it
+exists, so a later leader may still ask about it. More pods than this on one node means that the oldest are long
+gone."""
 
 
 class Agent:
@@ -52,7 +55,7 @@ class Agent:
         evict_unhealthy: bool = False,
     ) -> None:
         self.node = node
-        self._evicts = evict_unhealthy
+        self._evict_unhealthy = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
         self.term = saved.term
         self.inventory = saved.inventory
@@ -100,7 +103,7 @@ class Agent:
             case m.SuspensionDone():
                 return self._suspension_done(event)
             case m.ReleasesBooked():
-                # Not worth a write of its own: after a crash the release is said once more, which harms nobody.
+                # No write for this alone: after a crash the release is published once more, which is harmless.
                 self.released.booked(event.grant_ids)
                 return []
             case m.InventorySeen():
@@ -109,44 +112,46 @@ class Agent:
                 return self._cordon(event.cordon, now)
             case m.Reconnected():
                 put: list[m.Command] = [] if self.inventory is None else [m.PutInventory(self.inventory)]
-                return put + self._say(*self.released.due_for_repeat(now, at_once=True))
+                return put + self._release_events(*self.released.due_for_repeat(now, at_once=True))
             case m.Tick():
                 return self._tick(now)
-        raise TypeError(f"the agent's core knows no {type(event).__name__}")
+        raise TypeError(f"the agent's core has no handler for {type(event).__name__}")
 
-    # --- what is asked of it ----------------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def leases_of(self, grant_id: str) -> list[Lease]:
         return self.store.leases_of(grant_id)
 
     def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        """The container with the largest share of this pod's grant, or "" if no grant is known."""
         return self.store.largest_container(uid)
 
     def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known."""
+        """The UID of the pod whose grant has parts for this ResourceClaim, and the names of those parts. None if no
+        grant is known."""
         return self.store.find_by_claim(claim)
 
     def live(self) -> tuple[LiveSlice, ...]:
         return self.store.live(self.node)
 
     def suspension(self, uid: str) -> Suspension | None:
-        """What this pod's slices were told to give up."""
+        """The suspension that was ordered for this pod, or None."""
         known = self.store.find_by_pod(uid)
         return None if known is None else known.grant.suspension
 
     def grants(self) -> tuple[NodeGrant, ...]:
-        """Grants that may be handed over."""
+        """The grants that may be handed over."""
         return tuple(k.grant for k in self.store.known if not k.releasing and not k.unbound)
 
     def is_void(self, grant: Grant) -> bool:
-        """Whether this grant will never be handed over: it was released, or is of a closed term and not known."""
+        """Whether this grant will never be handed over: it was released, or its term is closed and the grant is
+        unknown."""
         return grant.grant_id in self.released or (
             grant.term < self._closed_term and self.store.get(grant.grant_id) is None
         )
 
     def occupied(self) -> gate.Occupancy:
-        """What is handed over, by GPU."""
+        """Memory and compute that are handed over, by GPU."""
         return gate.occupied(self.store.shares(), self.node)
 
     # --- grants and releases ----------------------------------------------------------------------------------
@@ -154,18 +159,18 @@ class Agent:
     def _grant(self, came: NodeGrant) -> list[m.Command]:
         grant_id = came.grant.grant_id
         if came.term < self.term:
-            return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
+            return [self._refused(grant_id, f"term {came.term} is over; this node follows term {self.term}")]
         if grant_id in self.released:
-            return [self._refused(grant_id, "this grant was given back for good", dead=True)]
+            return [self._refused(grant_id, "this grant was released for good", dead=True)]
         if self.is_void(came.grant):
-            why = f"this grant is of term {came.grant.term}, and the sync of term {self._closed_term} did not name it"
+            why = f"this grant is of term {came.grant.term}, and the sync of term {self._closed_term} does not name it"
             return [self._refused(grant_id, why, dead=True)]
         known = self.store.get(grant_id)
         if known is not None and known.grant.uid != came.uid:
-            return [self._refused(grant_id, f"this grant is of pod {known.grant.uid}")]
+            return [self._refused(grant_id, f"this grant belongs to pod {known.grant.uid}")]
         if known is not None and (came.term, came.number) < known.order:
             if known.unbound and not came.unbound:
-                self.store.confirm(known)
+                self.store.confirm_bound(known)
                 return [m.Save(), self._granted(grant_id)]
             return [self._granted(grant_id)]
         if (
@@ -175,7 +180,7 @@ class Agent:
             and known.grant.suspension is None is came.suspension
             and known.unbound <= came.unbound
         ):
-            return [self._ok(grant_id)]
+            return [self._accepted(grant_id)]
         self.term = came.term
         order = suspensions.apply_order(self.store, came, self.node, self._gpus)
         if order.task is not None:
@@ -191,21 +196,21 @@ class Agent:
     def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
         grant_id = came.grant_id
         if came.term < self.term:
-            return [self._refused(grant_id, f"term {came.term} is over, this node follows {self.term}")]
+            return [self._refused(grant_id, f"term {came.term} is over; this node follows term {self.term}")]
         advanced, self.term = came.term > self.term, came.term
         if grant_id in self.released:
-            # Asked again although it was booked: a new leader that has not heard of it.
+            # The release was acknowledged before: a new leader asks that has not heard of it.
             save: list[m.Command] = [m.Save()] if advanced else []
-            return [*save, self._ok(grant_id), *self._say(self.released.again(grant_id, came.uid))]
+            return [*save, self._accepted(grant_id), *self._release_events(self.released.repeat(grant_id, came.uid))]
         known = self.store.get(grant_id)
-        if known is not None and self.store.runs(grant_id):
-            self.store.leave(known)
-            return [m.Save(), self._ok(grant_id)]
-        reason = "nothing of it runs" if known is not None and not known.unbound else "never handed over here"
-        return [m.Save(), self._ok(grant_id), *self._give_back(grant_id, came.uid, reason, now)]
+        if known is not None and self.store.is_running(grant_id):
+            self.store.mark_releasing(known)
+            return [m.Save(), self._accepted(grant_id)]
+        reason = "none of its containers runs" if known is not None and not known.unbound else "never handed over here"
+        return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]
 
-    def _give_back(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
-        """The caller orders Save before what this returns."""
+    def _finish_release(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
+        """Marks a grant as released, and returns the events that publish it. The caller puts Save before them."""
         known = self.store.forget(grant_id)
         released = (
             Released(grant_id=grant_id, uid=uid, reason=reason)
@@ -215,7 +220,7 @@ class Agent:
             )
         )
         self.released.add(released, now)
-        return self._say(released)
+        return self._release_events(released)
 
     def _sync(self, sync: NodeSync) -> list[m.Command]:
         if sync.node != self.node or sync.term < self.term:
@@ -227,16 +232,15 @@ class Agent:
                 )
             ]
         if (sync.term, sync.number) < (self._closed_term, self._sync_number):
-            return []  # a later one of the same leader has been answered
+            return []  # a newer sync of the same leader was answered already
         for named in sync.grants:
             if self.is_void(named.grant):
-                self.released.add_tombstone(
-                    named.grant.grant_id
-                )  # an earlier sync has closed its term, and placement is told so
+                # An earlier sync closed its term, and placement was told so.
+                self.released.add_tombstone(named.grant.grant_id)
         self.term = self._closed_term = sync.term
         self._sync_number = sync.number
         ids = {g.grant.grant_id for g in sync.grants}
-        for unnamed in [k for k in self.store.known if k.grant_id not in ids and not self.store.runs(k.grant_id)]:
+        for unnamed in [k for k in self.store.known if k.grant_id not in ids and not self.store.is_running(k.grant_id)]:
             if unnamed.order < (sync.term, sync.number):
                 self.store.forget(unnamed.grant_id)
                 self.released.add_tombstone(unnamed.grant_id)
@@ -283,7 +287,8 @@ class Agent:
         known = self.store.find_by_pod(asked.uid)
         if known is None or known.unbound:
             sentence = (
-                f"no grant for pod {asked.uid} on this node yet; it was asked for, and the kubelet will try again"
+                f"this node has no grant for pod {asked.uid} yet; the agent asks placement for it, and the "
+                "kubelet tries again"
             )
             return [m.FetchGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
         why = start_checks.refusal(asked, known, self.store, self.inventory, self._gpus, self.node)
@@ -291,7 +296,7 @@ class Agent:
             return [m.RefuseStart(asked.uid, asked.container, *why)]
         share = known.grant.grant.containers[asked.container]
         before = self.store.lease(asked.uid, asked.container)
-        # An init container that runs within this share comes without the slot that its container has.
+        # An init container that runs within this share comes without the slot of the container.
         slot = asked.slot or ("" if before is None else before.slot)
         lease = Lease(
             uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot
@@ -300,19 +305,19 @@ class Agent:
         if before == lease:
             return [hand_over]
         self.store.add_lease(lease)
-        return [m.Save(), hand_over, start_checks.enforced(known, lease, share, self.inventory, self.node)]
+        return [m.Save(), hand_over, start_checks.enforced_event(known, lease, share, self.inventory, self.node)]
 
     def _container_ended(self, ended: m.ContainerEnded, now: float) -> list[m.Command]:
-        lease = self.store.end(ended.uid, ended.container)
+        lease = self.store.end_lease(ended.uid, ended.container)
         if lease is None:
             return []
-        return [m.Save(), *self._give_back_if_done(lease.grant_id, "its containers have ended", now)]
+        return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]
 
-    def _give_back_if_done(self, grant_id: str, reason: str, now: float) -> list[m.Command]:
+    def _release_if_ended(self, grant_id: str, reason: str, now: float) -> list[m.Command]:
         known = self.store.get(grant_id)
-        if known is None or not known.releasing or self.store.runs(grant_id):
+        if known is None or not known.releasing or self.store.is_running(grant_id):
             return []
-        return self._give_back(grant_id, known.grant.uid, reason, now)
+        return self._finish_release(grant_id, known.grant.uid, reason, now)
 
     # --- devices ----------------------------------------------------------------------------------------------
 
@@ -320,70 +325,73 @@ class Agent:
         self._seen = event.inventory
         save: list[m.Command] = [m.Save()] if event.ailments != self.ailments else []
         self.ailments = event.ailments
-        return self._devices(self._cordons.with_cordons(event.inventory), now) or save
+        return self._apply_inventory(self._cordons.with_cordons(event.inventory), now) or save
 
-    def _devices(self, seen: Inventory, now: float) -> list[m.Command]:
+    def _apply_inventory(self, seen: Inventory, now: float) -> list[m.Command]:
         old, out = self.inventory, list[m.Command]()
         rebooted = bool(self._boot_id) and self._boot_id != seen.boot_id
-        if old is not None and not rebooted and changes.same(old, seen):
+        if old is not None and not rebooted and changes.is_same(old, seen):
             return []
         self._generation = 1 if rebooted else self._generation + 1
         self._boot_id = seen.boot_id
         self.inventory = msgspec.structs.replace(seen, node=self.node, generation=self._generation)
         before, self._gpus = self._gpus, {g.uuid: g for g in seen.gpus}
         if rebooted:
-            # Nothing of the last boot runs. Its grants stand, and may be handed over again when the kubelet starts them.
+            # No container of the last boot runs. Its grants stay valid, and the kubelet may start their containers
+            # again.
             for grant_id in self.store.end_all_leases():
-                out += self._give_back_if_done(grant_id, "the node has rebooted", now)
-        out += [m.PutInventory(self.inventory), *changes.told(before, self.inventory)]
+                out += self._release_if_ended(grant_id, "the node rebooted", now)
+        out += [m.PutInventory(self.inventory), *changes.events_for(before, self.inventory)]
         return [m.Save(), *out]
 
-    # --- by people's word, and by policy ----------------------------------------------------------------------
+    # --- cordons, and eviction by policy ----------------------------------------------------------------------
 
     def _cordon(self, asked: NodeCordon, now: float) -> list[m.Command]:
         refusal = (
-            "the node has not been looked at yet"
+            "the agent has not read this node's GPUs yet; try again in a few seconds"
             if self._seen is None
             else self._cordons.refusal(asked, self.node, self._gpus)
         )
         if self._seen is None or refusal:
             return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
         gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
-        self._cordons.take(asked)
+        self._cordons.apply(asked)
         out: list[m.Command] = (
             []
             if self._cordons.saved == before
-            else self._devices(self._cordons.with_cordons(self._seen), now) or [m.Save()]
+            else self._apply_inventory(self._cordons.with_cordons(self._seen), now) or [m.Save()]
         )
         if asked.undo:
             out.append(m.ClearAilments(gpus))
         return [
             *out,
             m.Answer(
-                NodeCordonAnswer(ok=True, gpus=gpus, pods=gpu_pods.find_pods(gpus, self.store.known, self.store.runs))
+                NodeCordonAnswer(
+                    ok=True, gpus=gpus, pods=gpu_pods.find_pods(gpus, self.store.known, self.store.is_running)
+                )
             ),
         ]
 
     def _tick(self, now: float) -> list[m.Command]:
-        out = self._say(*self.released.due_for_repeat(now))
+        out = self._release_events(*self.released.due_for_repeat(now))
         for order in suspensions.retry_restores(self.store, self.node, self._gpus):
             if order.task is not None:
                 out += [m.Save(), m.SuspendSlices(order.came, (order.task,))]
         if (
-            self._evicts
+            self._evict_unhealthy
             and now >= self._evict_at
-            and (evictions := gpu_pods.evictions(self._gpus, self.store.known, self.store.runs))
+            and (evictions := gpu_pods.evictions(self._gpus, self.store.known, self.store.is_running))
         ):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))
         return out
 
-    # --- words ------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------
 
-    def _say(self, *released: Released) -> list[m.Command]:
-        return releases.told(released, self.node, self._boot_id)
+    def _release_events(self, *released: Released) -> list[m.Command]:
+        return releases.events_for(released, self.node, self._boot_id)
 
-    def _ok(self, grant_id: str) -> m.Answer:
+    def _accepted(self, grant_id: str) -> m.Answer:
         return m.Answer(Accepted(ok=True, term=self.term, node=self.node, grant_id=grant_id))
 
     def _refused(self, grant_id: str, reason: str, *, dead: bool = False) -> m.Answer:

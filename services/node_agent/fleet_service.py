@@ -1,4 +1,4 @@
-"""Wiring of simulated nodes: one subscription a command for all of them, nothing on disk."""
+"""Runs the agents of simulated nodes: one subscription per command for all of them, and nothing on disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FleetRuntime:
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
         ctx.spawn(self._publisher.send_heartbeats(subjects.HEARTBEAT_HOLLOW, lambda: names, beat_s), name="heartbeats")
-        ctx.metrics.observe_by("kerf_agent_nodes", "Nodes that this process stands for.", lambda: float(len(names)))
+        ctx.metrics.observe_by("kerf_agent_nodes", "Nodes that this process simulates.", lambda: float(len(names)))
         ctx.log.info("hollow_nodes_up", count=len(names))
 
     async def _came(self, incoming: Incoming) -> None:

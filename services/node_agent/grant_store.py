@@ -1,4 +1,7 @@
-"""Which grants this node knows, and what of them is handed over. Pure; a lease keeps its grant known until it ends."""
+"""The grants that this node knows, and the leases that are handed over under them. Pure.
+
+A lease keeps its grant known until the lease ends.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from shared.contracts.node_commands import LiveSlice, NodeGrant
 from shared.model.grant import ContainerGrant
 
 Key = tuple[str, str]
-"""Of a lease: the pod's UID and the container's name."""
+"""The key of a lease: the pod's UID and the container's name."""
 
 
 class GrantStore:
@@ -33,9 +36,10 @@ class GrantStore:
         return self._known.get(self._by_uid.get(uid, ""))
 
     def find_by_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod whose grant has parts for this ResourceClaim, and their names in it. None where none is known.
+        """The UID of the pod whose grant has parts for this ResourceClaim, and the names of those parts.
 
-        One pod after another may use a claim: the last grant counts, and one that is being given back only where there is no other.
+        None if no grant is known. Pods may use a claim one after the other: the newest grant counts, and one that is
+        being released only if there is no other.
         """
         newest_first = [known for known in self._known.values() if not known.unbound][::-1]
         for known in sorted(newest_first, key=lambda known: known.releasing):
@@ -45,14 +49,17 @@ class GrantStore:
         return None
 
     def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        """The container with the largest share of this pod's grant, or "" if no grant is known."""
         known = self.find_by_pod(uid)
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
     def remember(self, came: NodeGrant) -> Known:
-        """One that is leaving stays that, and one whose pod was seen bound stays that. What it gave up it has given up only while the
-        order stands."""
+        """Stores a grant as it was received, and returns what is known of it.
+
+        A grant that is being released stays so, and a pod that was seen bound stays bound. The applied suspension
+        stands only as long as the same suspension is ordered.
+        """
         before = self._known.get(came.grant.grant_id)
         if before is not None and came.unbound and not before.unbound:
             came = msgspec.structs.replace(came, unbound=False)
@@ -62,18 +69,19 @@ class GrantStore:
         return known
 
     def put(self, known: Known) -> None:
-        """A pod is bound once, so a grant whose pod was seen bound is the pod's grant, whatever else was once decided for it."""
+        """Stores a grant. A pod is bound once: the grant that it was seen bound with is its grant, whatever else was
+        decided for it."""
         self._known[known.grant_id] = known
         other = self._known.get(self._by_uid.get(known.grant.uid, ""))
         if other is None or not known.unbound or other.unbound:
             self._by_uid[known.grant.uid] = known.grant_id
 
-    def confirm(self, known: Known) -> None:
-        """Its pod was seen bound."""
+    def confirm_bound(self, known: Known) -> None:
+        """Notes that the grant's pod was seen bound."""
         self.put(msgspec.structs.replace(known, grant=msgspec.structs.replace(known.grant, unbound=False)))
 
-    def leave(self, known: Known) -> None:
-        """Nothing new of it may start."""
+    def mark_releasing(self, known: Known) -> None:
+        """Marks a grant as being released: no container may start by it any more."""
         self._known[known.grant_id] = msgspec.structs.replace(known, releasing=True)
 
     def forget(self, grant_id: str) -> Known | None:
@@ -82,7 +90,7 @@ class GrantStore:
             del self._by_uid[known.grant.uid]
         return known
 
-    # --- what is handed over ----------------------------------------------------------------------------------
+    # --- leases ------------------------------------------------------------------------------------------------
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -95,7 +103,7 @@ class GrantStore:
         found = (self._leases.get((known.grant.uid, name)) for name in known.grant.grant.containers)
         return [lease for lease in found if lease is not None and lease.grant_id == grant_id]
 
-    def runs(self, grant_id: str) -> bool:
+    def is_running(self, grant_id: str) -> bool:
         return bool(self.leases_of(grant_id))
 
     def lease(self, uid: str, container: str) -> Lease | None:
@@ -104,26 +112,26 @@ class GrantStore:
     def add_lease(self, lease: Lease) -> None:
         self._leases[lease.uid, lease.container] = lease
 
-    def end(self, uid: str, container: str) -> Lease | None:
+    def end_lease(self, uid: str, container: str) -> Lease | None:
         return self._leases.pop((uid, container), None)
 
     def end_all_leases(self) -> set[str]:
-        """The grants of which something was handed over."""
+        """Ends all leases. Returns the ids of their grants."""
         ended = {lease.grant_id for lease in self._leases.values()}
         self._leases.clear()
         return ended
 
     def shares(self, without: Collection[Key] = ()) -> list[ContainerGrant]:
-        """What is handed over and not given up."""
-        return [self._share(lease, left=True) for key, lease in self._leases.items() if key not in without]
+        """The shares that are handed over, less what their suspensions have freed."""
+        return [self._share(lease, remaining=True) for key, lease in self._leases.items() if key not in without]
 
     def live(self, node: str) -> tuple[LiveSlice, ...]:
         return tuple(self._live(lease, node) for lease in self._leases.values())
 
-    def _share(self, lease: Lease, *, left: bool = False) -> ContainerGrant:
-        # A lease keeps its grant known until it ends, so both look-ups always find something.
+    def _share(self, lease: Lease, *, remaining: bool = False) -> ContainerGrant:
+        # A lease keeps its grant known until it ends, so both look-ups succeed.
         known = self._known[lease.grant_id]
-        share = known.left(lease.container) if left else known.share(lease.container)
+        share = known.remaining(lease.container) if remaining else known.share(lease.container)
         assert share is not None  # noqa: S101 - the invariant above
         return share
 

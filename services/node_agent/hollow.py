@@ -1,7 +1,7 @@
-"""Many simulated nodes in one process: each has a real agent core, and containers that start and end at once.
+"""Many simulated nodes in one process. Each has a real agent core, and containers that start and end at once.
 
-A grant is handed over when it comes, through the same device gate as on a real node, and its containers end when its
-release is asked for. Pure, like the cores.
+A grant is handed over when it arrives, through the same device gate as on a real node. Its containers end when its
+release is requested. Pure, like the cores.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS)] = 8
     memory_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)] = 143_771
     nvlinks: int = 18
-    """Between each pair of its GPUs; 0: PCIe alone, half of them on each socket."""
+    """NVLinks between each pair of its GPUs. 0: PCIe only, with half of the GPUs on each socket."""
     dra: bool = False
-    """Whether it serves ResourceClaims."""
+    """Whether the node serves ResourceClaims."""
     firm: bool = False
-    """Whether it says that it enforces slices. There is nothing to enforce: its containers do no work."""
+    """Whether the node claims to enforce slices. There is nothing to enforce: its containers do no work."""
     mig: dict[int, tuple[MigInstance, ...]] = {}
-    """GPUs in MIG mode, by index, with the instances of a fixed layout; none named: cut on demand."""
+    """The GPUs in MIG mode, by index, with the instances of a fixed layout. An empty tuple: instances are created on
+    demand."""
 
 
 class Fleet:
-    """All simulated nodes, each command told apart by its node."""
+    """The agents of all simulated nodes."""
 
     def __init__(self, nodes: Iterable[HollowNode], boot_id: str) -> None:
-        """`boot_id` is new with every start: nothing that ran before runs now."""
+        """`boot_id` is new at each start: no container of an earlier start runs."""
         self._agents: dict[str, Agent] = {}
         self._boot_id = boot_id
         self.by_token: dict[str, str] = {}
@@ -61,11 +62,12 @@ class Fleet:
         return self._agents[node]
 
     def boot(self, node: str, now: float) -> list[m.Command]:
-        """What a node says first. KeyError where there is no such node."""
+        """The first commands of a node. Raises KeyError if there is no such node."""
         return self._agents[node].handle(m.InventorySeen(inventory_of(self._described[node], self._boot_id)), now)
 
     def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
-        """What the node's agent orders, and what follows from its containers starting and ending at once."""
+        """The commands of the node's agent, including those that follow because its containers start and end at
+        once."""
         agent = self._agents[node]
         out = agent.handle(event, now)
         for suspend in [order for order in out if isinstance(order, m.SuspendSlices)]:
@@ -87,12 +89,12 @@ class Fleet:
 
     def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:
         started = agent.handle(m.StartRequested(uid, container), now)
-        # A grant that was refused as old or as given back is no pod of ours to ask about.
+        # A grant that was refused as old or as released belongs to no pod that placement should be asked about.
         return [command for command in started if not isinstance(command, m.FetchGrant)]
 
 
 def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
-    """The same UUIDs for the same name at every start, in NVML's form."""
+    """A simulated node's inventory. The same name gives the same UUIDs at each start, in NVML's format."""
     known = known_model(node.model)
     gpus = tuple(
         Gpu(

@@ -1,4 +1,4 @@
-"""Wiring of the node's kubelet: the ways of handing over, what they write, and when a container is gone."""
+"""Connects the agent to the node's kubelet: hand-over, CDI specs, and the release of ended containers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shared.model.grant import Grant
 from shared.service import Context
 
 OTHER_PLUGINS_POLL_S = 30.0
-"""How often the kubelet is asked whether other plugins offer GPUs of this node."""
+"""How often the agent asks the kubelet whether other device plugins offer GPUs of this node."""
 
 
 class KubeletAdapter:
@@ -38,7 +38,7 @@ class KubeletAdapter:
         self._ctx, self._config, self._node = ctx, config, node
         self._seconds = ctx.metrics.histogram(
             "kerf_agent_handover_seconds",
-            "Time that the agent takes of a container's start, by the kubelet's call.",
+            "Time that the agent adds to a container's start, by the kubelet's call.",
             ("step",),
             buckets=BUCKETS,
         )
@@ -58,11 +58,13 @@ class KubeletAdapter:
         self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)
         self._runtime = RuntimeMonitor(ctx, config.host(), config.runtime_sockets, config.cdi_dir)
-        self._way = DevicePluginServer(ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle)
+        self._device_plugin = DevicePluginServer(
+            ctx, Path(config.kubelet_dir), self._plugin, lambda: self._runtime.obstacle
+        )
         self._bind_memory = config.memory_affinity == "near"
         self._cpusets = PodCpusets(Path(config.cgroup_dir), Path(config.sysfs), sizes=self._bind_memory)
         self._placed = ctx.metrics.counter(
-            "kerf_agent_cpu_affinity_total", "Containers with GPUs by where their CPUs are.", ("outcome",)
+            "kerf_agent_cpu_affinity_total", "Containers with GPUs, by the outcome of CPU placement.", ("outcome",)
         )
         self._release = ReleaseMonitor(
             ctx,
@@ -77,7 +79,7 @@ class KubeletAdapter:
 
     async def start(self) -> None:
         await self._runtime.start()
-        await self._way.start()
+        await self._device_plugin.start()
         if self._config.dra:
             plugin = ClaimPlugin(
                 agent=self._node,
@@ -96,7 +98,7 @@ class KubeletAdapter:
         other_plugins_check = self._ctx.spawn(self._check_other_plugins(), name="other_plugins")
 
         async def close() -> None:
-            """Before the channel to the kubelet is closed."""
+            """Ends the check before the channel to the kubelet is closed."""
             await end(other_plugins_check)
 
         self._ctx.on_drain(close)
@@ -165,7 +167,7 @@ class KubeletAdapter:
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
 
     def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:
-        """This node's that are granted to a container; none where one of them is not known."""
+        """The GPUs of this node that are granted to a container. Empty if one of them is not known."""
         grant, known = self._grant(uid), self._gpus()
         share = None if grant is None else grant.containers.get(container)
         here = () if share is None else tuple(gpu.uuid for gpu in share.gpus if gpu.node == self._config.node)

@@ -1,4 +1,7 @@
-"""What the node agent's core hears, and what it orders. Both are plain values; the service turns them into I/O."""
+"""The inputs of the node agent's core, and the commands that it returns.
+
+Both are plain values; the service turns them into I/O.
+"""
 
 from __future__ import annotations
 
@@ -22,26 +25,26 @@ from shared.model.suspension import Suspension
 
 
 class SuspendTask(msgspec.Struct, frozen=True):
-    """To the slices of one grant: from now on they give up what `suspension` says; None: they take all back."""
+    """Tells the slices of one grant to apply `suspension`; None: to resume and take everything back."""
 
     grant_id: str
     uid: str
     containers: tuple[str, ...]
-    """Those that were handed over."""
+    """The containers of the grant that are handed over."""
     suspension: Suspension | None
     was: Suspension | None = None
-    """What they were told before."""
+    """The suspension that was ordered before."""
     applied: Suspension | None = None
-    """What they had given up before."""
+    """The suspension that the slices had applied before."""
 
 
 class SuspendResult(msgspec.Struct, frozen=True):
-    """`reason` empty: it is so. Else why it is not; then all is as it was before."""
+    """What became of a task. `reason` empty: it succeeded. Otherwise `reason` says why not, and nothing has changed."""
 
     task: SuspendTask
     reason: str = ""
     is_partial: bool = False
-    """Some of it was done, and could not be undone: it is to be taken back as soon as it can be."""
+    """The task failed halfway and could not be undone: the agent restores the slices as soon as it can."""
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -49,7 +52,7 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class InventorySeen(Input, frozen=True):
-    """What the devices say now. Its generation is ignored: the core counts."""
+    """What NVML reports now. The generation of the inventory is ignored: the core counts it."""
 
     inventory: Inventory
     ailments: tuple[Ailment, ...] = ()
@@ -72,7 +75,7 @@ class SyncReceived(Input, frozen=True):
 
 
 class ReleasesBooked(Input, frozen=True):
-    """Placement has these releases in its book: no need to repeat them."""
+    """Placement has acknowledged these releases: the agent need not repeat them."""
 
     grant_ids: tuple[str, ...]
 
@@ -84,29 +87,29 @@ class StartRequested(Input, frozen=True):
     container: str
     slot: str = ""
     pod: tuple[str, str] | None = None
-    """(namespace, name) where the kubelet says so: the grant must be of that pod."""
+    """(namespace, name) if the kubelet names the pod: the grant must belong to that pod."""
 
 
 class ContainerEnded(Input, frozen=True):
-    """Nothing of the container runs any more, and nothing of it will without another `StartRequested`."""
+    """The container has ended: no process of it is left, and none will start without another `StartRequested`."""
 
     uid: str
     container: str
 
 
 class SuspensionDone(Input, frozen=True):
-    """What became of a `SuspendSlices`."""
+    """The results of a `SuspendSlices`."""
 
     request: NodeGrant | NodeSync
     results: tuple[SuspendResult, ...]
 
 
 class Reconnected(Input, frozen=True):
-    """The bus is back, and may have lost everything."""
+    """The connection to NATS is back. The servers may have lost all data."""
 
 
 class Tick(Input, frozen=True):
-    """About once a second."""
+    """Comes about once a second."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -114,7 +117,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class Save(Command, frozen=True):
-    """Make the checkpoint durable before any command after this one: those are promises that stand on it."""
+    """Make the checkpoint durable before the commands that follow: they are promises that rest on it."""
 
 
 class Answer(Command, frozen=True):
@@ -124,18 +127,18 @@ class Answer(Command, frozen=True):
 
 
 class HandOver(Command, frozen=True):
-    """Give the container exactly this. Asked again for a running or restarted container it is the same."""
+    """Give the container exactly this share. A running or restarted container gets the same share again."""
 
     uid: str
     container: str
     grant_id: str
     share: ContainerGrant
     suspension: Suspension | None = None
-    """It starts having given this up."""
+    """The suspension that the container starts with."""
 
 
 class SuspendSlices(Command, frozen=True):
-    """The slices do what is asked of them, one ask after another; then `SuspensionDone`, which has the answer to `asked`."""
+    """Run these tasks one after the other, then pass in `SuspensionDone`, which returns the answer to `request`."""
 
     request: NodeGrant | NodeSync
     tasks: tuple[SuspendTask, ...]
@@ -151,7 +154,7 @@ class RefuseStart(Command, frozen=True):
 
 
 class FetchGrant(Command, frozen=True):
-    """SuspendTask placement for this pod's grant: the kubelet came before the bus did."""
+    """Ask placement for this pod's grant: the kubelet starts the pod before placement's message has arrived."""
 
     uid: str
 
@@ -161,7 +164,7 @@ class PutInventory(Command, frozen=True):
 
 
 class ClearAilments(Command, frozen=True):
-    """A person says that these GPUs, by UUID, were seen to: what they had is forgotten."""
+    """An operator says that these GPUs, by UUID, were repaired: forget their ailments."""
 
     gpus: tuple[str, ...]
 
@@ -171,7 +174,7 @@ class EvictPods(Command, frozen=True):
 
 
 class Publish(Command, frozen=True):
-    """A public event. A repeated one has the same id. `namespace` empty: under the node's own subject."""
+    """Publish an event. A repeated one has the same id. `namespace` empty: it goes under the node's own subject."""
 
     event: Event
     event_id: str

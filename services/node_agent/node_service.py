@@ -1,4 +1,4 @@
-"""Wiring of one real node: its devices, its checkpoint, its part of the bus."""
+"""Runs the agent of one real node: its devices, its checkpoint and its subjects on NATS."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TICK_S = 1.0
 
 
 class NodeRuntime:
-    """Serial: one input is decided, saved and answered before the next one is looked at."""
+    """Handles inputs one at a time: each is decided, saved and answered before the next one."""
 
     def __init__(self, ctx: Context, config: Config) -> None:
-        """Raises CheckpointError: with a checkpoint that cannot be trusted nothing may be handed over."""
+        """Raises CheckpointError if the checkpoint cannot be trusted: then nothing may be handed over."""
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
@@ -37,7 +37,7 @@ class NodeRuntime:
         )
         self._publisher = Publisher(ctx)
         self.strategies: Strategies | None = None
-        """Where there is a kubelet: without one nothing is handed over, and nothing to be enforced."""
+        """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
             self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._publisher.evict)
             self.devices.offered = self.strategies.offered
@@ -45,14 +45,15 @@ class NodeRuntime:
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""
-        """Why the state in memory is ahead of the disk. From then on nothing is decided or said any more."""
+        """Why the state in memory is newer than the one on disk. Once set, the agent decides and answers nothing any
+        more."""
         self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
 
     async def start(self) -> None:
         ctx, node = self._ctx, self._config.node
         await self.devices.start()
         if self.strategies is not None:
-            await self.strategies.start(self.devices.say_again)
+            await self.strategies.start(self.devices.report_again)
         for verb in commands.VERBS:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)
@@ -65,8 +66,10 @@ class NodeRuntime:
     async def start_container(
         self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
     ) -> m.HandOver | m.RefuseStart:
-        """What the kubelet may do with a container that is about to start. Asks placement where the grant is not known.
-        `pod`: its namespace and name, where the kubelet says them."""
+        """Returns the share of a container that is about to start, or why it must not start.
+
+        Asks placement if the grant is not known. `pod`: (namespace, name) if the kubelet names the pod.
+        """
         asked = m.StartRequested(uid, container, slot, pod)
         try:
             orders = await self.handle(asked)
@@ -77,27 +80,30 @@ class NodeRuntime:
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod's UID and the entries of its grant that are of this ResourceClaim. Asks placement where they are not known."""
+        """The pod's UID and the parts of its grant that are for this ResourceClaim.
+
+        Asks placement if they are not known. None if placement does not know them either.
+        """
         found = self.agent.find_claim(claim)
         if found is None and await self._fetch("", claim):
             found = self.agent.find_claim(claim)
         return found
 
     def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant; empty where there is no grant."""
+        """The container with the largest share of this pod's grant, or "" if no grant is known."""
         return self.agent.largest_container(uid)
 
     async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
-        """Nothing of the container runs any more. `if_so` is asked last, when no start can come between."""
+        """Notes that the container has ended. `if_so` is checked again last, when no start can come in between."""
         await self.handle(m.ContainerEnded(uid, container), if_so=if_so)
 
     async def handle(
         self, event: m.Input, incoming: Incoming | None = None, if_so: Callable[[], bool] = lambda: True
     ) -> list[m.Command]:
-        """Raises OSError where the checkpoint cannot be written; then the process ends.
+        """Handles one input. Raises OSError if the checkpoint cannot be written; then the process ends.
 
-        Done whole, even where nobody waits for it any more: the kubelet may give a call up in the middle, and two checkpoints
-        that are written at once are none.
+        It runs to its end even if the caller is cancelled: the kubelet may abandon a call midway, and two checkpoints
+        that are written at the same time damage each other.
         """
         task = asyncio.create_task(self._handle(event, incoming, if_so))
         self._work.add(task)
@@ -110,7 +116,7 @@ class NodeRuntime:
                 raise OSError(self._unsaved)
             if not if_so():
                 return []
-            # Wall clocks are set; what the core counts is seconds.
+            # Not the wall clock, which may be set: the core measures durations.
             orders = self.agent.handle(event, asyncio.get_running_loop().time())
             for order in orders:
                 await self._do(order, incoming)
@@ -119,15 +125,14 @@ class NodeRuntime:
     async def _do(self, order: m.Command, incoming: Incoming | None) -> None:
         match order:
             case m.Save():
-                # A promise that was not written down must not be spoken, and the state in memory is ahead of the disk. The next
-                # start reads what is true.
+                # A promise that is not on disk must not be published, and the state in memory is newer than the disk.
+                # The next start reads the true state.
                 begun = asyncio.get_running_loop().time()
                 try:
                     await asyncio.to_thread(self._file.save, self.agent.checkpoint())
                 except OSError as error:
-                    self._unsaved = (
-                        f"the agent's checkpoint cannot be written, make room in {self._file.path.parent}: {error}"
-                    )
+                    folder = self._file.path.parent
+                    self._unsaved = f"the agent's checkpoint cannot be written; free some space in {folder}: {error}"
                     self._ctx.fail(self._unsaved)
                     raise OSError(self._unsaved) from error
                 self._saved.observe(asyncio.get_running_loop().time() - begun)
@@ -135,7 +140,8 @@ class NodeRuntime:
                 if incoming is not None:
                     await self._ctx.bus.respond(incoming, encode(order.body))
             case m.SuspendSlices():
-                # The driver may take seconds for it, and others wait for theirs. Whoever asks again hears when both are done.
+                # The driver may take seconds, and other requests wait meanwhile. A repeated request is answered once
+                # both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.PutInventory():
                 self._publisher.put(order.inventory)
@@ -184,5 +190,6 @@ class NodeRuntime:
         while True:
             await asyncio.sleep(TICK_S)
             if self._ctx.bus.connected:
-                # What a tick orders is said on the bus. Hours without one would pile it up; whoever reconnects says all of it.
+                # A tick's commands are published. Without a connection they would pile up; after a reconnect all of it
+                # is published.
                 await self.handle(m.Tick())

@@ -1,4 +1,7 @@
-"""What agents say on the bus: events, beats, and inventories that stay said after the store was lost."""
+"""Publishes for the agents: events, heartbeats, evictions and inventories.
+
+Inventories are put into the key-value store again when the store has lost them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from shared.contracts.node_commands import Beat, Released
 from shared.model.gpu import Inventory
 from shared.service import Context
 
-LOOK_S = 15.0
-"""How often the store is looked at for what should be in it: its loss need not break the connection."""
+CHECK_STORE_S = 15.0
+"""How often the agent checks that the store still has an inventory: the store may be lost without a broken
+connection."""
 RETRY_S = 1.0
-AT_ONCE = 32
+MAX_CONCURRENT_PUTS = 32
 EVICT_TIMEOUT_S = 10.0
 
 
@@ -29,10 +33,10 @@ class Publisher:
         self._source = f"/kerf/node_agent/{ctx.instance}"
         self._kv = ctx.bus.kv(subjects.KV_NODES)
         self._inventories: dict[str, Inventory] = {}
-        self._unsaid: set[str] = set()
+        self._unpublished: set[str] = set()
         self._wake = asyncio.Event()
-        ctx.bus.on_reconnect(self._say_all_again)
-        ctx.spawn(self._keep_said(), name="inventories")
+        ctx.bus.on_reconnect(self._republish_all)
+        ctx.spawn(self._keep_published(), name="inventories")
 
     def publish(self, node: str, order: m.Publish) -> None:
         event = order.event
@@ -59,8 +63,11 @@ class Publisher:
         self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
 
     def _released(self, node: str, released: Released) -> None:
-        """To placement, on this node's own subject: a release on another node's subject would change nothing. A release that is lost is
-        repeated until placement has booked it."""
+        """Sends a release to placement, on this node's own subject.
+
+        On another node's subject it would have no effect. A lost message is repeated until placement has acknowledged
+        the release.
+        """
         self._ctx.spawn(self._send_release(subjects.release(node), encode(released)), name="release")
 
     async def _send_release(self, subject: str, payload: bytes) -> None:
@@ -70,7 +77,7 @@ class Publisher:
             self._ctx.log.warning("release_not_sent", subject=subject, error=str(error))
 
     def evict(self, evictions: tuple[Evict, ...]) -> None:
-        """Asks the watcher for it. What does not succeed is asked for again by whoever ordered it."""
+        """Asks the watcher to evict these pods. The caller repeats what does not succeed."""
         self._ctx.spawn(self._evict(evictions), name="evict")
 
     async def _evict(self, evictions: tuple[Evict, ...]) -> None:
@@ -87,57 +94,57 @@ class Publisher:
 
     def put(self, inventory: Inventory) -> None:
         self._inventories[inventory.node] = inventory
-        self._unsaid.add(inventory.node)
+        self._unpublished.add(inventory.node)
         self._wake.set()
 
     async def send_heartbeats(self, subject: str, nodes: Callable[[], tuple[str, ...]], every_s: float) -> None:
-        """For ever. A beat that cannot be sent is not made up for: the next one says the same."""
+        """Sends heartbeats for ever. One that cannot be sent is not made up for: the next one says the same."""
         while True:
             if self._ctx.bus.connected:
                 await self._ctx.bus.publish(subject, encode(Beat(nodes=nodes())))
             await asyncio.sleep(every_s)
 
-    async def _say_all_again(self) -> None:
-        self._unsaid.update(self._inventories)
+    async def _republish_all(self) -> None:
+        self._unpublished.update(self._inventories)
         self._wake.set()
 
-    async def _keep_said(self) -> None:
+    async def _keep_published(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_STORE_S):
                     await self._wake.wait()
             except TimeoutError:
-                await self._look()
+                await self._check_store()
             self._wake.clear()
-            if not await self._say():
+            if not await self._publish_inventories():
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
 
-    async def _say(self) -> bool:
-        """Puts what is unsaid; False where something could not be put."""
-        good = True
-        while self._unsaid and good:
-            names = [self._unsaid.pop() for _ in range(min(AT_ONCE, len(self._unsaid)))]
+    async def _publish_inventories(self) -> bool:
+        """Puts the inventories that are not in the store yet. Returns False if one could not be put."""
+        all_put = True
+        while self._unpublished and all_put:
+            names = [self._unpublished.pop() for _ in range(min(MAX_CONCURRENT_PUTS, len(self._unpublished)))]
             results = await asyncio.gather(*(self._put(name) for name in names), return_exceptions=True)
             for name, result in zip(names, results, strict=True):
                 if isinstance(result, BusError):
                     self._ctx.log.warning("inventory_not_put", node=name, error=str(result))
-                    self._unsaid.add(name)
-                    good = False
+                    self._unpublished.add(name)
+                    all_put = False
                 elif isinstance(result, BaseException):
                     raise result
         self._ctx.health.set(
             "inventory",
-            ok=not self._unsaid,
-            detail=f"{len(self._unsaid)} of {len(self._inventories)} not yet published",
+            ok=not self._unpublished,
+            detail=f"{len(self._unpublished)} of {len(self._inventories)} not yet published",
         )
-        return good
+        return all_put
 
     async def _put(self, name: str) -> int:
         return await self._kv.put(subjects.token(name), encode(self._inventories[name]))
 
-    async def _look(self) -> None:
-        """One key stands for all: they were put into one store."""
+    async def _check_store(self) -> None:
+        """Checks one key for all of them: they were put into the same store."""
         name = next(iter(self._inventories), None)
         if name is None:
             return
@@ -145,8 +152,8 @@ class Publisher:
             entry = await self._kv.get(subjects.token(name))
         except BusError as error:
             self._ctx.log.warning("inventory_store_unreadable", error=str(error))
-            await self._say_all_again()
+            await self._republish_all()
             return
         if entry.value is None:
             self._ctx.log.warning("inventory_store_lost", nodes=len(self._inventories))
-            await self._say_all_again()
+            await self._republish_all()

@@ -1,4 +1,4 @@
-"""What this node has given back for good, and what of it placement has not booked yet. Pure."""
+"""The releases of this node: its tombstones, and those that placement has not acknowledged yet. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from services.node_agent.state import Released
 from shared.contracts.events import SliceReleased
 
 REPEAT_S = 5.0
-"""How often a release is said again until placement has booked it."""
+"""How often a release is repeated until placement has acknowledged it."""
 
 
 class Releases:
     def __init__(self, tombstones: Iterable[str], unbooked: Iterable[Released], keep: int) -> None:
-        """`keep`: tombstones beside those of releases that are not booked yet."""
+        """`keep`: how many tombstones are kept in addition to those of unacknowledged releases."""
         self._tombstones = dict.fromkeys(tombstones)
         self._unbooked = {released.grant_id: released for released in unbooked}
         self._keep = keep
         self._repeat_at = 0.0
 
     def __contains__(self, grant_id: str) -> bool:
-        """Whether this grant will never be handed over again."""
+        """Whether this grant was released, and so will never be handed over again."""
         return grant_id in self._tombstones
 
     @property
     def tombstones(self) -> tuple[str, ...]:
-        """Oldest first."""
+        """Ids of released grants, oldest first."""
         return tuple(self._tombstones)
 
     @property
@@ -46,23 +46,24 @@ class Releases:
         self._unbooked[released.grant_id] = released
         self.add_tombstone(released.grant_id)
 
-    def again(self, grant_id: str, uid: str) -> Released:
-        """To say of one that was given back before: whoever asks may not have heard."""
-        return self._unbooked.get(grant_id) or Released(grant_id=grant_id, uid=uid, reason="given back before")
+    def repeat(self, grant_id: str, uid: str) -> Released:
+        """The release to publish again for a grant that was released before: the leader that asks may not have heard of
+        it."""
+        return self._unbooked.get(grant_id) or Released(grant_id=grant_id, uid=uid, reason="released before")
 
     def booked(self, grant_ids: Iterable[str]) -> None:
         for grant_id in grant_ids:
             self._unbooked.pop(grant_id, None)
 
     def due_for_repeat(self, now: float, *, at_once: bool = False) -> tuple[Released, ...]:
-        """What is to be said again now."""
+        """The releases to publish again now."""
         if not at_once and (not self._unbooked or now < self._repeat_at):
             return ()
         self._repeat_at = now + REPEAT_S
         return self.unbooked
 
 
-def told(released: Iterable[Released], node: str, boot_id: str) -> list[Command]:
+def events_for(released: Iterable[Released], node: str, boot_id: str) -> list[Command]:
     return [
         Publish(
             SliceReleased(

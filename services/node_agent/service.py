@@ -1,4 +1,4 @@
-"""The node agent as a service: one real node, or a fleet of simulated ones."""
+"""The node agent as a service: one real node, or a fleet of simulated nodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from shared.service import Context, Service
 
 
 class NodeAgent(Service):
-    """The agent of a GPU node: inventory, hand-over, release."""
+    """The agent of a GPU node: inventory, hand-over of slices, release of grants."""
 
     name: ClassVar[str] = "node_agent"
     config_type: ClassVar[type] = Config
 
     async def start(self, ctx: Context) -> None:
-        """Raises ValueError where the settings name no node, CheckpointError where the checkpoint is damaged."""
+        """Starts the agent. Raises ValueError if the settings name no node, CheckpointError if the checkpoint is
+        damaged."""
         config: Config = ctx.config
         hollow = config.hollow_nodes()
         if bool(hollow) == bool(config.node):
             raise ValueError(
-                "name either this host (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, hollow_file), and not both"
+                "set either this host's name (node, KERF_NODE_AGENT_NODE) or simulated nodes (hollow, "
+                "hollow_file), not both"
             )
         if hollow:
             self.fleet = FleetRuntime(ctx, Fleet(hollow, boot_id=ctx.instance))
@@ -32,17 +34,17 @@ class NodeAgent(Service):
         self.node = NodeRuntime(ctx, config)
         await self.node.start()
         if config.has_kubelet():
-            # Only here: a process of simulated nodes need not carry gRPC.
+            # Imported here, so that a process of simulated nodes does not load gRPC.
             from services.node_agent.kubelet_service import KubeletAdapter  # noqa: PLC0415
 
             await KubeletAdapter(ctx, config, self.node).start()
         else:
             ctx.log.warning(
-                "no_kubelet", directory=config.kubelet_dir, effect="no container is handed a slice by this agent"
+                "no_kubelet", directory=config.kubelet_dir, effect="this agent hands no slice to any container"
             )
 
     async def drain(self) -> None:
-        """Nothing to finish: running slices stay as they are, and what was promised is on disk."""
+        """Has nothing to finish: running slices stay as they are, and every promise is on disk."""
 
 
 SERVICE = NodeAgent

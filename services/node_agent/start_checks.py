@@ -1,4 +1,4 @@
-"""Why a container must not start now; and what is told of one that does. Pure."""
+"""Why a container must not start now, and the event for one that does. Pure."""
 
 from __future__ import annotations
 
@@ -21,39 +21,47 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     gpus: Mapping[str, Gpu],
     node: str,
 ) -> tuple[str, str] | None:
-    """Code and sentence; None where it may. `known`: its pod's grant."""
+    """Why this container must not start, as code and sentence; None if it may. `known`: the grant of its pod."""
     if known.releasing:
-        return "grant-leaving", "the pod's grant is being given back; nothing new of it may start"
+        return "grant-leaving", "the pod's grant is being released, so none of its containers may start"
     granted = (known.grant.namespace, known.grant.name)
     if asked.pod is not None and asked.pod != granted:
         return (
             "another-pod",
-            f"the grant of UID {asked.uid} is of pod {'/'.join(granted)}, and the kubelet starts {'/'.join(asked.pod)}",
+            (
+                f"the grant of UID {asked.uid} belongs to pod {'/'.join(granted)}, but the kubelet starts pod "
+                f"{'/'.join(asked.pod)}"
+            ),
         )
     share = known.share(asked.container)
     if share is None:
-        return "no-share", f"the pod's grant has no part for container {asked.container!r}"
+        return "no-share", f"the pod's grant has no share for container {asked.container!r}"
     strategy_refusal = gate.strategy_refusal(share, inventory)
     if strategy_refusal is not None:
         return strategy_refusal
     if not gpus:
-        # After a boot the driver may come late: nothing is known of the grant's GPU, not that it is gone.
-        return "no-gpus", "NVML shows no GPU on this node now (its agent's log says why); the kubelet will try again"
+        # After a boot the driver may load late: then the GPU of the grant is unknown, not gone.
+        return (
+            "no-gpus",
+            "NVML reports no GPU on this node now (the log of its agent says why); the kubelet tries again",
+        )
     if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":
         return (
             "suspended",
-            "the pod is checkpointed for others, and has no memory to start with; the kubelet will try again",
+            "the pod is suspended by checkpoint and its memory is in use by other pods; the kubelet tries again",
         )
     others = store.shares(without=((asked.uid, asked.container),))
-    room, taken = gate.occupied(others, node), gate.cut(others, gpus)
-    for gpu in (known.left(asked.container) or share).gpus:
+    room, taken = gate.occupied(others, node), gate.used_mig_slices(others, gpus)
+    for gpu in (known.remaining(asked.container) or share).gpus:
         why = gate.refusal(gpu, gpus.get(gpu.uuid) if gpu.node == node else None, room, taken)
         if why is not None:
             return why
     return None
 
 
-def enforced(known: Known, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str) -> m.Publish:
+def enforced_event(
+    known: Known, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str
+) -> m.Publish:
     amounts = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
     models = {} if inventory is None else {gpu.uuid: gpu.model for gpu in inventory.gpus}
     came = known.grant

@@ -1,4 +1,4 @@
-"""What a node's agent must not forget: the form of its checkpoint."""
+"""The state that a node's agent must not lose, and its format as a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VERSION = 1
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A container's part that was handed over and has not been seen to end."""
+    """A share that was handed over to a container which has not been seen to end."""
 
     uid: str
     container: str
@@ -24,15 +24,16 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A grant that may be handed over, or, once `releasing`, only waits for its containers to end."""
+    """A grant that may be handed over or, if `releasing`, only waits for its containers to end."""
 
     grant: NodeGrant
     releasing: bool = msgspec.field(default=False, name="leaving")
     applied: Suspension | None = msgspec.field(default=None, name="gave_up")
-    """What its slices have given up, by evidence; `grant.suspension` is what they were told to, which a new slice starts with."""
+    """The suspension that the slices are known to have applied. `grant.suspension` is the one that was ordered; a new
+    slice starts with that one."""
 
     restore_pending: bool = msgspec.field(default=False, name="owed")
-    """It was told to take back all, and could not yet."""
+    """The pod was ordered to resume, and could not take everything back yet."""
 
     @property
     def grant_id(self) -> str:
@@ -40,25 +41,25 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def unbound(self) -> bool:
-        """Its pod has not been seen bound yet: nothing may be started by it."""
+        """Whether its pod has not been seen bound yet: no container may start by it."""
         return self.grant.unbound
 
     @property
     def order(self) -> tuple[int, int]:
-        """Of the newest order about it: (term, number)."""
+        """(term, number) of the newest order about this grant."""
         return self.grant.term, self.grant.number
 
     def share(self, container: str) -> ContainerGrant | None:
         return self.grant.grant.containers.get(container)
 
-    def left(self, container: str) -> ContainerGrant | None:
-        """What the container takes of the device now."""
+    def remaining(self, container: str) -> ContainerGrant | None:
+        """What the container takes of the GPUs now, less what its suspension has freed."""
         grant = self.grant.grant if self.applied is None else left_of(self.grant.grant, self.applied)
         return grant.containers.get(container)
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A release that placement has not booked yet."""
+    """A release that placement has not acknowledged yet."""
 
     grant_id: str
     uid: str
@@ -68,27 +69,28 @@ class Released(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ailment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A GPU's trouble that only a reset (or a reboot) mends."""
+    """A fault of a GPU that only a reset (or a reboot) clears."""
 
     uuid: str
     reason: str
     boot_id: str
     reboot: bool = False
     recovery_seen: bool = False
-    """The driver has asked for recovery since, or may have while nobody looked: when it asks no more, it was done."""
+    """Whether the driver has asked for recovery since, or may have while no agent ran. Once it no longer asks, recovery
+    was done."""
 
 
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A person's word that a GPU takes no new slices."""
+    """An operator's order that a GPU takes no new slices."""
 
     gpu: str = ""
-    """Its UUID; empty: all GPUs of the node."""
+    """Its UUID. Empty: all GPUs of the node."""
     by: str
     reason: str = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything, as it is written to the host's disk."""
+    """The agent's whole state, as it is written to the host's disk."""
 
     version: int = VERSION
     node: str
@@ -99,9 +101,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     known: tuple[Known, ...] = ()
     leases: tuple[Lease, ...] = ()
     tombstones: tuple[str, ...] = ()
-    """Oldest first."""
+    """Ids of released grants, oldest first."""
     closed_term: int = 0
-    """The term of the newest sync. Grants of earlier terms that it did not name are void."""
+    """The term of the newest sync. Grants of earlier terms that it does not name are void."""
     sync_number: int = 0
     """The number of the newest sync of that term."""
     unbooked: tuple[Released, ...] = ()
@@ -110,7 +112,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be trusted. The agent hands nothing over until a person has looked at it."""
+    """The checkpoint cannot be trusted. The agent hands nothing over until an operator has looked at it."""
 
 
 def write(checkpoint: Checkpoint) -> bytes:
@@ -118,7 +120,7 @@ def write(checkpoint: Checkpoint) -> bytes:
 
 
 def read(payload: bytes, node: str) -> Checkpoint:
-    """Raises CheckpointError on damage, on another version and on another node's file."""
+    """Decodes a checkpoint. Raises CheckpointError if it is damaged, of another version or of another node."""
     try:
         found = decode(payload, Checkpoint)
     except ContractError as error:

@@ -1,8 +1,9 @@
-"""What pods give up for a while without ending, and take back: what is asked of the slices, and what of it is true. Pure.
+"""Suspending and resuming the slices of a running pod: the orders, and what is known to be done. Pure.
 
-An order to give up is carried out by the slices' strategies before anybody hears yes; only then is what was given up free for
-others at the device gate. An order to take back is the other way round: it counts from the moment it is taken, and is refused
-where others have the room. What could not be taken back is tried again with each tick: placement says it once.
+Suspension: the strategies carry the order out before it is answered. Only then does the device gate count what was
+freed as free. Resumption is the other way round: the device gate counts everything as taken from the order on, and
+refuses the order if other slices have the room. What could not be taken back is tried again with each tick, because
+placement orders it once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from shared.model.suspension import Suspension, can_suspend, left_of
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes of a grant that was said. `ask` None: nothing is to be done, and `reason` says why not, where it should."""
+    """What follows from a received grant. `task` None: the slices have nothing to do; `reason` says why, if they
+    should."""
 
     came: NodeGrant
     task: SuspendTask | None = None
@@ -30,13 +32,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_order(store: GrantStore, came: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> Order:
-    """From now on this grant is known, and suspended as it says where it can be. The caller has seen that the grant may be known."""
+    """Stores a received grant, with its suspension if that can be carried out. The caller has checked the grant."""
     before = store.get(came.grant.grant_id)
     was = None if before is None else before.grant.suspension
     if came.suspension is None and was is None:
         store.remember(came)
         return Order(came=came)
-    reason = _cannot(came) or _full(store, before, came, node, gpus)
+    reason = _unsupported(came) or _full(store, before, came, node, gpus)
     if reason:
         known = store.remember(msgspec.structs.replace(came, suspension=was))
         store.put(msgspec.structs.replace(known, restore_pending=came.suspension is None))
@@ -48,19 +50,19 @@ def apply_order(store: GrantStore, came: NodeGrant, node: str, gpus: Mapping[str
 
 
 def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
-    """Notes what the slices have done; why not, by grant, of those that could not."""
+    """Records what the slices have done. Returns why they could not, by grant id."""
     failed: dict[str, str] = {}
     for result in results:
         task = result.task
         known = store.get(task.grant_id)
         if known is None or known.grant.suspension != task.suspension:
-            continue  # another order came meanwhile, and has an answer of its own
+            continue  # a newer order came meanwhile, and has its own answer
         if result.reason:
             failed[task.grant_id] = result.reason
             if result.is_partial:
                 store.put(msgspec.structs.replace(known, applied=None, restore_pending=True))
                 continue
-            # Slices that failed are as they were before; but of what was to come back from the host some may have come.
+            # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
             applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
             came = msgspec.structs.replace(known.grant, suspension=task.was)
             store.put(
@@ -72,7 +74,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
 
 
 def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> list[Order]:
-    """What comes of trying once more to take back what could not be."""
+    """Tries again to resume pods that could not take everything back."""
     waiting = [known.grant for known in store.known if known.restore_pending]
     return [apply_order(store, msgspec.structs.replace(came, suspension=None), node, gpus) for came in waiting]
 
@@ -82,15 +84,15 @@ def applied_to(store: GrantStore, grant_id: str) -> Suspension | None:
     return None if known is None else known.applied
 
 
-def _cannot(came: NodeGrant) -> str:
+def _unsupported(came: NodeGrant) -> str:
     if came.suspension is None or can_suspend(came.suspension.action, came.grant.containers.values()):
         return ""
     strategies = sorted({part.strategy for part in came.grant.containers.values()})
-    return f"slices by {' and '.join(strategies)} cannot {came.suspension.action} while they run"
+    return f"slices of strategy {' and '.join(strategies)} do not support {came.suspension.action} while they run"
 
 
 def _full(store: GrantStore, before: Known | None, came: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
-    """Why it cannot take back what it has given up; empty where it can."""
+    """Why the pod cannot take back what its suspension has freed; empty if it can."""
     if before is None or before.applied is None:
         return ""
     wanted = came.grant if came.suspension is None else left_of(came.grant, came.suspension)

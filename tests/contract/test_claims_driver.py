@@ -98,7 +98,7 @@ async def test_a_claim_that_no_grant_names_is_refused(
 ) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
-        assert "no grant on this node is for ResourceClaim team/mine" in (await prepare(plugin, "stranger")).error
+        assert "this node has no grant for ResourceClaim team/mine" in (await prepare(plugin, "stranger")).error
         assert list((host / "cdi").glob("*")) == []
 
 

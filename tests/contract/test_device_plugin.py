@@ -169,7 +169,7 @@ async def test_a_checkpoint_of_another_form_starts_nothing(
         await kubelet.admit(one)
         await grant(bus, "one")
         (kubelet.plugins / "kubelet_internal_checkpoint").write_text('{"Data": {"PodDeviceEntries": [{"PodUID": 1}]}}')
-        with pytest.raises(grpc.aio.AioRpcError, match="a form that this version of Kerf does not know"):
+        with pytest.raises(grpc.aio.AioRpcError, match="a format that this version of Kerf does not support"):
             await kubelet.start_container(one)
 
 
@@ -239,14 +239,14 @@ async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
         asked = NodeRelease(term=1, uid=uid("one"), grant_id="g-one")
         await bus.request(subjects.node_command("n1", "release"), encode(asked))
         (host / "cgroup").rename(host / "elsewhere")
-        await eventually(lambda: says("nobody can tell when a container is gone"))
+        await eventually(lambda: says("the end of a container cannot be detected"))
         assert released == []
         checkpoint = kubelet.plugins / "kubelet_internal_checkpoint"
         good = checkpoint.read_text()
         checkpoint.write_text("{")
         (host / "elsewhere").rename(host / "cgroup")
         folder.rmdir()
-        await eventually(lambda: says("nobody can confirm it"))
+        await eventually(lambda: says("that cannot be confirmed"))
         assert released == []
         checkpoint.write_text(good)
         await eventually(lambda: released == ["g-one"])

@@ -129,6 +129,6 @@ async def test_nodes_may_come_from_a_file(nats: EmbeddedServer, bus: NatsBus, tm
 
 
 async def test_settings_that_name_no_node_are_refused(nats: EmbeddedServer) -> None:
-    with pytest.raises(ValueError, match="name either this host"):
+    with pytest.raises(ValueError, match="set either this host"):
         async with running(NodeAgent, Config(), bus_url=nats.url):
             await asyncio.Event().wait()

@@ -124,7 +124,7 @@ async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> Non
     path = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{made['metadata']['name']}/status"
     await world.ask("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
     await world.bind_by_hand("thief")
-    assert "no grant on this node is for ResourceClaim" in await world.told("thief", "no-grant")
+    assert "this node has no grant for ResourceClaim" in await world.told("thief", "no-grant")
     seen = await world.seen("Pod", "thief")
     assert "kerf.dev/grant" not in seen["metadata"].get("annotations", {})
     assert not any(s.get("started") for s in seen["status"].get("containerStatuses", []))

@@ -1,1 +1,1 @@
-"""Proof on the device itself: a limit that was not seen to hold is not offered."""
+"""Proves limits on the GPU itself: a limit that was not seen to hold is not offered."""

@@ -1,4 +1,4 @@
-"""Wiring of the proof: where it is kept, when it is made anew, and what the node offers on its strength."""
+"""Keeps the canary's proof on disk, renews it when needed, and says what the node offers because of it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from shared.model.gpu import Inventory, Strategy
 from shared.service import Context
 
 LIBRARY = "libkerf.so"
-LOOK_S = 2.0
+CHECK_S = 2.0
 ROOM_MIB = 2048
-"""The canary's slice, and its context."""
-AGAIN_S = 60.0
-"""After a canary that could not be run, or has failed: a failure may be of the moment."""
+"""GPU memory that the canary needs: its slice and its CUDA context."""
+RETRY_S = 60.0
+"""How long to wait after a canary that could not run or has failed: the cause may be temporary."""
 
 
 class ProofManager:
     def __init__(self, ctx: Context, proof_file: Path, build: Path, canary: Callable[[], Canary]) -> None:
-        """`canary` makes one for the driver as it is now."""
+        """`canary` creates a canary for the driver as it is now."""
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
         self._proof = _load(proof_file)
@@ -37,7 +37,7 @@ class ProofManager:
         self._next_s = 0.0
         ctx.metrics.observe_by(
             "kerf_agent_enforcement_proven",
-            "1 while limits on the device are proven and offered.",
+            "1 while limits on the GPU are proven and offered.",
             lambda: float(self.offer().ok),
         )
 
@@ -47,12 +47,13 @@ class ProofManager:
 
     @property
     def costs(self) -> tuple[int, int]:
-        """Bytes of a GPU that a process's context takes, and that a memory pool takes at once; 0 where it is not measured."""
+        """Bytes of GPU memory that a process's context takes, and that a memory pool takes at once; 0 if not
+        measured."""
         proof = self._proof
         return (0, 0) if proof is None or not proof.ok else (proof.context_bytes, proof.pool_chunk_bytes)
 
     def strategies(self, driver_version: str) -> tuple[Strategy, ...]:
-        """What is proven of a node whose driver is this one now."""
+        """The strategies that are proven on a node with this driver version."""
         self._driver_version = driver_version
         offer = self.offer()
         self._ctx.health.set("enforcement", ok=True, detail=offer.sentence)
@@ -64,23 +65,26 @@ class ProofManager:
         occupied: Callable[[], Occupancy],
         say: Callable[[], Awaitable[None]],
     ) -> None:
-        """For ever: proves what is not proven. `occupied` is what is handed over now; `say` tells the world what is offered."""
-        said = self.offer(), self.costs
-        while True:
-            await self.look(inventory(), occupied())
-            if (self.offer(), self.costs) != said:
-                said = self.offer(), self.costs
-                await say()
-            await asyncio.sleep(LOOK_S)
+        """Runs for ever, and proves what is not proven.
 
-    async def look(self, inventory: Inventory | None, occupied: Occupancy) -> None:
-        """Runs the canary where a proof is missing, on the GPU with the most memory that is nobody's."""
+        `occupied` returns what is handed over now; `say` publishes a change of the offer.
+        """
+        published = self.offer(), self.costs
+        while True:
+            await self.prove_if_needed(inventory(), occupied())
+            if (self.offer(), self.costs) != published:
+                published = self.offer(), self.costs
+                await say()
+            await asyncio.sleep(CHECK_S)
+
+    async def prove_if_needed(self, inventory: Inventory | None, occupied: Occupancy) -> None:
+        """Runs the canary if a proof is missing, on the GPU with the most memory that no process and no slice holds."""
         now_s = asyncio.get_running_loop().time()
         if (
             inventory is None
             or not self.library
             or not inventory.driver_version
-            or self._is_of(inventory.driver_version)
+            or self._is_proven(inventory.driver_version)
         ):
             return
         room = {
@@ -92,11 +96,11 @@ class ProofManager:
             if gpu.state == "healthy" and not gpu.mig_enabled and room[gpu.uuid] >= ROOM_MIB
         ]
         if not free:
-            self._trouble = f"no healthy GPU has {ROOM_MIB} MiB that are nobody's, for the canary"
+            self._trouble = f"no healthy GPU has {ROOM_MIB} MiB of unused memory for the canary"
         lately = self._tried == inventory.driver_version and now_s < self._next_s
         if lately or not free:
             return
-        self._tried, self._next_s = inventory.driver_version, now_s + AGAIN_S
+        self._tried, self._next_s = inventory.driver_version, now_s + RETRY_S
         gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
@@ -114,25 +118,29 @@ class ProofManager:
                 gpu=gpu.uuid,
                 driver=proof.driver_version,
                 why=proof.sentence,
-                effect="firm isolation is not offered here",
+                effect="firm isolation is not offered on this node",
             )
         elif not proof.context_bytes:
             self._ctx.log.warning(
-                "context_not_measured", gpu=gpu.uuid, effect="contexts are free here, unless context_mib is set"
+                "context_not_measured",
+                gpu=gpu.uuid,
+                effect="contexts are not charged to slices on this node, unless context_mib is set",
             )
         self._proof = proof
         try:
             _save(self._file, proof)
         except OSError as error:
-            self._ctx.log.warning("proof_not_kept", error=str(error), effect="the agent's next start proves it again")
+            self._ctx.log.warning(
+                "proof_not_kept", error=str(error), effect="the agent proves it again at its next start"
+            )
 
-    def _is_of(self, driver_version: str) -> bool:
-        """A proof that failed is tried again, in case it was of the moment; one that is good stands for this driver."""
+    def _is_proven(self, driver_version: str) -> bool:
+        """Whether a good proof exists for this driver. A failed one is renewed, because its cause may be temporary."""
         return self._proof is not None and verdict.offered(self._proof, driver_version, self.library) == ""
 
 
 def _digest(path: Path) -> str:
-    """Empty where there is no library."""
+    """The digest of the interposer library, or "" if there is none."""
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=12).hexdigest()
     except OSError:
@@ -140,7 +148,7 @@ def _digest(path: Path) -> str:
 
 
 def _load(path: Path) -> Proof | None:
-    """None where it cannot be read: then it is made anew."""
+    """The stored proof, or None if it cannot be read: then it is made again."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Proof)
     except (OSError, msgspec.DecodeError):

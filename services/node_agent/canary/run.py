@@ -1,4 +1,4 @@
-"""Runs the canary: the probe under the interposer, on a real page, as a container would meet it."""
+"""Runs the canary: the probe under the interposer, on a real page, as in a container."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from services.node_agent.strategies.interposer import CONTAINER_DIR
 
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
-MOST_MIB = 1024
-"""Where no limit holds it stops here: the rest of the GPU is not the canary's."""
+MAX_PROBE_MIB = 1024
+"""If no limit holds, the probe stops here: the rest of the GPU is not the canary's."""
 SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
 CONTEXTS = 3
-"""Measured one after the other, without the interposer, which would show the slice."""
+"""How many contexts are measured one after the other, without the interposer, which would report the slice."""
 TIMEOUT_S = 60.0
 
 
 class CanaryError(Exception):
-    """It could not be run: nothing is proven, and nothing disproven."""
+    """The canary could not be run: nothing is proven, and nothing disproven."""
 
 
 class Canary:
-    """`under` turns a page's folder and a command into one that meets that page where a container would."""
+    """Runs the probe. `under` wraps a command so that it sees the page in a given folder where a container would."""
 
     def __init__(
         self,
@@ -45,17 +45,24 @@ class Canary:
         under: Callable[[Path, Sequence[str]], Sequence[str]],
         environment: Mapping[str, str] = {},
     ) -> None:
-        """`build`: where the interposer and the probe are. `libcuda`: the driver's, as this process sees it."""
+        """`build`: the folder of the interposer and the probe.
+
+        `libcuda`: the driver's library as this process sees it.
+        """
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
         self._under, self._environment = under, dict(environment)
 
     async def run(
         self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True
     ) -> Proof:
-        """`alone`: no slice has a part of this GPU; among others its share may be less. Raises CanaryError, OSError, and ValueError on a GPU with a strange UUID."""
+        """Measures limits and costs on one GPU. Raises CanaryError, OSError, and ValueError if the GPU's UUID is
+        malformed.
+
+        `alone`: no slice has a part of this GPU; otherwise the canary's share may be smaller.
+        """
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
-        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB), str(MOST_MIB))
-        wrong, most, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
+        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB), str(MAX_PROBE_MIB))
+        wrong, max_bytes, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
         got = 0
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
@@ -73,7 +80,7 @@ class Canary:
             at_ms=at_ms,
             gpu=gpu,
             memory_limit_bytes=LIMIT_BYTES,
-            max_memory_bytes=most,
+            max_memory_bytes=max_bytes,
             paths=paths,
             share_asked_milli=SHARE_MILLI,
             share_got_milli=got,
@@ -98,7 +105,7 @@ class Canary:
         environment = (
             os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         )
-        environment["KERF_DIRECTORY"] = str(self._folder)  # heeded by the tests' build alone
+        environment["KERF_DIRECTORY"] = str(self._folder)  # only read by the tests' build
         process = await asyncio.create_subprocess_exec(
             *command,
             env=environment,
@@ -112,15 +119,16 @@ class Canary:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            raise CanaryError(f"the canary's {what} has not ended within {TIMEOUT_S:g} s") from None
+            raise CanaryError(f"the canary's {what} probe has not ended within {TIMEOUT_S:g} s") from None
         if process.returncode:
             raise CanaryError(
-                f"the canary's {what} ended with {process.returncode}: {errors.decode(errors='replace').strip()[-400:]}"
+                f"the canary's {what} probe ended with status {process.returncode}: "
+                f"{errors.decode(errors='replace').strip()[-400:]}"
             )
         try:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
         except msgspec.DecodeError as error:
-            raise CanaryError(f"the canary's {what} said what is no JSON: {error}") from error
+            raise CanaryError(f"the canary's {what} probe printed invalid JSON: {error}") from error
 
 
 def _loop() -> tuple[str, ...]:
@@ -128,8 +136,13 @@ def _loop() -> tuple[str, ...]:
 
 
 def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[str]]:
-    """With the page where a container has it, and the library in front of everything: needs root."""
-    script = 'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
+    """Wraps a command in a mount namespace with the page where a container has it, and preloads the library.
 
+    Needs root.
+    """
+    script = (
+        'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && '
+        'LD_PRELOAD="$1" && export LD_PRELOAD && shift && exec "$@"'
+    )
     own = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh"]
     return lambda folder, command: [*own, str(folder), CONTAINER_DIR, str(library), *command]

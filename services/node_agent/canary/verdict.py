@@ -1,6 +1,6 @@
-"""What the canary's figures mean. Pure.
+"""Judges the canary's measurements. Pure.
 
-Proven is a driver with a library on this host: any other version of either has to prove itself anew.
+A proof is for one driver version and one library on this host: any other version of either must be proven again.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ from shared.model.units import MIB
 PROVES: tuple[Strategy, ...] = ("interposer", "time_slice")
 OUT_OF_MEMORY = 2
 SHARE_ERROR_MILLI = 50
-"""The canary runs for seconds, on a GPU that others may use: it tells a limit that holds from one that does not, and no more.
-How well a share is kept is for the bench and for the samples of real slices."""
+"""Tolerance of the measured share. The canary runs for seconds, on a GPU that others may use, so it only tells a limit
+that holds from one that does not. The benchmark and the samples of real slices measure how exact a share is."""
 MIN_USED_MILLI = 800
-"""A limit that is kept by giving less than this of it is not worth having."""
+"""A limit that yields less than this part of the share is not good enough."""
 
 CONTEXT_SPREAD_BYTES = 4 * MIB
-"""Contexts of one driver on one GPU differ by less."""
+"""Contexts of one driver on one GPU differ by less than this."""
 MAX_CHUNK_BYTES = 1024 * MIB
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was seen last on this host, kept beside the agent's checkpoint."""
+    """The last result on this host, kept beside the agent's checkpoint."""
 
     driver_version: str
     library: str
-    """A digest of the interposer."""
+    """The digest of the interposer library."""
     ok: bool
     sentence: str = ""
-    """What failed."""
+    """Why the canary failed."""
     at_ms: int = 0
     gpu: str = ""
     memory_limit_bytes: int = 0
     max_memory_bytes: int = msgspec.field(default=0, name="memory_most_bytes")
-    """The most that any path gave."""
+    """The most memory that any allocation path gave."""
     paths: tuple[str, ...] = ()
     share_asked_milli: int = 0
     share_got_milli: int = 0
     context_bytes: int = 0
-    """What a process's context takes of the GPU; 0: not measured."""
+    """Memory that a process's context takes on the GPU; 0: not measured."""
     pool_chunk_bytes: int = 0
-    """What a memory pool takes of the GPU at once; 0: not measured."""
+    """Memory that a memory pool takes on the GPU at once; 0: not measured."""
 
 
 def of_memory(
     lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int
 ) -> tuple[str, int, tuple[str, ...]]:
-    """What is wrong (empty: nothing), the most that was given, and the paths that were tried."""
+    """Judges the memory probe.
+
+    Returns what is wrong ("" if nothing), the most bytes given, and the paths that were tried.
+    """
     tried = [line for line in lines if "path" in line]
     most = max((int(line[key]) for line in tried for key in ("bytes", "again")), default=0)
     names = tuple(str(line["path"]) for line in tried)
@@ -60,7 +63,7 @@ def of_memory(
     if shown > limit_bytes:
         return f"cuMemGetInfo shows {shown} bytes, the limit is {limit_bytes}", most, names
     if not tried:
-        return "the memory canary tried no path", most, names
+        return "the memory canary tried no allocation path", most, names
     for line in tried:
         path, given, again = line["path"], int(line["bytes"]), int(line["again"])
         if max(given, again) > limit_bytes:
@@ -73,17 +76,18 @@ def of_memory(
 
 
 def of_share(line: Mapping[str, Any], asked_milli: int, ms: int, *, alone: bool = True) -> tuple[str, int]:
-    """What is wrong (empty: nothing), and the share of the time that was got."""
+    """Judges the compute probe. Returns what is wrong ("" if nothing), and the measured share in milli of a GPU."""
     got = sum(int(ns) for ns in line.get("done_ns", ())) // (ms * 1000)
     if got > asked_milli + SHARE_ERROR_MILLI:
-        return f"a slice of {asked_milli} milli of the compute got {got}", got
+        return f"a slice of {asked_milli} milli compute got {got} milli", got
     if alone and got * 1000 < asked_milli * MIN_USED_MILLI:
-        return f"a slice of {asked_milli} milli of the compute got only {got}", got
+        return f"a slice of {asked_milli} milli compute got only {got} milli", got
     return "", got
 
 
 def of_contexts(line: Mapping[str, Any]) -> int:
-    """What a context takes, in bytes and rounded up to MiB; 0 where the measurements differ: others used the GPU meanwhile."""
+    """Bytes that a context takes, rounded up to MiB; 0 if the measurements differ because others used the GPU
+    meanwhile."""
     seen = [int(measured) for measured in line.get("context_bytes", ())]
     if not seen or min(seen) < 0 or max(seen) - min(seen) > CONTEXT_SPREAD_BYTES:
         return 0
@@ -91,17 +95,20 @@ def of_contexts(line: Mapping[str, Any]) -> int:
 
 
 def of_pools(line: Mapping[str, Any]) -> int:
-    """What a memory pool takes at once, in bytes; 0 where nobody can say."""
+    """Bytes that a memory pool takes at once; 0 if it was not measured."""
     seen = int(line.get("pool_chunk_bytes", 0))
     return seen if 0 < seen <= MAX_CHUNK_BYTES else 0
 
 
 def offered(proof: Proof | None, driver_version: str, library: str) -> str:
-    """Why nothing is offered on the strength of this proof; empty where it is good."""
+    """Why nothing is offered because of this proof; "" if the proof is good."""
     if not library:
-        return "the interposer is not in this image: make -C services/node_agent/interposer, and name its build in interposer_dir"
+        return (
+            "the interposer is not in this image: run make -C services/node_agent/interposer, and set "
+            "interposer_dir to its build folder"
+        )
     if not driver_version:
         return "no driver is loaded"
     if proof is None or (proof.driver_version, proof.library) != (driver_version, library):
         return f"the limits have not been proven with driver {driver_version} yet"
-    return "" if proof.ok else f"the canary has failed with driver {driver_version}: {proof.sentence}"
+    return "" if proof.ok else f"the canary failed with driver {driver_version}: {proof.sentence}"

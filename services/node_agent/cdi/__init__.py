@@ -1,1 +1,1 @@
-"""What a container gets of its slice, as a CDI spec: device nodes, driver files, environment. Pure, but for the writer."""
+"""Builds the CDI spec of a slice: device nodes, driver files, environment. Pure, except for the writer."""

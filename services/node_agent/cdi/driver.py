@@ -1,4 +1,4 @@
-"""The driver of this host as a container meets it: what all slices get of it, and the nodes of single GPUs."""
+"""The driver part of a slice's CDI spec: what all slices need of the driver, and the nodes of single GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from shared.model.grant import GpuShare
 log = structlog.get_logger("cdi")
 
 MigIds = Mapping[str, tuple[int, int]]
-"""By a MIG instance's UUID: the ids of its GPU instance and compute instance."""
+"""The ids of GPU instance and compute instance, by the MIG instance's UUID."""
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """By what it is seen that the common edits have to be made anew."""
+    """The inputs of the common edits: if one changes, the edits are built again."""
 
     version: str
     control: tuple[DeviceNode, ...]
@@ -28,7 +28,10 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """Reads the host's files; what is common to all slices is kept until the driver, its nodes or the toolkit's spec change."""
+    """Reads the driver's files from the host.
+
+    Keeps the common edits until the driver, its nodes or the toolkit's spec change.
+    """
 
     def __init__(self, host: Host, machine: str) -> None:
         self._host, self._machine = host, machine
@@ -36,8 +39,10 @@ class Driver:
         self._common = ContainerEdits()
 
     def edits(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> ContainerEdits:
-        """Nothing where no driver is loaded: the GPUs are simulated then. Raises ValueError where a driver is loaded and
-        something that a container needs is missing."""
+        """The edits for these shares. Empty if no driver is loaded: then the GPUs are simulated.
+
+        Raises ValueError if a driver is loaded and something that a container needs is missing.
+        """
         version = self._host.driver_version()
         if not version:
             return ContainerEdits()
@@ -64,7 +69,7 @@ class Driver:
         for share in shares:
             gpu = gpus.get(share.uuid)
             if gpu is None or gpu.minor < 0:
-                raise ValueError(f"NVML shows no device node for GPU {share.uuid}")
+                raise ValueError(f"NVML reports no device node for GPU {share.uuid}")
             nodes.append(device_nodes.gpu(self._host, gpu.minor))
             if share.mig is not None:
                 ids = mig_ids.get(share.mig.uuid)

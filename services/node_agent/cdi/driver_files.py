@@ -1,10 +1,12 @@
-"""The driver's files that a container needs, of exactly the version that the kernel runs, found as NVIDIA's container
-toolkit finds them (pkg/nvcdi/driver-nvml.go): the directory of libcuda.so.<version>, and every lib*.so.<version> there.
+"""Finds the driver's files that a container needs, of exactly the version that the kernel module has.
 
-How libraries are found in the container: with nvidia-cdi-hook (or nvidia-ctk) on the host, they are mounted where they are on
-the host, and its hooks make links and update the container's ld.so.cache. Without, each library is mounted under all its
-names into the two directories in which glibc looks by itself, Debian's and Red Hat's; that needs no hook, no cache and no
-LD_LIBRARY_PATH, which an image may have set.
+They are found as NVIDIA's container toolkit finds them (pkg/nvcdi/driver-nvml.go): the directory of
+libcuda.so.<version>, and every lib*.so.<version> there.
+
+How the container finds the libraries: if the host has nvidia-cdi-hook (or nvidia-ctk), they are mounted at the host's
+paths, and its hooks create links and update the container's ld.so.cache. Otherwise each library is mounted under all
+its names into the two directories that glibc searches by default, Debian's and Red Hat's. That needs no hook, no cache
+and no LD_LIBRARY_PATH, which an image may have set.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _EVERYWHERE = {
     "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
     "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
 }
-"""Where the dynamic linker looks without being told, on Debian's family and on Red Hat's."""
+"""Where the dynamic linker searches by default, on Debian's family and on Red Hat's."""
 _BINARIES = (
     "nvidia-smi",
     "nvidia-debugdump",
@@ -55,13 +57,16 @@ _READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 class Libraries(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
-    """In the driver's root."""
+    """The directory of the libraries, in the driver's root."""
     names: dict[str, tuple[str, ...]]
-    """File name to the links that lead to it, such as libcuda.so.580.82.07 to libcuda.so.1 and libcuda.so."""
+    """The links to each file, by file name: libcuda.so.580.82.07 has libcuda.so.1 and libcuda.so."""
 
 
 def edits(host: Host, version: str, machine: str) -> ContainerEdits:
-    """Raises ValueError where the libraries of this version are not found. `machine` as uname says it."""
+    """The mounts and hooks for this driver version.
+
+    Raises ValueError if its libraries are not found. `machine` as in uname.
+    """
     libraries = find(host, version)
     hook = next((path for path in _HOOKS if host.seen(path).exists()), "")
     mounts = [*_with_hook(host, libraries)] if hook else [*_without_hook(host, libraries, machine)]
@@ -77,7 +82,7 @@ def edits(host: Host, version: str, machine: str) -> ContainerEdits:
 
 
 def find(host: Host, version: str) -> Libraries:
-    """Raises ValueError with where was looked."""
+    """Finds the libraries of this version. Raises ValueError with the directories that were searched."""
     directories = dict.fromkeys(
         (*_DIRECTORIES, *ld_cache.directories(host.seen(host.of_driver("/etc/ld.so.cache")), "libcuda.so.1"))
     )
@@ -91,7 +96,8 @@ def find(host: Host, version: str) -> Libraries:
                 names={name: tuple(sorted(link for link in links if _end(link, links) == name)) for name in files},
             )
     raise ValueError(
-        f"libcuda.so.{version} is not in {host.driver_root}: looked in {', '.join(directories)}; the libraries must be of the version of the loaded kernel module"
+        f"libcuda.so.{version} is not in {host.driver_root}: looked in {', '.join(directories)}; the "
+        "libraries must have the version of the loaded kernel module"
     )
 
 
@@ -141,15 +147,17 @@ def _binaries(host: Host) -> Iterator[str]:
 
 
 def _links(folder: Path) -> Iterator[tuple[str, str]]:
-    """Links of libraries with the file names that they point to. Only those within the directory: an absolute target would
-    be looked up in the agent's own root."""
+    """The library links in a directory, with their targets.
+
+    Links that leave the directory are skipped: an absolute target would be resolved in the agent's own root.
+    """
     for path in folder.glob("lib*.so*"):
         if path.is_symlink() and "/" not in (target := str(path.readlink())):
             yield path.name, target
 
 
 def _end(link: str, links: dict[str, str]) -> str:
-    """Where a chain of links ends; a circle ends nowhere."""
+    """The end of a chain of links, or "" if it is a circle."""
     seen = {link}
     while (target := links.get(link)) is not None:
         if target in seen:
@@ -160,7 +168,7 @@ def _end(link: str, links: dict[str, str]) -> str:
 
 
 def libcuda(host: Host) -> str:
-    """The driver's library as this process sees it. Empty where no driver is loaded, or its files are not found."""
+    """The path of libcuda as this process sees it. "" if no driver is loaded or its files are not found."""
     try:
         version = host.driver_version()
         if not version:

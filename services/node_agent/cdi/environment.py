@@ -1,4 +1,4 @@
-"""What a container reads of its slice in its environment: in Kerf's words always, and in those of the pod's dialect."""
+"""The environment variables that describe a container's slice: Kerf's own, and those of the pod's dialect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MIB_OF = {"GiB": 1024, "MiB": 1}
 
 
 def kerf(order: m.HandOver) -> Environment:
-    """In every container: sums over its GPUs, in MiB and in per mille of one GPU.
+    """Kerf's variables, in every container: sums over its GPUs, in MiB and in thousandths of one GPU.
 
-    NVIDIA's container runtime adds GPUs by NVIDIA_VISIBLE_DEVICES, which CUDA's images set to "all". "void" is its word
-    for none; its own CDI specs say the same.
+    NVIDIA's container runtime injects GPUs by NVIDIA_VISIBLE_DEVICES, which CUDA images set to "all". "void" injects
+    none; NVIDIA's own CDI specs set it, too.
     """
     gpus = order.share.gpus
     return (
@@ -31,14 +31,14 @@ def kerf(order: m.HandOver) -> Environment:
 
 
 def of_dialect(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], gpushare_unit: str) -> Environment:
-    """Empty for pods in Kerf's own words, and for dialects without an environment of their own."""
+    """The variables of the pod's dialect. Empty for Kerf's own requests and for dialects that have no variables."""
     tell = _DIALECTS.get(grant.dialect)
     return () if tell is None else tell(order, grant, gpus, gpushare_unit)
 
 
 def _gpushare(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:
-    """As gpushare's device plugin writes it (pkg/gpu/nvidia/allocate.go): index of the device, and amounts in the
-    installation's unit, rounded down like its own."""
+    """As gpushare's device plugin sets them (pkg/gpu/nvidia/allocate.go): the device's index, and amounts in the
+    configured unit, rounded down as there."""
     mine = [gpus[share.uuid] for share in order.share.gpus if share.uuid in gpus]
     mib = _MIB_OF[unit]
     pod_mib = sum(_memory_mib(share) for share in grant.containers.values())
@@ -51,8 +51,8 @@ def _gpushare(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: st
 
 
 def _hami(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:  # noqa: ARG001 - one form for all
-    """As HAMi's device plugin writes it (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): memory of each GPU by
-    its place in the container, and the percentage of SMs of one."""
+    """As HAMi's device plugin sets them (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): the memory of
+    each GPU by its position in the container, and the percentage of SMs of one GPU."""
     shares = order.share.gpus
     limits = tuple(f"CUDA_DEVICE_MEMORY_LIMIT_{place}={share.memory_mib}m" for place, share in enumerate(shares))
     percent = shares[0].compute_milli // 10 if shares else 0

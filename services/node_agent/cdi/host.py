@@ -1,4 +1,4 @@
-"""Where things are on the host, as the agent sees them and as the container runtime does."""
+"""Paths and driver facts of the host, as the agent sees them and as the container runtime does."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ _CAPABILITY = re.compile(r"DeviceFileMinor:\s*([0-9]+)")
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     root: Path = Path("/")
-    """Where the agent sees the host's /."""
+    """Where the host's / is mounted for the agent."""
     driver_root: str = "/"
-    """Where on the host the driver's files are: /run/nvidia/driver where a driver container brought them."""
+    """Where the driver's files are on the host: /run/nvidia/driver if a driver container installed them."""
 
     @property
     def proc(self) -> Path:
         return self.root / "proc"
 
     def seen(self, path: str) -> Path:
-        """A path on the host, as the agent sees it."""
+        """The path under which the agent sees a path of the host."""
         return self.root / path.lstrip("/")
 
     def of_driver(self, path: str) -> str:
-        """A path in the driver's root, as the host sees it."""
+        """The path on the host of a path in the driver's root."""
         return path if self.driver_root == "/" else f"{self.driver_root.rstrip('/')}{path}"
 
     def driver_version(self) -> str:
-        """Of the kernel module that is loaded now; empty where none is. Raises ValueError where it does not say."""
+        """The version of the loaded kernel module, or "" if none is loaded.
+
+        Raises ValueError if it cannot be parsed.
+        """
         path = self.proc / "driver/nvidia/version"
         try:
             text = path.read_text()
@@ -38,11 +41,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         found = _VERSION.search(text)
         if found is None:
-            raise ValueError(f"{path} names no version of the driver: {text[:100]!r}")
+            raise ValueError(f"{path} contains no driver version: {text[:100]!r}")
         return found[1]
 
     def mig_capabilities(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[int, int] | None:
-        """The numbers of the nvidia-cap nodes that open a MIG instance: GPU instance, compute instance."""
+        """The numbers of the nvidia-cap nodes of a MIG instance, (GPU instance, compute instance); None if there are
+        none."""
         folder = self.proc / f"driver/nvidia/capabilities/gpu{minor}/mig/gi{gpu_instance}"
         found = []
         for path in (folder / "access", folder / f"ci{compute_instance}" / "access"):

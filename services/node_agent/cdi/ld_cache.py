@@ -1,5 +1,8 @@
-"""Directories by ld.so.cache, for distributions that keep their libraries elsewhere. The format is glibc's "new" one
-(sysdeps/generic/dl-cache.h): a header, entries of 24 bytes, and strings at offsets from the header."""
+"""Reads library directories from ld.so.cache, for distributions that keep their libraries elsewhere.
+
+The format is glibc's "new" one (sysdeps/generic/dl-cache.h): a header, entries of 24 bytes, and strings at offsets from
+the header.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _ENTRY = struct.Struct("<iIIIQ")
 
 
 def directories(cache: Path, library: str) -> tuple[str, ...]:
-    """Where the cache has this library, the first choice first; nothing where there is no cache of that format."""
+    """The directories of this library, in order of preference. Empty if there is no cache of that format."""
     try:
         data = cache.read_bytes()
     except OSError:

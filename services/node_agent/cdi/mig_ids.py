@@ -1,4 +1,4 @@
-"""The numbers of MIG instances by their UUIDs, as NVML knows them."""
+"""Reads the instance ids of MIG instances from NVML, by UUID."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MigIdReader:
         self._one = asyncio.Lock()
 
     async def read(self, uuids: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """GPU instance and compute instance of each. Raises Hung, and ValueError where NVML does not know one."""
+        """(GPU instance id, compute instance id) by UUID. Raises Hung, and ValueError if NVML does not know a UUID."""
         wanted = tuple(uuids)
         if not wanted:
             return {}
@@ -36,4 +36,4 @@ def _read(uuids: tuple[str, ...]) -> dict[str, tuple[int, int]]:
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
-        raise ValueError(f"NVML does not say where MIG instances {', '.join(uuids)} are: {error}") from error
+        raise ValueError(f"NVML cannot find MIG instances {', '.join(uuids)}: {error}") from error

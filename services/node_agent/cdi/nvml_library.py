@@ -1,4 +1,4 @@
-"""NVML for an agent in a pod that NVIDIA's runtime did not touch: the host's library, by its path under the host's root."""
+"""Loads the host's NVML library for an agent in a pod that NVIDIA's runtime has not set up."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAME = "libnvidia-ml.so.1"
 
 
 def preload(host: Host) -> None:
-    """Does nothing where the dynamic linker finds NVML itself, or no driver is loaded.
+    """Loads NVML from the host. Does nothing if the dynamic linker finds NVML itself, or no driver is loaded.
 
-    Whoever then asks for libnvidia-ml.so.1 gets what is loaded already: the linker compares sonames. Only that one file is
-    taken from the host, so its libc does not come along.
+    A later dlopen of libnvidia-ml.so.1 gets the loaded library, because the linker compares sonames. Only this file is
+    taken from the host, so its libc is not loaded.
     """
     try:
         version = host.driver_version()

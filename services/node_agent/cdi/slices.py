@@ -1,4 +1,4 @@
-"""A share made true: the container's edits, composed and written."""
+"""Composes and writes the CDI spec of a container's share."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ class SliceWriter:
         gpushare_unit: str,
         nvml_timeout_s: float,
     ) -> None:
-        """`grant_of` gives a pod's grant by UID, `gpus` this node's by UUID. `enforced` prepares what its strategy needs, and
-        says what the container gets of it."""
+        """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID.
+
+        `enforced` prepares what the share's strategy needs, and returns the edits for it.
+        """
         self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
         self._unit = gpushare_unit
         self._driver = Driver(host, os.uname().machine)
         self._mig_ids = MigIdReader(nvml_timeout_s)
 
     async def write(self, names: Iterable[str], order: m.HandOver) -> None:
-        """See `handover.base.Edits`; also raises Hung where NVML does not answer."""
+        """See `handover.base.SpecWriter`; also raises Hung if NVML does not answer."""
         mig_ids = await self._mig_ids.read(share.mig.uuid for share in order.share.gpus if share.mig is not None)
         gpus, grant = self._gpus(), self._grant_of(order.uid)
-        words = environment.kerf(order)
+        env = environment.kerf(order)
         if grant is not None:
-            words += environment.of_dialect(order, grant, gpus, self._unit)
+            env += environment.of_dialect(order, grant, gpus, self._unit)
         edits = merged(
-            self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=words), self._enforced(order, grant)
+            self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), self._enforced(order, grant)
         )
         self._specs.write(names, order.uid, order.container, edits)

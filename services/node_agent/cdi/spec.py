@@ -1,4 +1,4 @@
-"""A CDI spec: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md, as of 0.8.0."""
+"""The types of a CDI spec: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md, as of 0.8.0."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TypeVar
 import msgspec
 
 VERSION = "0.5.0"
-"""The oldest with all that Kerf itself writes, for the sake of older runtimes."""
+"""The oldest version that has everything Kerf itself writes, so that older runtimes accept it."""
 
 T = TypeVar("T")
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
-    """Strict: edits that were read elsewhere are passed on whole, or not at all."""
+    """The base of all parts.
+
+    Unknown fields are refused: edits read from another spec are passed on whole or not at all.
+    """
 
 
 class DeviceNode(Part, frozen=True):
@@ -71,7 +74,7 @@ def document(kind: str, name: str, edits: ContainerEdits) -> bytes:
 
 
 def merged(*parts: ContainerEdits) -> ContainerEdits:
-    """All edits together, each once, in order. Of an environment variable the last value counts, as for the runtime."""
+    """Merges edits: each item once, in order. Of an environment variable the last value counts, as in the runtime."""
     return ContainerEdits(
         env=tuple(
             f"{key}={value}" for key, value in dict(line.split("=", 1) for part in parts for line in part.env).items()

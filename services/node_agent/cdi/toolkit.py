@@ -1,5 +1,8 @@
-"""The CDI spec that NVIDIA's container toolkit wrote for this host: what all its devices have in common is what a slice
-needs too, and NVIDIA knows best. Taken only where it is of the driver that runs now."""
+"""Reads the CDI spec that NVIDIA's container toolkit has written for this host.
+
+Its common edits are what every slice needs, too, and NVIDIA knows them best. They are used only if they are for the
+loaded driver version.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def common_edits(host: Host, version: str) -> tuple[ContainerEdits | None, str]:
-    """The edits, or none and why. No reason: there is no such spec."""
+    """The common edits, or None and why. An empty reason: there is no such spec."""
     why = ""
     for name in FILES:
         path = host.seen(name)

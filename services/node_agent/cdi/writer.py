@@ -1,4 +1,4 @@
-"""CDI specs in the runtime's directory: one file a device, there whole or not at all."""
+"""Writes CDI specs into the runtime's directory: one file per device, written atomically."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ PREFIX = "kerf-slice"
 
 
 class SpecDir:
-    """A file is named for the pod's UID, its container and the device, so that it can be told whose it is.
+    """The directory of CDI specs. A file's name contains the pod's UID, its container and the device.
 
-    The directory is usually on tmpfs: what a reboot takes is written again when the container starts again.
+    The directory is usually on tmpfs: after a reboot a spec is written again when its container starts again.
     """
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._dir, self._kind = directory, kind
 
     def write(self, names: Iterable[str], uid: str, container: str, edits: ContainerEdits) -> None:
-        """Raises OSError."""
+        """Writes one spec for each device name. Raises OSError."""
         self._dir.mkdir(parents=True, exist_ok=True)
         for name in names:
             path = self._dir / f"{_stem(uid, container)}-{name}.json"
-            # Readers take no notice of a name that does not end in .json or .yaml.
+            # Runtimes ignore files whose names do not end in .json or .yaml.
             beside = path.with_suffix(".new")
             beside.write_bytes(spec.document(self._kind, name, edits))
             beside.replace(path)
 
     def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
-        """Removes the specs of all containers but these, (uid, name)."""
-        # A claim's device has dashes in its name, as containers have: the kept ones are told by how they begin.
+        """Removes the specs of all containers except these (pod UID, container) pairs."""
+        # A claim's device name contains dashes, as container names do, so specs are matched by prefix.
         kept = tuple(f"{_stem(uid, container)}-" for uid, container in containers)
         for path in self._dir.glob(f"{PREFIX}-*"):
             if not path.name.startswith(kept):
@@ -40,5 +40,5 @@ class SpecDir:
 
 
 def _stem(uid: str, container: str) -> str:
-    """The entry of a ResourceClaim has slashes where a container's name has none."""
+    """The start of a file name. The entry of a ResourceClaim contains slashes, which a file name must not."""
     return f"{PREFIX}-{uid}-{container.replace('/', '.')}"

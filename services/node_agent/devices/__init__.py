@@ -1,1 +1,1 @@
-"""What GPUs a node has, how they are linked, how they are, and who uses them: through NVML and sysfs."""
+"""The GPUs of a node: inventory, links, health and use, read from NVML and sysfs."""

@@ -1,4 +1,4 @@
-"""Questions to NVML that a device or a driver may not know."""
+"""Calls to NVML functions that a device or a driver may not support."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ UNKNOWN = (
     pynvml.NVMLError_NoData,
     pynvml.NVMLError_ArgumentVersionMismatch,
 )
-"""What "I do not know that question" looks like. pynvml looks functions up when they are called, so an older driver costs a
-field and no more."""
+"""The errors of a call that is not supported. pynvml looks functions up when they are called, so an older driver lacks
+a field and no more."""
 NO_DRIVER = (pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_Uninitialized)
-"""Not one GPU's trouble but that of all."""
+"""Errors that concern all GPUs, not a single one."""
 
 
 def optional(ask: Callable[..., Any], *arguments: Any) -> Any:
-    """None where this driver or device does not know the question; any other failure is the caller's."""
+    """Calls an NVML function. Returns None if the driver or device does not support it; raises any other NVMLError."""
     try:
         return ask(*arguments)
     except UNKNOWN:

@@ -1,4 +1,4 @@
-"""To which pod and container a process belongs, by its cgroup."""
+"""Finds the pod and container of a process by its cgroup."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 import msgspec
 
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
-"""A pod's uid; systemd writes underscores for its dashes. A static pod's is 32 digits."""
+"""A pod's UID; systemd writes its dashes as underscores. A static pod's UID has 32 digits."""
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Both empty for a process of the host. `container` is the runtime's id."""
+    """The pod and container of a process. Both are "" for a process of the host. `container` is the runtime's id."""
 
     pod_uid: str = ""
     container: str = ""
 
 
 def owner_in(text: str) -> Owner:
-    """By the content of /proc/PID/cgroup: cgroup v1 or v2, systemd's slices or the cgroupfs driver's folders."""
+    """Parses /proc/PID/cgroup: cgroup v1 or v2, systemd's slices or the cgroupfs driver's directories."""
     for line in text.splitlines():
         path = line.split(":", 2)[-1]
         if pod := _POD.search(path):
@@ -30,7 +30,7 @@ def owner_in(text: str) -> Owner:
 
 
 def owner(pid: int, proc: Path = Path("/proc")) -> Owner | None:
-    """None where it cannot be looked at: it has ended, or the agent does not see the host's processes."""
+    """The owner of a process. None if it has ended, or if the agent cannot see the host's processes."""
     try:
         return owner_in((proc / str(pid) / "cgroup").read_text())
     except OSError:

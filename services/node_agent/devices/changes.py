@@ -1,4 +1,4 @@
-"""What the world is told of a node's inventory. Pure."""
+"""The events that follow from a change of a node's inventory. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from shared.contracts.events import GpuStateChanged, NodeInventoried
 from shared.model.gpu import Gpu, Inventory
 
 
-def same(a: Inventory, b: Inventory) -> bool:
-    """But for what the core counts itself."""
+def is_same(a: Inventory, b: Inventory) -> bool:
+    """Whether two inventories are equal, except for the fields that the core sets itself."""
     return all(
         getattr(a, field) == getattr(b, field) for field in a.__struct_fields__ if field not in ("generation", "node")
     )
 
 
-def told(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
-    """The inventory's event, and one for each GPU that changed its state."""
+def events_for(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
+    """The event of the inventory, and one for each GPU whose state has changed."""
     identity = f"{now.node}-{now.boot_id}-{now.generation}"
     event = NodeInventoried(
         node=now.node,
@@ -34,7 +34,7 @@ def told(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
 
 
 def _state_changes(before: dict[str, Gpu], after: dict[str, Gpu]) -> list[tuple[str, str, str]]:
-    """GPUs whose state changed, or that came or went while others were known: uuid, state, reason."""
+    """(uuid, state, reason) of each GPU whose state has changed or that is gone. New GPUs are not listed."""
     gone = [(uuid, "gone", "the node does not report it any more") for uuid in before if uuid not in after]
     came = [
         (g.uuid, g.state, g.reason)

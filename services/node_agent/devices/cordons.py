@@ -1,4 +1,4 @@
-"""What people hold back: GPUs that take no new slices until somebody says otherwise. Pure."""
+"""Cordons: GPUs that take no new slices until an operator undoes it. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from shared.model.gpu import Gpu, Inventory
 class Cordons:
     def __init__(self, saved: Iterable[Cordon] = ()) -> None:
         self._by_gpu = {cordon.gpu: cordon for cordon in saved}
-        """By UUID; the whole node is the empty one."""
+        """By GPU UUID; "" is the whole node."""
 
     @property
     def saved(self) -> tuple[Cordon, ...]:
         return tuple(self._by_gpu.values())
 
     def refusal(self, asked: NodeCordon, node: str, gpus: Iterable[str]) -> str:
-        """Why this cannot be done; empty where it can."""
+        """Why this order cannot be carried out; empty if it can."""
         if asked.gpu and asked.gpu not in gpus:
-            return f"there is no GPU {asked.gpu} on node {node}"
+            return f"node {node} has no GPU {asked.gpu}"
         if asked.undo and asked.gpu and "" in self._by_gpu:
-            return f"the whole node {node} is cordoned, by {self._by_gpu[''].by}; take that back first"
+            return f"the whole node {node} is cordoned by {self._by_gpu[''].by}; uncordon the node first"
         return ""
 
-    def take(self, asked: NodeCordon) -> None:
-        """The first one's word stands until it is taken back. A node's does not take back those of its single GPUs."""
+    def apply(self, asked: NodeCordon) -> None:
+        """Carries the order out.
+
+        The first cordon of a GPU stands until it is undone. Undoing a node's cordon keeps those of its single GPUs.
+        """
         if asked.undo:
             self._by_gpu.pop(asked.gpu, None)
         else:
-            self._by_gpu.setdefault(asked.gpu, Cordon(gpu=asked.gpu, by=asked.by or "somebody", reason=asked.reason))
+            self._by_gpu.setdefault(asked.gpu, Cordon(gpu=asked.gpu, by=asked.by or "unknown", reason=asked.reason))
 
     def with_cordons(self, seen: Inventory) -> Inventory:
-        """With the states that people's word gives. A GPU that is unhealthy stays that."""
+        """The inventory with the states that the cordons give. An unhealthy GPU stays unhealthy."""
         if not self._by_gpu:
             return seen
         return msgspec.structs.replace(seen, gpus=tuple(self._with_cordon(gpu) for gpu in seen.gpus))

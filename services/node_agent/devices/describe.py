@@ -1,4 +1,4 @@
-"""What one GPU is, through NVML and sysfs: its description, its MIG instances, its place in an NVSwitch fabric."""
+"""Describes one GPU, by NVML and sysfs: its properties, its MIG instances, its place in an NVSwitch fabric."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ log = structlog.get_logger("nvml")
 
 _PROFILE = re.compile(r"MIG ([0-9][0-9a-z.+]*)$")
 _MASK_WORDS = 32
-"""Of 64 CPUs each: more than Linux counts on any machine with GPUs."""
+"""Words of 64 CPUs: more CPUs than any machine with GPUs has under Linux."""
 FABRIC_UP = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 def gpu(handle: Any, index: int, sysfs: Sysfs) -> Gpu:
-    """Raises pynvml.NVMLError where it cannot be asked. Its state and foreign memory are for others to say."""
+    """Describes a GPU; its state and foreign memory are set elsewhere.
+
+    Raises pynvml.NVMLError if it does not answer.
+    """
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     mig = optional(pynvml.nvmlDeviceGetMigMode, handle)
     c2c = optional(pynvml.nvmlDeviceGetC2cModeInfoV, handle)
@@ -49,8 +52,10 @@ def gpu(handle: Any, index: int, sysfs: Sysfs) -> Gpu:
 
 
 def _numa_node(handle: Any, bus_id: str, sysfs: Sysfs) -> int:
-    """Where its PCIe link ends. Not nvmlDeviceGetNumaNodeId: that is the node that the GPU's own memory makes, on machines
-    where it makes one."""
+    """The NUMA node of its PCIe link, or -1.
+
+    Not nvmlDeviceGetNumaNodeId: that is the NUMA node of the GPU's own memory, on machines where it forms one.
+    """
     node = sysfs.numa_node(bus_id)
     if node >= 0:
         return node
@@ -68,7 +73,7 @@ def _cpus(handle: Any) -> str:
 
 
 def cpu_list(cpus: list[int]) -> str:
-    """As the kernel writes it: "0-3,8"."""
+    """Formats CPU numbers as the kernel does: "0-3,8"."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -79,7 +84,8 @@ def cpu_list(cpus: list[int]) -> str:
 
 
 def _instances(handle: Any) -> tuple[MigInstance, ...]:
-    """The instances that a container can be given whole: of a known profile, with one compute instance that fills them."""
+    """The MIG instances that a container can get whole: of a known profile, with one compute instance that fills
+    them."""
     found: list[MigInstance] = []
     for place in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         try:
@@ -87,9 +93,9 @@ def _instances(handle: Any) -> tuple[MigInstance, ...]:
             name, slices = text(pynvml.nvmlDeviceGetName(instance)), pynvml.nvmlDeviceGetAttributes_v2(instance)
             uuid, placed = text(pynvml.nvmlDeviceGetUUID(instance)), _start(handle, instance)
         except pynvml.NVMLError_NotFound:
-            continue  # this place is free
+            continue  # no instance in this position
         except pynvml.NVMLError_NoPermission:
-            log.warning("mig_not_readable", why="the agent must be privileged to see where MIG instances stand")
+            log.warning("mig_not_readable", why="the agent must be privileged to read the placement of MIG instances")
             return ()
         written = _PROFILE.search(name)
         profile = canonical_profile(written[1].replace("+", ".")) if written else None
@@ -106,7 +112,7 @@ def _start(handle: Any, instance: Any) -> int:
 
 
 class Fabric(msgspec.Struct, frozen=True):
-    """A GPU's place in an NVSwitch fabric. `clique` as GPU feature discovery writes it, empty where there is none."""
+    """A GPU's place in an NVSwitch fabric. `clique` is written as in GPU feature discovery; "" if there is none."""
 
     up: bool = True
     clique: str = ""
@@ -121,6 +127,6 @@ def fabric(handle: Any) -> Fabric:
         return Fabric(up=False)
     cluster = bytes(info.clusterUuid).hex()
     if not cluster.strip("0"):
-        return Fabric()  # the fabric ends at this machine
+        return Fabric()  # the fabric does not leave this machine
     uuid = f"{cluster[:8]}-{cluster[8:12]}-{cluster[12:16]}-{cluster[16:20]}-{cluster[20:]}"
     return Fabric(clique=f"{uuid}.{info.cliqueId}")

@@ -1,4 +1,4 @@
-"""XIDs as they happen: a thread that waits for NVML's events, so that trouble is known at once and not at the next look."""
+"""Receives XIDs as they happen, in a thread that waits for NVML's events, instead of at the next poll."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from services.node_agent.devices.calls import UNKNOWN, text
 log = structlog.get_logger("nvml")
 
 WAIT_MS = 1000
-AGAIN_S = 5.0
+RETRY_S = 5.0
 _WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 DOUBLE_BIT_XID = 48
-"""What a double-bit ECC event is as an XID."""
+"""The XID of a double-bit ECC event."""
 
 
 class Events:
-    """Calls back in the event loop with (uuid, xid); an empty uuid where the GPU cannot be named."""
+    """Calls `on_xid(uuid, xid)` in the event loop; the UUID is "" if the GPU cannot be named."""
 
     def __init__(self, on_xid: Callable[[str, int], None]) -> None:
         self._on_xid = on_xid
         self._loop = asyncio.get_running_loop()
         self._stopped, self._register_again = threading.Event(), threading.Event()
-        # A daemon: a call into a wedged driver may never return.
+        # A daemon thread: a call into a wedged driver may never return.
         threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
 
     def register_again(self) -> None:
-        """The driver was loaded anew, or GPUs came: what was registered counts no more."""
+        """Registers for events again: the driver was reloaded or GPUs were added, so the old registrations are
+        invalid."""
         self._register_again.set()
 
     def stop(self) -> None:
-        """Returns at once; the thread ends within a second where NVML lets it."""
+        """Returns at once; the thread ends within a second if NVML responds."""
         self._stopped.set()
         self._register_again.set()
 
@@ -47,12 +48,12 @@ class Events:
             try:
                 self._listen()
             except pynvml.NVMLError as error:
-                # No driver now, or a GPU was lost, which ends every wait. The looks see it besides.
+                # The driver is gone, or a GPU was lost, which ends every wait. The polls notice it, too.
                 log.warning("nvml_events_lost", error=str(error))
-            self._register_again.wait(AGAIN_S)
+            self._register_again.wait(RETRY_S)
 
     def _listen(self) -> None:
-        pynvml.nvmlInit()  # NVML counts these: this thread's own
+        pynvml.nvmlInit()  # NVML counts calls to nvmlInit: this one is the thread's own
         try:
             events = pynvml.nvmlEventSetCreate()
             try:
@@ -77,7 +78,11 @@ class Events:
 
 
 def _registered(index: int, events: Any) -> tuple[int, str]:
-    """A GPU's handle and UUID: one that falls off the bus does not say its name any more. Empty where it tells no events."""
+    """Registers a GPU for events.
+
+    Returns its handle and UUID, because a GPU off the bus no longer reports its name. The UUID is "" if the GPU sends
+    no events.
+    """
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED

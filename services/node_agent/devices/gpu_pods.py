@@ -1,4 +1,4 @@
-"""Which pods have a part of a GPU, and which of them have to go because it failed. Pure."""
+"""The pods that have a share of a GPU, and those to evict because their GPU has failed. Pure."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from shared.contracts.commands import Evict
 from shared.contracts.node_commands import CordonedPod
 from shared.model.gpu import Gpu
 
-Running = Callable[[str], bool]
-"""Whether anything of a grant was handed over and has not been seen to end, by its id."""
+IsRunning = Callable[[str], bool]
+"""Whether any share of a grant, by its id, is handed over to a container that has not been seen to end."""
 
 
-def find_pods(gpus: Iterable[str], known: Iterable[Known], running: Running) -> tuple[CordonedPod, ...]:
-    """Of grants that may be handed over, and of those that still run."""
+def find_pods(gpus: Iterable[str], known: Iterable[Known], is_running: IsRunning) -> tuple[CordonedPod, ...]:
+    """The pods with a share of these GPUs: of grants that may be handed over, and of grants that still run."""
     meant = frozenset(gpus)
     return tuple(
-        CordonedPod(uid=k.grant.uid, namespace=k.grant.namespace, name=k.grant.name, running=running(k.grant_id))
+        CordonedPod(uid=k.grant.uid, namespace=k.grant.namespace, name=k.grant.name, running=is_running(k.grant_id))
         for k in known
-        if (running(k.grant_id) or not k.releasing)
+        if (is_running(k.grant_id) or not k.releasing)
         and any(share.uuid in meant for container in k.grant.grant.containers.values() for share in container.gpus)
     )
 
 
-def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], running: Running) -> tuple[Evict, ...]:
-    """The pods on unhealthy GPUs, each once."""
+def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], is_running: IsRunning) -> tuple[Evict, ...]:
+    """The evictions of the pods on unhealthy GPUs, one per pod."""
     every = tuple(known)
     found = {
         pod.uid: Evict(
@@ -33,6 +33,6 @@ def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], running: Running)
         )
         for uuid, gpu in gpus.items()
         if gpu.state == "unhealthy"
-        for pod in find_pods((uuid,), every, running)
+        for pod in find_pods((uuid,), every, is_running)
     }
     return tuple(found.values())

@@ -1,10 +1,12 @@
-"""How a node's GPUs are. Pure: observations and the time in, a state for each GPU out.
+"""Judges the health of a node's GPUs. Pure: observations and the time in, a state for each GPU out.
 
-1. Fatal trouble takes a GPU out at once, and each sign of trouble keeps it out for as long as it is seen.
-2. Nothing comes back before it was clean for `recover_s`; meanwhile it is suspect, and says after what.
-3. What only a reset or a reboot mends (an ailment) stays until there is evidence of it: another boot, the driver loaded
-   anew, the driver's recovery action gone back to none, or a person's word. Ailments outlive the agent.
-4. Heat, the power brake and a slow PCIe link are no trouble until they have lasted: `throttled_s`. A power cap is none at all.
+1. A fatal fault takes a GPU out at once, and each symptom of a fault keeps it out for as long as it is seen.
+2. A GPU comes back only after `recover_s` without a fault. Meanwhile it is suspect, and the reason names the last
+   fault.
+3. A fault that only a reset or a reboot clears (an ailment) stays until there is evidence of one: another boot, the
+   driver loaded anew, the driver's recovery action back to none, or an operator's word. Ailments outlive the agent.
+4. Heat, the power brake and a slow PCIe link only count as faults once they have lasted `throttled_s`. A power cap
+   never counts.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.node_agent.devices.xid import judged
+from services.node_agent.devices.xid import classify
 from services.node_agent.state import Ailment
 from shared.model.gpu import GpuState
 
 HOT, POWER_BRAKE = 0x40, 0x80
-"""NVML's clock event reasons for hardware thermal slowdown and for the power brake. Those of software, and the power cap,
-belong to a GPU that works hard."""
+"""NVML's clock event reasons for hardware thermal slowdown and for the power brake. The software reasons and the power
+cap are normal for a busy GPU."""
 RECOVERY: dict[int, tuple[GpuState, str]] = {
     1: ("unhealthy", "the driver asks for a GPU reset"),
     2: ("unhealthy", "the driver asks for a reboot of the node"),
@@ -29,18 +31,18 @@ RECOVERY: dict[int, tuple[GpuState, str]] = {
     6: ("unhealthy", "the driver asks for a reset of the PCIe bus"),
     7: ("unhealthy", "the driver asks for a reboot of the system"),
 }
-"""By nvmlDeviceGpuRecoveryAction_t; 0 is none."""
+"""State and reason by nvmlDeviceGpuRecoveryAction_t; 0 is none."""
 _WORSE: dict[GpuState, int] = {"healthy": 0, "suspect": 1, "unhealthy": 2, "draining": 0}
 
 
 class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU says of itself in one look. Defaults: this device or driver does not say."""
+    """What one GPU reports in one poll. A default value means that this device or driver does not report it."""
 
     uuid: str
     lost: str = ""
-    """Why it could not be asked: NVML's words. Then nothing else is known."""
+    """Why the GPU could not be read, in NVML's words. Then nothing else is known."""
     silent: str = ""
-    """Why nothing could be asked of any GPU: no driver, or NVML hangs. Then nothing else is known."""
+    """Why no GPU could be read: no driver, or NVML hangs. Then nothing else is known."""
     recovery: int = -1
     rows_pending: bool = False
     rows_failed: bool = False
@@ -48,7 +50,8 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     ecc_volatile: int = 0
     """Uncorrectable errors since the driver was loaded."""
     ecc_aggregate: int = 0
-    """... in the GPU's life. Shown, never judged: NVIDIA replaces by failed remapping, not by count."""
+    """Uncorrectable errors in the GPU's life. Shown, but never judged: NVIDIA replaces GPUs by failed remapping, not by
+    count."""
     pcie_width: int = 0
     max_pcie_width: int = 0
     pcie_generation: int = 0
@@ -56,16 +59,16 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool = False
     clock_reasons: int = 0
     fabric_down: bool = False
-    """It belongs to an NVSwitch fabric that is not up: CUDA does not start."""
+    """The GPU belongs to an NVSwitch fabric that is not up: CUDA does not start."""
 
 
 class _Gpu:
-    """`trouble`: what was wrong last, and `troubled_at` when. None: never."""
+    """The history of one GPU. `fault`: the last fault, `fault_at`: when it was last seen; None: never."""
 
     def __init__(self) -> None:
         self.symptoms: Symptoms | None = None
-        self.trouble = ""
-        self.troubled_at: float | None = None
+        self.fault = ""
+        self.fault_at: float | None = None
         self.slow_since: float | None = None
         self.ecc_volatile: int | None = None
 
@@ -90,8 +93,11 @@ class Health:
     def ailments(self) -> tuple[Ailment, ...]:
         return tuple(self._ailments[uuid] for uuid in sorted(self._ailments))
 
-    def saw(self, symptoms: Iterable[Symptoms], boot_id: str, loaded: int, now: float) -> None:
-        """One look. `loaded` is another number each time the driver was loaded anew, as far as this process knows."""
+    def update(self, symptoms: Iterable[Symptoms], boot_id: str, loaded: int, now: float) -> None:
+        """Takes the observations of one poll.
+
+        `loaded` changes each time the driver was loaded anew, as far as this process knows.
+        """
         if self._loaded is not None and loaded != self._loaded:
             self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.reboot}
             for gpu in self._gpus.values():
@@ -100,20 +106,20 @@ class Health:
         self._boot_id, self._loaded = boot_id, loaded
         for seen in symptoms:
             gpu = self._gpus.setdefault(seen.uuid, _Gpu())
-            self._look_back(gpu, seen, now)
+            self._update_history(gpu, seen, now)
             gpu.symptoms = seen
             self._follow_recovery(seen)
-            if trouble := self._trouble(gpu, now):
-                gpu.trouble, gpu.troubled_at = trouble[1], now
+            if fault := self._current_fault(gpu, now):
+                gpu.fault, gpu.fault_at = fault[1], now
 
     def xid(self, uuid: str, number: int, now: float) -> None:
-        """The driver reports this XID on a GPU; with no uuid, on any: then all are meant."""
-        verdict, reason = ("harmless", "") if number in self._harmless else judged(number)
+        """Takes an XID that the driver reports for a GPU. Without a UUID it counts for all GPUs."""
+        verdict, reason = ("harmless", "") if number in self._harmless else classify(number)
         if verdict == "harmless":
             return
         for each in [uuid] if uuid else list(self._gpus):
             gpu = self._gpus.setdefault(each, _Gpu())
-            gpu.trouble, gpu.troubled_at = reason, now
+            gpu.fault, gpu.fault_at = reason, now
             old = self._ailments.get(each)
             if verdict != "suspect" and (old is None or (verdict == "reboot" and not old.reboot)):
                 self._ailments[each] = Ailment(
@@ -121,31 +127,31 @@ class Health:
                 )
 
     def clear_ailments(self, uuid: str) -> None:
-        """A person says that it was seen to. What is still wrong with it shows at once."""
+        """Forgets the ailment of a GPU that an operator has repaired. What is still wrong shows at the next poll."""
         self._ailments.pop(uuid, None)
         if uuid in self._gpus:
-            self._gpus[uuid].troubled_at = None
+            self._gpus[uuid].fault_at = None
 
     def state(self, uuid: str, now: float) -> tuple[GpuState, str]:
-        """The state of a GPU, and why where it is not healthy."""
+        """The state of a GPU, and the reason if it is not healthy."""
         gpu, ailment = self._gpus.get(uuid), self._ailments.get(uuid)
         if ailment is not None:
             return "unhealthy", f"{ailment.reason}; needs {'a reboot' if ailment.reboot else 'a GPU reset'}"
         if gpu is None:
             return "healthy", ""
-        if trouble := self._trouble(gpu, now):
-            return trouble
-        if gpu.troubled_at is not None and now - gpu.troubled_at < self._recover_s:
-            return "suspect", f"clean for less than {self._recover_s:g} s after: {gpu.trouble}"
+        if fault := self._current_fault(gpu, now):
+            return fault
+        if gpu.fault_at is not None and now - gpu.fault_at < self._recover_s:
+            return "suspect", f"no fault for less than {self._recover_s:g} s after: {gpu.fault}"
         return "healthy", ""
 
-    def _look_back(self, gpu: _Gpu, seen: Symptoms, now: float) -> None:
-        """Notes what only shows beside what was before: how long it is slow, and new ECC errors."""
+    def _update_history(self, gpu: _Gpu, seen: Symptoms, now: float) -> None:
+        """Updates what only shows in comparison with earlier polls: how long the GPU is slow, and new ECC errors."""
         if seen.lost or seen.silent:
             return
-        gpu.slow_since = None if not _slow(seen) else now if gpu.slow_since is None else gpu.slow_since
+        gpu.slow_since = None if not _slowdown(seen) else now if gpu.slow_since is None else gpu.slow_since
         if gpu.ecc_volatile is not None and seen.ecc_volatile > gpu.ecc_volatile:
-            gpu.trouble, gpu.troubled_at = f"{seen.ecc_volatile - gpu.ecc_volatile} new uncorrectable ECC errors", now
+            gpu.fault, gpu.fault_at = f"{seen.ecc_volatile - gpu.ecc_volatile} new uncorrectable ECC errors", now
         gpu.ecc_volatile = seen.ecc_volatile
 
     def _follow_recovery(self, seen: Symptoms) -> None:
@@ -157,15 +163,15 @@ class Health:
         elif seen.recovery == 0 and ailment.recovery_seen:
             del self._ailments[seen.uuid]
 
-    def _trouble(self, gpu: _Gpu, now: float) -> tuple[GpuState, str] | None:
-        """The worst that is seen now."""
-        found = [] if gpu.symptoms is None else _seen(gpu.symptoms)
+    def _current_fault(self, gpu: _Gpu, now: float) -> tuple[GpuState, str] | None:
+        """The worst fault that is seen now, or None."""
+        found = [] if gpu.symptoms is None else _faults_in(gpu.symptoms)
         if gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s and gpu.symptoms is not None:
-            found.append(("suspect", f"{_slow(gpu.symptoms)} for more than {self._throttled_s:g} s"))
-        return max(found, key=lambda trouble: _WORSE[trouble[0]], default=None)
+            found.append(("suspect", f"{_slowdown(gpu.symptoms)} for more than {self._throttled_s:g} s"))
+        return max(found, key=lambda fault: _WORSE[fault[0]], default=None)
 
 
-def _seen(symptoms: Symptoms) -> list[tuple[GpuState, str]]:
+def _faults_in(symptoms: Symptoms) -> list[tuple[GpuState, str]]:
     if symptoms.lost:
         return [("unhealthy", f"NVML: {symptoms.lost}")]
     if symptoms.silent:
@@ -176,8 +182,8 @@ def _seen(symptoms: Symptoms) -> list[tuple[GpuState, str]]:
     if symptoms.rows_failed:
         found.append(("unhealthy", "a memory row could not be remapped; the GPU should be replaced"))
     if symptoms.rows_pending:
-        # NVIDIA's A100 memory error guide: work that runs is safe. It empties, so that it can be reset.
-        found.append(("suspect", "a memory row waits to be remapped by a GPU reset"))
+        # NVIDIA's A100 memory error guide: running work is safe. The GPU takes no new slices, so that it can be reset.
+        found.append(("suspect", "a memory row waits for a GPU reset to be remapped"))
     if symptoms.ecc_volatile and not symptoms.remaps_rows:
         found.append(("unhealthy", f"{symptoms.ecc_volatile} uncorrectable ECC errors since the driver was loaded"))
     if symptoms.fabric_down:
@@ -185,17 +191,17 @@ def _seen(symptoms: Symptoms) -> list[tuple[GpuState, str]]:
     return found
 
 
-def _slow(symptoms: Symptoms) -> str:
-    """What holds it back."""
+def _slowdown(symptoms: Symptoms) -> str:
+    """What slows the GPU down, or ""."""
     found = [
         word
-        for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "held back by the power brake"))
+        for bit, word in ((HOT, "too hot"), (POWER_BRAKE, "slowed down by the power brake"))
         if symptoms.clock_reasons & bit
     ]
     if symptoms.pcie_width and symptoms.pcie_width < symptoms.max_pcie_width:
         found.append(f"PCIe link of width {symptoms.pcie_width} where {symptoms.max_pcie_width} is possible")
     if symptoms.busy and symptoms.pcie_generation and symptoms.pcie_generation < symptoms.max_pcie_generation:
-        # An idle link is slowed down to save power, also between two kernels.
+        # An idle link is slowed down to save power, even between two kernels.
         found.append(
             f"PCIe link of generation {symptoms.pcie_generation} where {symptoms.max_pcie_generation} is possible"
         )

@@ -1,4 +1,4 @@
-"""How the GPUs of a node reach each other."""
+"""The links between the GPUs of a node: NVLink, PCIe level and peer-to-peer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ANCESTORS: dict[int, PcieLevel] = {
     40: "node",
     50: "system",
 }
-_P2P_READ = 0  # pynvml 13 has NVML_P2P_CAPS_INDEX_READ as a tuple, by a stray comma
+_P2P_READ = 0  # pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as a tuple, by a stray comma
 _SWITCH = 2
 _MAX_NVLINKS = 36
 
 
 def links(handles: dict[int, Any]) -> tuple[Link, ...]:
-    """Of every pair, by index. Raises pynvml.NVMLError where a GPU does not answer."""
+    """The links of every pair of GPUs, by index. Raises pynvml.NVMLError if a GPU does not answer."""
     if len(handles) < 2:
         return ()
     bus_ids = {index: text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower() for index, handle in handles.items()}
@@ -51,7 +51,7 @@ def links(handles: dict[int, Any]) -> tuple[Link, ...]:
 
 
 def _active_links(handle: Any) -> list[str]:
-    """What stands at the other end of each active NVLink: a PCI bus id, or "switch"."""
+    """What is at the other end of each active NVLink: a PCI bus id, or "switch"."""
     ends: list[str] = []
     for link in range(_MAX_NVLINKS):
         if not optional(pynvml.nvmlDeviceGetNvLinkState, handle, link):

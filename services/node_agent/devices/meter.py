@@ -1,4 +1,4 @@
-"""Wiring of usage: sampled, said on the bus, shown in Prometheus."""
+"""Samples the use of the GPUs, publishes it on NATS and shows it in Prometheus."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SLICE = ("gpu", "namespace", "pod", "container")
 
 
 class Observer(Protocol):
-    """What enforces the slices: it sees each sample, and says what it knows itself."""
+    """The part that enforces slices: it receives each sample, and adds what it knows."""
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
-        """What NVML saw now, before `beside` is asked for the sample's slices."""
+        """Receives what NVML reports now, before `beside` is called for the sample's slices."""
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
-        """The same use of this GPU with what is known of its enforcement."""
+        """The same use of this GPU, with what is known of its enforcement."""
 
 
 class Meter:
-    """Its series are those of the last sample, so they go with their pods."""
+    """Publishes samples. The metrics hold the last sample only, so a pod's series end with the pod."""
 
     def __init__(self, ctx: Context, devices: NvmlDevices, agent: Agent, every_s: float) -> None:
         self._ctx, self._devices, self._agent, self._every_s = ctx, devices, agent, every_s
@@ -40,25 +40,28 @@ class Meter:
         show = ctx.metrics.observe_by
         show(
             "kerf_agent_gpu_used_mib",
-            "Memory in use, by whomever.",
+            "Memory in use by any process.",
             lambda: {(g.uuid,): g.used_mib for g in self._last.gpus},
             labels=("gpu",),
         )
         show(
             "kerf_agent_gpu_foreign_mib",
-            "Memory of processes that hold no slice.",
+            "Memory of processes that have no slice.",
             lambda: {(g.uuid,): g.foreign_mib for g in self._last.gpus},
             labels=("gpu",),
         )
         show(
             "kerf_agent_gpu_sm_milli",
-            "Time in which any kernel ran.",
+            "Share of time in which any kernel ran.",
             lambda: {(g.uuid,): g.sm_milli for g in self._last.gpus if g.sm_milli is not None},
             labels=("gpu",),
         )
         show("kerf_agent_slice_used_mib", "Memory that a slice uses.", self._slice_memory, labels=_SLICE)
         show(
-            "kerf_agent_slice_sm_milli", "SMs that a slice uses, where the driver says.", self._slice_sms, labels=_SLICE
+            "kerf_agent_slice_sm_milli",
+            "SMs that a slice uses, if the driver reports it.",
+            self._slice_sms,
+            labels=_SLICE,
         )
 
     def start(self) -> None:

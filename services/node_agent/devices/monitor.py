@@ -1,4 +1,4 @@
-"""Wiring of a node's devices: looks at them, listens for XIDs, and tells the agent's core what there is and how it is."""
+"""Monitors a node's devices: polls them, receives XIDs, and passes inventory and health to the agent's core."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class DeviceMonitor:
     def __init__(
         self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
     ) -> None:
-        """`tell` hands an input to the core."""
-        self.offered: Callable[[str], tuple[Strategy, ...]] = lambda driver_version: ()  # noqa: ARG005 - nobody enforces anything yet
-        """Strategies beside those that every node offers, by the version of its driver."""
+        """`tell` passes an input to the core."""
+        self.offered: Callable[[str], tuple[Strategy, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
+        """Returns the strategies in addition to those that every node offers, by driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
@@ -40,10 +40,10 @@ class DeviceMonitor:
             harmless_xids=config.harmless_xids,
         )
         self._clock = asyncio.get_running_loop().time
-        """Health counts seconds, and wall clocks are set."""
+        """Not the wall clock, which may be set: health measures durations."""
         self._inventory = Inventory(node=config.node, boot_id=boot_id)
         self._symptoms: tuple[Symptoms, ...] = ()
-        self._told: States = {}
+        self._reported: States = {}
         self._offered_elsewhere: Mapping[str, str] = {}
         self._dra = False
         self._alarm = asyncio.Event()
@@ -52,7 +52,7 @@ class DeviceMonitor:
             "kerf_agent_xids_total", "XIDs that the driver reported, by GPU and number.", ("gpu", "xid")
         )
         ctx.metrics.observe_by(
-            "kerf_agent_gpu_healthy", "1 where the GPU takes new slices.", self._healthy, labels=("gpu",)
+            "kerf_agent_gpu_healthy", "1 if the GPU takes new slices.", self._healthy, labels=("gpu",)
         )
         ctx.metrics.observe_by(
             "kerf_agent_gpu_ecc_uncorrectable",
@@ -62,64 +62,64 @@ class DeviceMonitor:
         )
 
     async def start(self) -> None:
-        await self.look()
+        await self.refresh()
         self._devices.listen(self._on_xid)
         self._meter.start()
-        self._ctx.spawn(self._looks(), name="devices")
-        self._ctx.spawn(self._checks(), name="health")
-        self._ctx.spawn(self._alarms(), name="alarms")
+        self._ctx.spawn(self._run_refreshes(), name="devices")
+        self._ctx.spawn(self._run_checks(), name="health")
+        self._ctx.spawn(self._report_alarms(), name="alarms")
 
-    async def look(self) -> None:
-        """Asks the devices what there is, and how it is."""
+    async def refresh(self) -> None:
+        """Reads inventory and health, and reports them to the core."""
         if not self._inventory.gpus:
-            preload(self._config.host())  # the driver may come after the agent
+            preload(self._config.host())  # the driver may be loaded after the agent
         pods = frozenset(live.uid for live in self._agent.live())
         self._inventory = await self._devices.inventory(self._config.node, self._boot_id, pods)
-        await self._ask()
-        await self._say()
+        await self._read_symptoms()
+        await self._report()
 
     async def check(self) -> None:
-        """Asks the devices how they are, and says so where it is news."""
-        await self._ask()
-        if self._states() != self._told or self._health.ailments != self._agent.ailments:
-            await self._say()
+        """Reads the health, and reports it to the core if it has changed."""
+        await self._read_symptoms()
+        if self._states() != self._reported or self._health.ailments != self._agent.ailments:
+            await self._report()
 
-    async def say_again(self) -> None:
-        """What is offered may have changed."""
-        await self._say()
+    async def report_again(self) -> None:
+        """Reports to the core again: the strategies that are offered may have changed."""
+        await self._report()
 
     def owner(self, pid: int) -> Owner | None:
         return self._devices.owner(pid)
 
     def observe(self, observer: Observer) -> None:
-        """It sees every sample from now on, and says what it knows beside it."""
+        """Sets the observer of usage samples."""
         self._meter.observer = observer
 
     async def serve_claims(self, served: bool) -> None:
-        """Whether the kubelet takes ResourceClaims to this agent."""
+        """Notes whether the kubelet passes ResourceClaims to this agent."""
         self._dra = served
-        await self._say()
+        await self._report()
 
     async def set_offered_elsewhere(self, gpus_offered_elsewhere: Mapping[str, str]) -> None:
-        """Which resources of other device plugins stand for GPUs of this node, by UUID."""
+        """Notes the resources by which other device plugins offer GPUs of this node, by GPU UUID."""
         if gpus_offered_elsewhere != self._offered_elsewhere:
             self._offered_elsewhere = gpus_offered_elsewhere
-            await self._say()
+            await self._report()
 
     def clear_ailments(self, gpus: tuple[str, ...]) -> None:
-        """A person says that these were seen to."""
+        """Forgets the ailments of GPUs that an operator has repaired."""
         for uuid in gpus:
             self._health.clear_ailments(uuid)
         self._alarm.set()
 
-    async def _ask(self) -> None:
+    async def _read_symptoms(self) -> None:
         self._symptoms = await self._devices.symptoms()
-        self._health.saw(self._symptoms, self._boot_id, self._devices.loaded, self._clock())
+        self._health.update(self._symptoms, self._boot_id, self._devices.loaded, self._clock())
 
-    async def _say(self) -> None:
-        self._told = self._states()
+    async def _report(self) -> None:
+        self._reported = self._states()
         gpus = tuple(
-            msgspec.structs.replace(gpu, state=self._told[gpu.uuid][0], reason=self._told[gpu.uuid][1])
+            msgspec.structs.replace(gpu, state=self._reported[gpu.uuid][0], reason=self._reported[gpu.uuid][1])
             for gpu in self._inventory.gpus
         )
         self._ctx.health.set(
@@ -134,12 +134,15 @@ class DeviceMonitor:
         return {gpu.uuid: self._state(gpu.uuid, now) for gpu in self._inventory.gpus}
 
     def _state(self, uuid: str, now: float) -> tuple[GpuState, str]:
-        state, rival = self._health.state(uuid, now), self._offered_elsewhere.get(uuid)
-        if rival is None or state[0] != "healthy":
+        state, resource = self._health.state(uuid, now), self._offered_elsewhere.get(uuid)
+        if resource is None or state[0] != "healthy":
             return state
         return (
             "suspect",
-            f"another device plugin on this node offers it as {rival}, so it could be given twice; keep that plugin off the nodes of Kerf",
+            (
+                f"another device plugin on this node offers it as {resource}, so it could be allocated twice; "
+                "remove that plugin from the nodes that Kerf manages"
+            ),
         )
 
     def _on_xid(self, uuid: str, number: int) -> None:
@@ -147,22 +150,22 @@ class DeviceMonitor:
         self._health.xid(uuid, number, self._clock())
         self._alarm.set()
 
-    async def _looks(self) -> None:
+    async def _run_refreshes(self) -> None:
         while True:
             await asyncio.sleep(self._config.poll_s)
-            await self.look()
+            await self.refresh()
 
-    async def _checks(self) -> None:
+    async def _run_checks(self) -> None:
         while True:
             await asyncio.sleep(self._config.health_s)
             await self.check()
 
-    async def _alarms(self) -> None:
-        """What an XID or a person said is told at once, whether or not the devices answer just now."""
+    async def _report_alarms(self) -> None:
+        """Reports an XID or an operator's order at once, even if the devices do not answer just now."""
         while True:
             await self._alarm.wait()
             self._alarm.clear()
-            await self._say()
+            await self._report()
 
     def _healthy(self) -> dict[tuple[str, ...], float]:
         inventory = self._agent.inventory

@@ -1,4 +1,5 @@
-"""The node's devices through NVML: one call at a time, each in a thread that may hang without holding the process."""
+"""Reads the node's devices through NVML: one call at a time, each in a thread that may hang without blocking the
+process."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ T = TypeVar("T")
 log = structlog.get_logger("nvml")
 
 LINKS_EVERY = 6
-"""Looks at the inventory."""
+"""The links are read again after this many inventories."""
 
 
 class NvmlDevices:
-    """Never raises: a GPU that cannot be asked is told with the reason, and one that was known stays in the inventory."""
+    """The node's GPUs. Never raises: a GPU that does not answer is reported with the reason, and a known one stays in
+    the inventory."""
 
     def __init__(
         self,
@@ -40,8 +42,8 @@ class NvmlDevices:
         owner: Callable[[int], Owner | None] = cgroups.owner,
         known: Inventory | None = None,
     ) -> None:
-        """`known`: what an earlier agent saw under this boot, so that a GPU which is lost now still has its name. `owner`
-        says to whom a process belongs."""
+        """`known`: the inventory that an earlier agent read in this boot, so that a GPU which is lost now still has its
+        name. `owner` returns the owner of a process."""
         self._worker = Worker(timeout_s)
         self._turn = asyncio.Lock()
         self._sysfs, self._owner = Sysfs(sysfs), owner
@@ -49,15 +51,17 @@ class NvmlDevices:
         self._started = False
         self._unloaded = False
         self.loaded = 0
-        """Grows each time the driver is found loaded anew."""
+        """Incremented each time the driver is found loaded anew."""
         self._sampled_us: dict[str, int] = {}
         self._linked: tuple[int, frozenset[str], tuple[Link, ...]] = (0, frozenset(), ())
-        """How the GPUs with these UUIDs are linked, and how often that was told since it was read."""
+        """How often the links have been reported since they were read, the UUIDs of their GPUs, and the links."""
         self._events: Events | None = None
 
     async def inventory(self, node: str, boot_id: str, pods: frozenset[str] = frozenset()) -> Inventory:
-        """What there is, or was when NVML last answered. `pods`: uids of those that were handed something; what others hold
-        is foreign. Every state is healthy: that is not judged here."""
+        """The inventory, or the last one if NVML does not answer. Every state is healthy: health is judged elsewhere.
+
+        `pods`: UIDs of the pods that have slices; the memory of all others is foreign.
+        """
         try:
             self._last = await self._ask(lambda: self._read(node, boot_id, pods))
         except (Hung, pynvml.NVMLError) as error:
@@ -65,7 +69,7 @@ class NvmlDevices:
         return self._last or Inventory(node=node, boot_id=boot_id)
 
     async def symptoms(self) -> tuple[Symptoms, ...]:
-        """How the GPUs of the last inventory are."""
+        """The symptoms of the GPUs of the last inventory."""
         known = () if self._last is None else self._last.gpus
         try:
             return await self._ask(lambda: tuple(_symptoms(gpu) for gpu in known))
@@ -75,7 +79,10 @@ class NvmlDevices:
             return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
 
     async def processes(self, now_us: int) -> tuple[usage.GpuProcesses, ...]:
-        """Who runs on the GPUs of the last inventory; those that do not answer are left out. SM use is since the last call."""
+        """The processes on the GPUs of the last inventory, without GPUs that do not answer.
+
+        SM use is since the last call.
+        """
         known = () if self._last is None else self._last.gpus
         try:
             return await self._ask(
@@ -89,11 +96,11 @@ class NvmlDevices:
         return self._owner(pid)
 
     def listen(self, on_xid: Callable[[str, int], None]) -> None:
-        """From now on `on_xid` is called with the UUID and the number of each XID."""
+        """From now on, calls `on_xid` with UUID and number of each XID."""
         self._events = Events(on_xid)
 
     async def close(self) -> None:
-        """Lets go of NVML, if it answers."""
+        """Shuts NVML down, if it answers."""
         if self._events is not None:
             self._events.stop()
         if not self._started:
@@ -105,15 +112,15 @@ class NvmlDevices:
             log.warning("nvml_not_closed", error=str(error))
 
     async def _ask(self, question: Callable[[], T]) -> T:
-        """Raises Hung, or NVMLError where NVML as a whole does not answer."""
+        """Runs a question to NVML. Raises Hung, or NVMLError if NVML as a whole does not answer."""
         async with self._turn:
-            anew = self.loaded
-            answer = await self._worker.call(lambda: self._begun(question))
-            if self.loaded != anew and self._events is not None:
+            loaded_before = self.loaded
+            answer = await self._worker.call(lambda: self._initialised(question))
+            if self.loaded != loaded_before and self._events is not None:
                 self._events.register_again()
             return answer
 
-    def _begun(self, question: Callable[[], T]) -> T:
+    def _initialised(self, question: Callable[[], T]) -> T:
         try:
             if not self._started:
                 pynvml.nvmlInit()
@@ -126,9 +133,9 @@ class NvmlDevices:
                 error, pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_LibRmVersionMismatch
             )
             if self._started:
-                # Begun anew at the next question, from nothing: a driver that was loaded anew needs it.
+                # NVML is initialised again at the next question: a driver that was loaded anew needs it.
                 self._started = False
-                with contextlib.suppress(pynvml.NVMLError):  # the trouble itself is what the caller hears
+                with contextlib.suppress(pynvml.NVMLError):  # the caller gets the original error
                     pynvml.nvmlShutdown()
             raise
 
@@ -168,12 +175,12 @@ class NvmlDevices:
         )
 
     def _links(self, handles: dict[int, Any], gpus: list[Gpu]) -> tuple[Link, ...]:
-        """Read now and then, for it takes a hundred questions for each GPU; and whenever other GPUs answer."""
-        told, uuids, found = self._linked
+        """The links, read at intervals because that takes a hundred calls per GPU, and whenever other GPUs answer."""
+        reported, uuids, found = self._linked
         now = frozenset(gpu.uuid for gpu in gpus if gpu.index in handles)
-        if now != uuids or told >= LINKS_EVERY:
-            told, found = 0, links.links(handles)
-        self._linked = (told + 1, now, found)
+        if now != uuids or reported >= LINKS_EVERY:
+            reported, found = 0, links.links(handles)
+        self._linked = (reported + 1, now, found)
         return found
 
     def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
@@ -190,7 +197,10 @@ _ALWAYS = Inventory(node="", boot_id="").strategies
 
 
 def _handle(gpu: Gpu) -> Any:
-    """Raises pynvml.NVMLError. Indices move up when a GPU before them has fallen off and NVML begins anew."""
+    """The handle of a GPU. Raises pynvml.NVMLError.
+
+    The index alone is not enough: indices shift when a GPU has fallen off the bus and NVML was initialised again.
+    """
     handle = pynvml.nvmlDeviceGetHandleByIndex(gpu.index)
     if text(pynvml.nvmlDeviceGetUUID(handle)) != gpu.uuid:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)

@@ -1,4 +1,4 @@
-"""How one GPU is, through NVML: the signs that `health` judges."""
+"""Reads the symptoms of one GPU from NVML, which `health` judges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNCORRECTED, _VOLATILE, _AGGREGATE = (
 
 
 def symptoms(handle: Any, uuid: str) -> Symptoms:
-    """A GPU that cannot be asked is lost. Raises pynvml.NVMLError where there is no driver."""
+    """The symptoms of a GPU; one that does not answer is lost. Raises pynvml.NVMLError if there is no driver."""
     try:
         rows = optional(pynvml.nvmlDeviceGetRemappedRows, handle)
         rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
@@ -45,6 +45,6 @@ def symptoms(handle: Any, uuid: str) -> Symptoms:
 
 
 def _recovery(handle: Any) -> int:
-    """The driver's word on what would help; -1 where it says nothing (before r565)."""
+    """The driver's recovery action, or -1 if it does not report one (before r565)."""
     values = optional(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     return -1 if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS else int(values[0].value.uiVal)

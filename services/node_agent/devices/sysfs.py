@@ -1,4 +1,4 @@
-"""What the kernel says of PCI devices: where they stand, on which NUMA node, and which network cards there are."""
+"""Reads PCI devices from sysfs: their place, their NUMA node, and the network cards."""
 
 from __future__ import annotations
 
@@ -16,22 +16,25 @@ PciPath = tuple[str, ...]
 
 
 class Sysfs:
-    """Never raises: what the kernel does not show is not known."""
+    """Reads sysfs. Never raises: what the kernel does not show counts as unknown."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def path(self, bus_id: str) -> PciPath:
-        """Of a PCI device by its NVML bus id; empty where there is none."""
+        """The path of a PCI device by its NVML bus id; empty if there is none."""
         return self._path(self._root / "bus" / "pci" / "devices" / kernel_bus_id(bus_id))
 
     def numa_node(self, bus_id: str) -> int:
-        """-1: not known, or the machine has one."""
+        """The NUMA node of a device. -1: unknown, or the machine has only one."""
         return self._numa(self._root / "bus" / "pci" / "devices" / kernel_bus_id(bus_id))
 
     def nics(self, gpus: Mapping[int, str], numa: Mapping[int, int]) -> tuple[Nic, ...]:
-        """Network cards, RDMA devices first; an Ethernet interface of a card that is one of those is not told again.
-        `gpus` are PCI bus ids by index, `numa` their NUMA nodes."""
+        """The network cards, RDMA devices first. An Ethernet interface of a card that is an RDMA device is not listed
+        again.
+
+        `gpus` are PCI bus ids by GPU index, `numa` their NUMA nodes.
+        """
         paths = {index: self.path(bus_id) for index, bus_id in gpus.items()}
         found: dict[PciPath, Nic] = {}
         for kind in ("infiniband", "net"):
@@ -39,7 +42,7 @@ class Sysfs:
                 device = link / "device"
                 path = self._path(device)
                 if not path or path in found:
-                    continue  # a virtual interface, or the other face of one that stands already
+                    continue  # a virtual interface, or another interface of a card that is listed already
                 node = self._numa(device)
                 near = {
                     index: _level(path, other, node, numa.get(index, -1)) for index, other in paths.items() if other
@@ -70,13 +73,13 @@ class Sysfs:
 
 
 def kernel_bus_id(bus_id: str) -> str:
-    """NVML writes a domain of eight digits, the kernel of four: 00000000:18:00.0 is 0000:18:00.0."""
+    """Converts a bus id: NVML writes eight digits of the domain, the kernel four (00000000:18:00.0 is 0000:18:00.0)."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
 
 
 def _level(a: PciPath, b: PciPath, a_node: int, b_node: int) -> PcieLevel:
-    """The nearest common ancestor, in NVML's words (nvmlGpuTopologyLevel_t)."""
+    """The level of the nearest common ancestor, in NVML's terms (nvmlGpuTopologyLevel_t)."""
     common = 0
     while common < min(len(a), len(b)) and a[common] == b[common]:
         common += 1
@@ -85,5 +88,5 @@ def _level(a: PciPath, b: PciPath, a_node: int, b_node: int) -> PcieLevel:
     if common == 1:
         return "hostbridge"
     below = max(len(a), len(b)) - common
-    # Below one switch each device stands behind a port of its own; functions of one device have the same port.
+    # Below one switch each device is behind a port of its own; functions of one device share a port.
     return "single" if below <= 2 else "multiple"

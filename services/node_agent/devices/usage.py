@@ -1,4 +1,4 @@
-"""Who uses the GPUs now: NVML's processes, by pod."""
+"""Attributes the use of the GPUs to pods, by NVML's processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _NONE = 0xFFFFFFFF
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """`mib` None: the driver does not say. `sm_milli` None: no sample, as always in MIG mode."""
+    """A process on a GPU. `mib` None: the driver does not report it.
+
+    `sm_milli` None: no sample, as always in MIG mode.
+    """
 
     pid: int
     mib: int | None
@@ -27,7 +30,10 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcesses(msgspec.Struct, frozen=True, kw_only=True):
-    """`sm_milli`: the GPU's use as a whole, by time with any kernel running. None: not known, as in MIG mode."""
+    """The processes on one GPU.
+
+    `sm_milli`: the share of time in which any kernel ran; None: unknown, as in MIG mode.
+    """
 
     uuid: str
     used_mib: int
@@ -36,7 +42,7 @@ class GpuProcesses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pod's processes use of a GPU."""
+    """What the processes of one pod use of a GPU."""
 
     pod_uid: str
     memory_mib: int
@@ -51,7 +57,7 @@ def sample(
     live: Sequence[LiveSlice],
     owner: Callable[[int], Owner | None],
 ) -> UsageSample:
-    """What is used, beside what was granted."""
+    """A sample of what is used and what was granted."""
     granted: dict[tuple[str, str], list[LiveSlice]] = {}
     for slice_ in live:
         for uuid in slice_.gpus:
@@ -64,7 +70,7 @@ def sample(
         for share in used:
             mine = granted.get((share.pod_uid, gpu.uuid), [])
             if not mine:
-                foreign_mib += share.memory_mib  # a pod of ours, on a GPU that it was not given
+                foreign_mib += share.memory_mib  # a pod that has a slice, but not of this GPU
                 continue
             slices.append(_slice_use(share, gpu.uuid, mine))
         gpus.append(
@@ -95,7 +101,10 @@ def _slice_use(share: Share, uuid: str, mine: list[LiveSlice]) -> SliceUse:
 
 
 def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
-    """Raises pynvml.NVMLError. SM samples newer than `since_us`, in microseconds since 1970: the mean of each process."""
+    """Reads the processes on one GPU. Raises pynvml.NVMLError.
+
+    The SM use of each process is the mean of its samples newer than `since_us`, in microseconds since 1970.
+    """
     rates = optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
     return GpuProcesses(
         uuid=uuid,
@@ -106,7 +115,7 @@ def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
 
 
 def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Process, ...]:
-    """Raises pynvml.NVMLError. `sm_milli` by process id, where it was sampled."""
+    """The processes on a GPU. `sm_milli` by process id, if sampled. Raises pynvml.NVMLError."""
     return tuple(
         Process(
             pid=found.pid,
@@ -119,14 +128,14 @@ def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Pro
 
 
 def _samples(handle: Any, since_us: int) -> dict[int, int]:
-    """Per mille of the SMs by process id. Under MPS all of it is the server's."""
+    """Use of the SMs in thousandths, by process id. Under MPS all of it is attributed to the MPS server."""
     try:
         found = optional(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
     except pynvml.NVMLError_NotFound:
-        return {}  # nobody has run since
+        return {}  # no process has run since
     by_pid: dict[int, list[int]] = {}
     for sample in found:
-        if sample.timeStamp > since_us:  # the driver's buffer also holds older ones
+        if sample.timeStamp > since_us:  # the driver's buffer also holds older samples
             by_pid.setdefault(sample.pid, []).append(sample.smUtil)
     return {pid: 10 * sum(values) // len(values) for pid, values in by_pid.items()}
 
@@ -134,8 +143,10 @@ def _samples(handle: Any, since_us: int) -> dict[int, int]:
 def shares(
     processes: Iterable[Process], pods: frozenset[str], owner: Callable[[int], Owner | None]
 ) -> tuple[tuple[Share, ...], int]:
-    """By pod of those that were handed something, and the MiB of everybody else. A process that cannot be looked at counts
-    as nobody's: booking it as a stranger's would count our own slices twice where the agent does not see the host's processes.
+    """The use by each pod that has a slice, and the MiB of all other processes.
+
+    A process whose owner cannot be determined counts as neither: to count it as foreign would count slices twice if the
+    agent does not see the host's processes.
     """
     ours: dict[str, list[Process]] = {}
     foreign_mib = 0

@@ -1,7 +1,8 @@
-"""What an XID means for whoever comes next: NVIDIA's catalogue, read as "may this GPU take new work?".
+"""Classifies XIDs by NVIDIA's catalogue: may this GPU take new work?
 
-Source: NVIDIA, "Xid Errors", Xid Catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): its immediate
-action is in the comments. An XID that is not here makes the GPU suspect for a while, for it may be the first sign of more.
+Source: NVIDIA, "Xid Errors", Xid Catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). The comments
+name its immediate action. An XID that is not listed makes the GPU suspect for a while, because it may be the first sign
+of more.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from typing import Literal
 
 Verdict = Literal["harmless", "suspect", "reset", "reboot"]
-"""harmless: the application's, or only news. suspect: it passes by itself. reset: the GPU takes nothing more until it was
-reset, or its driver loaded anew. reboot: until the node was."""
+"""harmless: caused by the application, or only information. suspect: it passes by itself. reset: the GPU takes no new
+slices until it was reset or its driver reloaded. reboot: until the node was rebooted."""
 
 _HARMLESS: dict[int, str] = {
-    # RESTART_APP: the application's own errors.
+    # RESTART_APP: errors of the application.
     8: "GPU stopped processing",
     11: "invalid or corrupted push buffer stream",
     13: "graphics engine exception",
@@ -26,7 +27,7 @@ _HARMLESS: dict[int, str] = {
     68: "video processor exception",
     69: "graphics engine class error",
     80: "corrupted data sent to GPU",
-    94: "contained memory error",  # only its application is harmed; what is left to do shows as pending row remapping
+    94: "contained memory error",  # only its application is affected; what remains shows as a pending row remapping
     # IGNORE
     43: "GPU stopped processing",
     45: "preemptive cleanup after an earlier error",
@@ -39,16 +40,16 @@ _HARMLESS: dict[int, str] = {
     121: "corrected C2C link error",
     137: "NVLink access error of an application",
     141: "fast path error",
-    154: "the driver's recovery action has changed",  # which is read besides
-    # RESET_GPU from Ampere on. NVIDIA's own device plugin counts it as the application's, and drivers since r570 say by
-    # their recovery action whether a reset is needed.
+    154: "the driver's recovery action has changed",  # which is also polled
+    # RESET_GPU from Ampere on. NVIDIA's own device plugin counts it as the application's error, and drivers since r570
+    # report by their recovery action whether a reset is needed.
     109: "context switch time-out",
 }
 _CODECS = (*range(82, 87), 88, 89, *range(96, 106), *range(126, 136), 139)
 """Video, JPEG, optical flow and copy engines: RESTART_APP."""
 
 _SUSPECT: dict[int, str] = {
-    # WORKFLOW_NVLINK5_ERR: most are harmless, of the others the recovery action tells.
+    # WORKFLOW_NVLINK5_ERR: most are harmless; the recovery action shows which are not.
     144: "NVLink error",
     145: "NVLink error",
     146: "NVLink error",
@@ -56,7 +57,7 @@ _SUSPECT: dict[int, str] = {
     148: "NVLink error",
     149: "NVLink error",
     150: "NVLink error",
-    # New, without an action in the catalogue.
+    # New, with no action in the catalogue.
     167: "PCIe fatal time-out",
     168: "less memory than there should be",
     171: "uncorrectable error in DRAM",
@@ -96,7 +97,7 @@ _CATALOGUE: dict[int, tuple[Verdict, str]] = {
 }
 
 
-def judged(number: int) -> tuple[Verdict, str]:
-    """What to do about it, and what it is, for people: "Xid 79: GPU has fallen off the bus"."""
+def classify(number: int) -> tuple[Verdict, str]:
+    """The verdict on an XID and its description: "Xid 79: GPU has fallen off the bus"."""
     verdict, text = _CATALOGUE.get(number, ("suspect", "not in the catalogue"))
     return verdict, f"Xid {number}: {text}"

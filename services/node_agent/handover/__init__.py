@@ -1,1 +1,1 @@
-"""The ways in which a container that is about to start gets its slice, behind one small interface (`base.py`)."""
+"""Hands a container its slice when it starts: by device plugin or DRA (interfaces in `base.py`), and CPUs by NRI."""

@@ -1,9 +1,9 @@
-"""What a way of handing over needs of the agent, and what the agent needs of it.
+"""The interfaces between the agent and the servers that hand slices over.
 
-A way (device plugin, DRA) learns from the kubelet that a container of ours is about to start. It asks the `AgentPort` for the
-container's share, has the edits of the container written, and only then lets it start. Whatever fails on the way, the
-container does not start: closed, never open. NRI adds what is only a wish, the CPUs beside the GPUs, and is the other way
-round: whatever fails there, the container starts as it is.
+A server (device plugin, DRA) learns from the kubelet that one of Kerf's containers is about to start. It asks the
+`AgentPort` for the container's share, has the container's edits written, and only then lets it start. If anything
+fails, the container does not start: fail closed. NRI only adds a preference, the CPUs near the GPUs, and works the
+other way round: if anything fails, the container starts unchanged.
 """
 
 from __future__ import annotations
@@ -15,33 +15,37 @@ from services.node_agent import messages as m
 
 
 class AgentPort(Protocol):
-    """The agent's core, as a way of handing over sees it."""
+    """The agent's core, as the servers see it."""
 
     async def start_container(
         self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
     ) -> m.HandOver | m.RefuseStart:
-        """The container's share, leased from now on, or why it must not start. `pod` is (namespace, name) as the kubelet
-        names the pod: a grant that is of another one is refused."""
+        """Returns the container's share, leased from now on, or why it must not start.
+
+        `pod` is (namespace, name) as the kubelet names the pod: a grant of another pod is refused.
+        """
 
     def largest_container(self, uid: str) -> str:
-        """The container of this pod's grant with the largest share: ordinary init containers run within it. Empty where
-        there is no grant."""
+        """The container of this pod's grant with the largest share, or "" if no grant is known.
+
+        Ordinary init containers run within that share.
+        """
 
 
 class SpecWriter(Protocol):
-    """Makes a share true for a container that is about to start."""
+    """Writes the CDI specs of a share for a container that is about to start."""
 
     async def write(self, names: Iterable[str], order: m.HandOver) -> None:
-        """Writes one CDI spec under each of these device names. Durable enough to be read when it returns: whole or not at all.
+        """Writes one CDI spec under each of these device names, atomically: runtimes can read it when this returns.
 
-        Raises OSError where it cannot be written, ValueError where a device of the share has no place on this host.
+        Raises OSError if it cannot be written, ValueError if a device of the share does not exist on this host.
         """
 
 
 class HandoverServer(Protocol):
-    """One way of handing over. Its start and its end are the agent's."""
+    """A server that hands slices over. The agent starts and closes it."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None:
-        """Lets calls in flight end, and takes no new ones."""
+        """Refuses new calls and waits for those in flight."""

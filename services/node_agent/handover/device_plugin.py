@@ -1,8 +1,9 @@
-"""The kubelet's device plugin interface (v1beta1): a constant supply of opaque slots that are always healthy.
+"""Implements the kubelet's device plugin interface (v1beta1): a constant supply of opaque slots that are always
+healthy.
 
-A slot says nothing of a GPU. Allocate answers a fresh random CDI device name, of which no spec exists; PreStartContainer,
-which the kubelet calls before it creates a container, finds out whose slot it is and has the spec written. Where it is not
-written, the runtime cannot create the container.
+A slot carries no GPU. Allocate answers with a fresh random CDI device name that has no spec yet. PreStartContainer,
+which the kubelet calls before it creates a container, finds the container that holds the slot and has the spec written.
+Without the spec the runtime cannot create the container.
 
 A slot is never unhealthy: the kubelet would reject running pods that hold it when it admits them again.
 """
@@ -33,8 +34,8 @@ from shared.telemetry.metrics import Counter, Histogram
 
 CDI_KIND = "kerf.dev/slice"
 CDI_ANNOTATION = "cdi.k8s.io/kerf.dev_slice"
-"""The same device as CDI's own annotation: kubelets before 1.29 drop `cdi_devices` silently, and the container would start
-without its GPU. A runtime that gets both takes one."""
+"""The same device as CDI's own annotation: kubelets before 1.29 silently drop `cdi_devices`, and the container would
+start without its GPU. A runtime that gets both uses one."""
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True)
 BUCKETS = (
     0.001,
@@ -61,7 +62,7 @@ log = structlog.get_logger("device_plugin")
 
 
 class Refused(Exception):
-    """The container must not start; the text is what the kubelet shows."""
+    """The container must not start; the kubelet shows the text."""
 
     def __init__(self, status: Any, code: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -69,7 +70,10 @@ class Refused(Exception):
 
 
 class SlotPlugin(DevicePluginServicer):
-    """The calls of the kubelet. It remembers nothing: who holds which slot under which name is in the kubelet's checkpoint."""
+    """Serves the kubelet's calls.
+
+    It keeps no state: the kubelet's checkpoint records which container holds which slot and name.
+    """
 
     def __init__(
         self,
@@ -84,8 +88,8 @@ class SlotPlugin(DevicePluginServicer):
         handed: Callable[[m.HandOver, float], None],
         on_watch: Callable[[bool], None],
     ) -> None:
-        """`handed` hears of each hand-over and how many seconds it took, `on_watch` when the kubelet begins and ceases to
-        follow the slots."""
+        """`handed` is called with each hand-over and its duration in seconds, `on_watch` when the kubelet starts and
+        stops watching the slots."""
         self._agent, self._specs, self._list_slots = agent, specs, list_slots
         self._plugin_dir = plugin_dir
         self._slots = [pb.Device(ID=f"slot-{number}", health="Healthy") for number in range(count)]
@@ -94,7 +98,7 @@ class SlotPlugin(DevicePluginServicer):
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """Ends the streams, which would otherwise be waited for."""
+        """Ends the streams, which would otherwise block the shutdown."""
         self._closing.set()
 
     async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:  # noqa: ARG002, N802 - generated
@@ -109,7 +113,7 @@ class SlotPlugin(DevicePluginServicer):
             self._on_watch(False)
 
     async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:  # noqa: ARG002, N802 - generated
-        """A name that never was: one that was used before could let a container in by an old spec."""
+        """Answers with a name that was never used: a used one could let a container start with an old spec."""
         begun = time.perf_counter()
         answer = pb.AllocateResponse(
             container_responses=[_device(f"{CDI_KIND}=k{secrets.token_hex(16)}") for _ in request.container_requests]
@@ -144,7 +148,7 @@ class SlotPlugin(DevicePluginServicer):
             owner.cdi_names, await self._agent.start_container(owner.uid, owner.container, slot, pod)
         )
         if owner.init_cdi_names:
-            # Admission saw to it that some container of the pod has at least what its init containers ask for.
+            # Admission ensures that some container of the pod has at least what its init containers request.
             largest_container = self._agent.largest_container(owner.uid)
             await self._write_specs(
                 owner.init_cdi_names, await self._agent.start_container(owner.uid, largest_container, "", pod)
@@ -172,7 +176,7 @@ class SlotPlugin(DevicePluginServicer):
             await self._specs.write(cdi_names, order)
         except (OSError, ValueError, Hung) as error:
             raise Refused(
-                grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be made: {error}"
+                grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be written: {error}"
             ) from error
         return order
 

@@ -1,7 +1,8 @@
-"""The kubelet's interface of dynamic resource allocation (dra v1): devices of claims, prepared before a pod's sandbox.
+"""Implements the kubelet's interface for dynamic resource allocation (dra v1): devices of claims, prepared before a
+pod's sandbox.
 
-Whose GPUs a claim gets says the grant that names the claim's uid. What stands in the claim itself was written by the
-watcher for others to read, and is not believed.
+The grant that names the claim's UID says which GPUs the claim gets. The allocation in the claim itself is not trusted:
+the watcher writes it for others to read.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ log = structlog.get_logger("dra")
 
 class ClaimPort(AgentPort, Protocol):
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod's UID and the entries of its grant that are of this claim, by the claim's uid. Asks placement where it is not
-        known; None where nobody knows it."""
+        """The pod's UID and the parts of its grant that are for this claim, by the claim's UID.
+
+        Asks placement if they are not known. None if placement does not know them either.
+        """
 
 
 class ClaimPlugin(DRAPluginServicer):
-    """It remembers nothing: a claim that is prepared again has the same devices, under the same names."""
+    """Serves the kubelet's calls. It keeps no state: a claim that is prepared again gets the same devices and names."""
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class ClaimPlugin(DRAPluginServicer):
         refused: Counter,
         handed: Callable[[m.HandOver, float], None],
     ) -> None:
-        """`gpus` gives this node's by UUID."""
+        """`gpus` returns this node's GPUs by UUID."""
         self._agent, self._specs, self._gpus, self._seconds, self._refused, self._handed = (
             agent,
             specs,
@@ -68,7 +71,7 @@ class ClaimPlugin(DRAPluginServicer):
         request: pb.NodeUnprepareResourcesRequest,
         context: Any,  # noqa: ARG002
     ) -> pb.NodeUnprepareResourcesResponse:
-        """Nothing is given back by this: the node gives back when nothing of the pod runs, as for any pod."""
+        """Releases nothing: the node releases a grant when no process of the pod runs, as for any pod."""
         return pb.NodeUnprepareResourcesResponse(
             claims={claim.uid: pb.NodeUnprepareResourceResponse() for claim in request.claims}
         )
@@ -81,7 +84,10 @@ class ClaimPlugin(DRAPluginServicer):
                 return self._refuse(
                     claim,
                     "no-grant",
-                    f"no grant on this node is for ResourceClaim {claim.namespace}/{claim.name}; only pods that Kerf has bound get its devices",
+                    (
+                        f"this node has no grant for ResourceClaim {claim.namespace}/{claim.name}; only pods that Kerf "
+                        "has bound get its devices"
+                    ),
                 )
             uid, entries = found
             devices = []
@@ -93,7 +99,7 @@ class ClaimPlugin(DRAPluginServicer):
                 try:
                     await self._specs.write((name,), order)
                 except (OSError, ValueError, Hung) as error:
-                    return self._refuse(claim, "spec-not-written", f"the claim's CDI spec cannot be made: {error}")
+                    return self._refuse(claim, "spec-not-written", f"the claim's CDI spec cannot be written: {error}")
                 self._handed(order, time.perf_counter() - begun)
                 devices += _devices(order, name, self._gpus())
             return pb.NodePrepareResourceResponse(devices=devices)
@@ -107,7 +113,10 @@ class ClaimPlugin(DRAPluginServicer):
 
 
 def _devices(order: m.HandOver, name: str, gpus: Mapping[str, Gpu]) -> list[pb.Device]:
-    """One for each GPU, as the allocation lists them. The first brings the CDI device of them all: a runtime takes a name once."""
+    """One device per GPU, as in the allocation.
+
+    The first one carries the CDI device of them all, because a runtime accepts a name once.
+    """
     request, ids = request_of(order.container), [[f"{CDI_KIND}={name}"], *([] for _ in order.share.gpus[1:])]
     return [
         pb.Device(

@@ -1,7 +1,7 @@
-"""Serving the claims' driver, and the socket by which the kubelet finds it.
+"""Serves the driver of ResourceClaims, and the socket by which the kubelet finds it.
 
-The kubelet watches the directory of registrations: it finds the socket there whenever it starts, asks who it is, and says
-whether it has taken the driver. So nothing needs to be told again.
+The kubelet watches the registration directory. It finds the socket there whenever it starts, asks for the driver's
+name, and answers whether it has registered the driver. So the driver need not register again.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ log = structlog.get_logger("dra")
 
 
 class ClaimDriverServer(RegistrationServicer):
-    """The way of ResourceClaims: two servers on sockets of their own."""
+    """Serves ResourceClaims: two gRPC servers, each on its own socket."""
 
     def __init__(
         self, ctx: Context, kubelet_dir: Path, plugin: ClaimPlugin, registered: Callable[[bool], Awaitable[None]]
     ) -> None:
-        """`registered` hears whether the kubelet has taken the driver."""
+        """`registered` is called with whether the kubelet has registered the driver."""
         self._ctx, self._plugin, self._registered = ctx, plugin, registered
         self._endpoint = kubelet_dir / "plugins" / names.DRA_DRIVER / "dra.sock"
-        self._door = kubelet_dir / "plugins_registry" / f"{names.DRA_DRIVER}-reg.sock"
+        self._registration = kubelet_dir / "plugins_registry" / f"{names.DRA_DRIVER}-reg.sock"
         self._servers: list[grpc.aio.Server] = []
 
     async def start(self) -> None:
@@ -47,10 +47,10 @@ class ClaimDriverServer(RegistrationServicer):
             "claims", ok=False, detail="the kubelet has not asked for the driver of ResourceClaims yet"
         )
         self._ctx.on_drain(self.close)
-        for path in (self._endpoint, self._door):
-            _make_way(path)
+        for path in (self._endpoint, self._registration):
+            _prepare_socket(path)
         await self._serve(self._endpoint, lambda server: add_DRAPluginServicer_to_server(self._plugin, server))  # type: ignore[no-untyped-call]
-        await self._serve(self._door, lambda server: add_RegistrationServicer_to_server(self, server))  # type: ignore[no-untyped-call]
+        await self._serve(self._registration, lambda server: add_RegistrationServicer_to_server(self, server))  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         for server in self._servers:
@@ -69,7 +69,7 @@ class ClaimDriverServer(RegistrationServicer):
         detail = (
             ""
             if request.plugin_registered
-            else f"the kubelet does not take the driver of ResourceClaims: {request.error}"
+            else f"the kubelet did not register the driver of ResourceClaims: {request.error}"
         )
         self._ctx.health.set("claims", ok=request.plugin_registered, detail=detail)
         log.info(
@@ -88,6 +88,6 @@ class ClaimDriverServer(RegistrationServicer):
         self._servers.append(server)
 
 
-def _make_way(path: Path) -> None:
+def _prepare_socket(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)

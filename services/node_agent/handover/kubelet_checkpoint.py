@@ -1,7 +1,7 @@
-"""The kubelet's device checkpoint (`kubelet_internal_checkpoint`): which container holds which device ids, by pod UID.
+"""Reads the kubelet's device checkpoint (`kubelet_internal_checkpoint`): device ids by container and pod UID.
 
-Its form is the kubelet's own business (pkg/kubelet/cm/devicemanager/checkpoint, "v2", since Kubernetes 1.20; read in
-1.36.4), so anything unexpected is refused by name. The kubelet replaces the file whole.
+Its format is internal to the kubelet (pkg/kubelet/cm/devicemanager/checkpoint, "v2", since Kubernetes 1.20; read in
+1.36.4), so anything unexpected is refused with an error. The kubelet replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = "kubelet_internal_checkpoint"
 
 
 class KubeletCheckpointError(ValueError):
-    """The file cannot be read, or is not in the form that this agent knows; no container can be told by it."""
+    """The file cannot be read, or is not in a known format, so no container can be identified by it."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class _Entry(msgspec.Struct, frozen=True):
     ContainerName: str
     ResourceName: str
     DeviceIDs: dict[str, tuple[str, ...]]
-    """By NUMA node; "-1" is none."""
+    """Device ids by NUMA node; "-1" is none."""
     AllocResp: bytes
 
 
@@ -42,8 +42,10 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def load(directory: Path, resource: str, kind: str) -> tuple[CheckpointEntry, ...]:
-    """Holders of `resource`, with the CDI devices of `kind` that Allocate answered; nobody where the kubelet has not
-    written one yet. Raises KubeletCheckpointError."""
+    """The containers that hold `resource`, with the CDI devices of `kind` that Allocate answered.
+
+    Empty if the kubelet has not written a checkpoint yet. Raises KubeletCheckpointError.
+    """
     path = directory / FILE
     try:
         payload = path.read_bytes()
@@ -55,20 +57,21 @@ def load(directory: Path, resource: str, kind: str) -> tuple[CheckpointEntry, ..
 
 
 def read(payload: bytes, resource: str, kind: str) -> tuple[CheckpointEntry, ...]:
-    """As `load`, from the file's content."""
+    """Like `load`, from the file's content."""
     try:
         entries = _DECODER.decode(payload).Data.PodDeviceEntries or ()
         return tuple(_holding(entry, kind) for entry in entries if entry.ResourceName == resource)
     except (msgspec.DecodeError, DecodeError, UnicodeDecodeError) as error:
         raise KubeletCheckpointError(
-            f"the kubelet's device checkpoint is in a form that this version of Kerf does not know ({error}); look for a newer Kerf"
+            "the kubelet's device checkpoint is in a format that this version of Kerf does not support "
+            f"({error}); upgrade Kerf"
         ) from error
 
 
 def _holding(entry: _Entry, kind: str) -> CheckpointEntry:
     prefix = f"{kind}="
     answer = ContainerAllocateResponse.FromString(entry.AllocResp)
-    # An old kubelet keeps the annotations alone.
+    # Old kubelets only keep the annotations.
     named = dict.fromkeys((*(device.name for device in answer.cdi_devices), *answer.annotations.values()))
     return CheckpointEntry(
         uid=entry.PodUID,

@@ -1,5 +1,7 @@
-"""Another device plugin that gives out this node's GPUs: the kubelet counts its devices apart from ours, so one GPU would
-be given twice. Pure."""
+"""Detects other device plugins that offer this node's GPUs. Pure.
+
+The kubelet counts their devices apart from Kerf's slots, so one GPU would be allocated twice.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ from shared.model.gpu import Gpu
 
 
 def gpus_offered_elsewhere(offered: Iterable[tuple[str, str]], gpus: Iterable[Gpu]) -> dict[str, str]:
-    """The resource by which others offer a GPU, by its UUID. `offered`: resource and device id, as the kubelet may give them.
+    """The resource by which another plugin offers a GPU, by the GPU's UUID.
 
-    NVIDIA's plugin names its devices by the UUIDs of GPUs and MIG instances, and replicas of them by UUID::number.
+    `offered`: (resource, device id) pairs that the kubelet may allocate. NVIDIA's plugin names its devices by the UUIDs
+    of GPUs and MIG instances, and their replicas by UUID::number.
     """
     of = {
         uuid: gpu.uuid

@@ -1,4 +1,4 @@
-"""PodResources v1: which container holds which slots, by the kubelet's word of now. One list serves all who ask at once."""
+"""Lists the containers that hold slots, from the kubelet's PodResources v1. One list answers all concurrent callers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from services.node_agent.kubelet_api.pod_resources_pb2_grpc import PodResourcesL
 
 SOCKET = "pod-resources/kubelet.sock"
 TIMEOUT_S = 10.0
-"""Of the 30 s that the kubelet waits for PreStartContainer."""
+"""Part of the 30 s that the kubelet waits for PreStartContainer."""
 _AGAIN_S = 0.02
 """The kubelet refuses more than 100 lists a second, with a burst of 10 (DefaultPodResourcesMaxSize, 1.36)."""
 _OPTIONS = (
@@ -30,11 +30,11 @@ _OPTIONS = (
 
 
 class PodResourcesError(Exception):
-    """The kubelet did not say who holds what."""
+    """The kubelet did not answer which container holds which device."""
 
 
 class PodResources:
-    """`list` answers with what the kubelet said in a call that began after `list` was called."""
+    """Asks PodResources. `list` returns an answer to a call that began after `list` was called."""
 
     def __init__(self, kubelet_dir: Path, resource: str) -> None:
         self._resource = resource
@@ -45,21 +45,21 @@ class PodResources:
         self._next: asyncio.Task[tuple[PodResourcesEntry, ...]] | None = None
 
     async def list(self) -> tuple[PodResourcesEntry, ...]:
-        """Raises PodResourcesError."""
+        """The containers that hold slots. Raises PodResourcesError."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._current))
-        # Shielded: whoever gives up does not take the answer from the others.
+        # Shielded: if one caller is cancelled, the others still get the answer.
         return await asyncio.shield(self._next)
 
     async def list_other_devices(self) -> tuple[tuple[str, str], ...]:
-        """Resource and id of the devices that the kubelet has from other plugins. Raises PodResourcesError."""
+        """(resource, device id) of the devices of other plugins. Raises PodResourcesError."""
         try:
             answer: AllocatableResourcesResponse = await self._stub.GetAllocatableResources(
                 AllocatableResourcesRequest(), timeout=TIMEOUT_S
             )
         except grpc.aio.AioRpcError as error:
             raise PodResourcesError(
-                f"the kubelet did not say on {self._socket} what it may give out: {error.details()}"
+                f"the kubelet did not list its allocatable devices on {self._socket}: {error.details()}"
             ) from error
         return tuple(
             (found.resource_name, id_)
@@ -76,7 +76,7 @@ class PodResources:
     ) -> tuple[PodResourcesEntry, ...]:
         if current is not None:
             await asyncio.wait((current,))
-        # From here on the answer may be older than who asks.
+        # From here on the answer may be older than a new caller's question.
         self._current, self._next = self._next, None
         return await self._list()
 

@@ -1,6 +1,6 @@
-"""Serving the device plugin, and telling the kubelet of it again whenever the kubelet was started anew.
+"""Serves the device plugin, and registers it again whenever the kubelet has restarted.
 
-A kubelet that starts removes every socket in its plugin directory, and makes its own anew: by that it is seen.
+A kubelet that starts removes every socket in its plugin directory and creates its own again. That shows the restart.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from shared.service import Context
 
 PLUGIN_DIR = "device-plugins"
 ENDPOINT = "kerf.sock"
-LOOK_S = 0.5
-WATCHED_WITHIN_S = 10.0
-"""A kubelet that was told and does not follow the slots after this is told again."""
+CHECK_S = 0.5
+WATCH_TIMEOUT_S = 10.0
+"""If the kubelet does not watch the slots this long after a registration, the plugin registers again."""
 _REGISTER_S = 5.0
 _GRACE_S = 5.0
 
 log = structlog.get_logger("device_plugin")
 
 Identity = tuple[int, int] | None
-"""Of a socket: inode and the time of its making; None where there is none."""
+"""Inode and creation time of a socket; None if it does not exist."""
 
 
 class DevicePluginServer:
-    """The way of the device plugin: a server on a socket of its own, and a look at the kubelet's twice a second."""
+    """Serves the device plugin on its own socket, and checks the kubelet's socket twice a second."""
 
     def __init__(
         self,
@@ -42,69 +42,72 @@ class DevicePluginServer:
         make: Callable[[Callable[[bool], None]], SlotPlugin],
         obstacle: Callable[[], str],
     ) -> None:
-        """`make` gives a plugin for each new server. `obstacle` says why nothing can be handed over on this node, or nothing."""
+        """`make` creates a plugin for each new server.
+
+        `obstacle` returns why nothing can be handed over on this node, or "".
+        """
         self._ctx = ctx
         self._obstacle = obstacle
         self._dir = kubelet_dir / PLUGIN_DIR
         self._make = make
         self._server: grpc.aio.Server | None = None
         self._plugin: SlotPlugin | None = None
-        self._told: Identity = None
-        self._told_at = 0.0
+        self._registered_with: Identity = None
+        self._registered_at = 0.0
         self._watchers = 0
         self._closed = False
 
     async def start(self) -> None:
         self._ctx.health.set("kubelet", ok=False, detail="not registered with the kubelet yet")
         self._ctx.on_drain(self.close)
-        self._ctx.spawn(self._looks(), name="kubelet")
+        self._ctx.spawn(self._run_checks(), name="kubelet")
 
     async def close(self) -> None:
         self._closed = True
         await self._stop_serving()
 
-    async def _looks(self) -> None:
+    async def _run_checks(self) -> None:
         while not self._closed:
-            await self._look()
-            await asyncio.sleep(LOOK_S)
+            await self._check()
+            await asyncio.sleep(CHECK_S)
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if obstacle := self._obstacle():
-            # Without a plugin the kubelet soon offers no slots. Containers that run are not touched.
+            # Without a plugin the kubelet soon offers no slots. Running containers are not affected.
             await self._stop_serving()
-            self._ctx.health.set("kubelet", ok=False, detail=f"this node offers nothing: {obstacle}")
+            self._ctx.health.set("kubelet", ok=False, detail=f"this node offers no slots: {obstacle}")
             return
         kubelet = _identity(self._dir / "kubelet.sock")
         if kubelet is None:
-            self._told = None
+            self._registered_with = None
             self._ctx.health.set(
                 "kubelet", ok=False, detail=f"the kubelet does not listen on {self._dir / 'kubelet.sock'}"
             )
             return
         if self._server is None or _identity(self._dir / ENDPOINT) is None:
-            self._told = None
+            self._registered_with = None
             await self._serve()
-        silent = not self._watchers and self._now() - self._told_at > WATCHED_WITHIN_S
-        if kubelet != self._told or silent:
+        silent = not self._watchers and self._now() - self._registered_at > WATCH_TIMEOUT_S
+        if kubelet != self._registered_with or silent:
             await self._register(kubelet)
 
     async def _register(self, kubelet: Identity) -> None:
         request = pb.RegisterRequest(
             version="v1beta1", endpoint=ENDPOINT, resource_name=names.RESOURCE_SLOT, options=OPTIONS
         )
-        self._told_at = self._now()
+        self._registered_at = self._now()
         try:
             async with grpc.aio.insecure_channel(f"unix:{self._dir / 'kubelet.sock'}") as channel:
                 stub = RegistrationStub(channel)  # type: ignore[no-untyped-call]
                 await stub.Register(request, timeout=_REGISTER_S)
         except grpc.aio.AioRpcError as error:
-            self._told = None
+            self._registered_with = None
             self._ctx.health.set(
-                "kubelet", ok=False, detail=f"the kubelet does not register the slots: {error.details()}"
+                "kubelet", ok=False, detail=f"the kubelet did not register the slots: {error.details()}"
             )
             log.warning("not_registered", error=error.details())
             return
-        self._told = kubelet
+        self._registered_with = kubelet
         log.info("registered", resource=names.RESOURCE_SLOT)
 
     async def _serve(self) -> None:
@@ -112,7 +115,7 @@ class DevicePluginServer:
         path = self._dir / ENDPOINT
         path.unlink(missing_ok=True)
         server = grpc.aio.server()
-        plugin = self._make(self._watched)
+        plugin = self._make(self._on_watch)
         add_DevicePluginServicer_to_server(plugin, server)  # type: ignore[no-untyped-call]
         server.add_insecure_port(f"unix:{path}")
         await server.start()
@@ -125,10 +128,10 @@ class DevicePluginServer:
         await self._server.stop(_GRACE_S)
         self._server = self._plugin = None
 
-    def _watched(self, begun: bool) -> None:
+    def _on_watch(self, begun: bool) -> None:
         self._watchers += 1 if begun else -1
         ok = self._watchers > 0
-        self._ctx.health.set("kubelet", ok=ok, detail="" if ok else "the kubelet does not follow the slots")
+        self._ctx.health.set("kubelet", ok=ok, detail="" if ok else "the kubelet does not watch the slots")
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

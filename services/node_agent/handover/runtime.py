@@ -1,7 +1,7 @@
-"""What the container runtime can do for us, and whether it lets pods see GPUs that nobody gave them. Pure.
+"""Judges whether the container runtime supports CDI, and whether it exposes GPUs to pods without a grant. Pure.
 
-CDI devices come through CRI with containerd 2.0, with 1.7 where `enable_cdi = true`, and with CRI-O 1.23. An older runtime
-ignores them silently: the container would start without its GPU, so nothing may be offered.
+CDI devices pass through CRI with containerd 2.0, with 1.7 if `enable_cdi = true`, and with CRI-O 1.23. An older runtime
+ignores them silently: the container would start without its GPU, so the node must offer nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _NVIDIA = "nvidia"
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """As CRI's Version and Status describe it. `config`: containerd's own, where it says so."""
+    """The runtime as CRI's Version and Status describe it.
+
+    `config`: containerd's own configuration, if it reports one.
+    """
 
     name: str
     version: str
@@ -28,40 +31,45 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     cdi: Literal["yes", "no", "unknown"]
     sentence: str = ""
-    """Why not, or why nobody knows."""
+    """Why it is "no" or "unknown"."""
 
 
-def judge(runtime: Runtime, cdi_dir: str) -> Verdict:
+def judge_cdi(runtime: Runtime, cdi_dir: str) -> Verdict:
     what = f"{runtime.name} {runtime.version}"
     found = _VERSION.match(runtime.version)
     if found is None or runtime.name not in ("containerd", "cri-o"):
-        return Verdict(cdi="unknown", sentence=f"{what}: it is not known whether this runtime has CDI")
+        return Verdict(cdi="unknown", sentence=f"{what}: it is not known whether this runtime supports CDI")
     version = int(found[1]), int(found[2])
     if version < ((1, 7) if runtime.name == "containerd" else (1, 23)):
         return Verdict(
             cdi="no",
-            sentence=f"{what} has no CDI: upgrade to containerd 2 (or 1.7 with enable_cdi = true), or CRI-O 1.23",
+            sentence=(
+                f"{what} does not support CDI: upgrade to containerd 2 (or 1.7 with enable_cdi = true), or CRI-O 1.23"
+            ),
         )
     enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)
     if runtime.name == "containerd" and (enabled is False or (version == (1, 7) and runtime.config and not enabled)):
         return Verdict(
-            cdi="no", sentence=f"{what} has CDI switched off: set enable_cdi = true in its CRI plugin's configuration"
+            cdi="no", sentence=f"{what} has CDI disabled: set enable_cdi = true in its CRI plugin's configuration"
         )
     directories = runtime.config.get("cdiSpecDirs")
     if directories is not None and _plain(cdi_dir) not in {_plain(directory) for directory in directories}:
         return Verdict(
             cdi="no",
-            sentence=f"{what} reads CDI specs in {', '.join(directories) or 'no directory'}, and cdi_dir is {cdi_dir}: set the one or the other",
+            sentence=(
+                f"{what} reads CDI specs from {', '.join(directories) or 'no directory'}, but cdi_dir is "
+                f"{cdi_dir}: change one of them"
+            ),
         )
     if version == (1, 7) and not runtime.config:
-        return Verdict(cdi="unknown", sentence=f"{what} does not say whether CDI is on")
+        return Verdict(cdi="unknown", sentence=f"{what} does not report whether CDI is enabled")
     return Verdict(cdi="yes")
 
 
 def exposure(runtime: Runtime, toolkit_config: str) -> str:
-    """Why pods that asked for no GPU see all of them, in a sentence; empty where they do not, or nobody knows.
+    """Why pods that requested no GPU see all of them; "" if they do not, or if it is not known.
 
-    `toolkit_config`: the content of nvidia-container-runtime/config.toml; empty where there is none.
+    `toolkit_config`: the content of nvidia-container-runtime/config.toml; "" if there is none.
     """
     containerd = runtime.config.get("containerd") or {}
     name = str(containerd.get("defaultRuntimeName") or "")
@@ -75,12 +83,13 @@ def exposure(runtime: Runtime, toolkit_config: str) -> str:
     if not accepts:
         return ""
     return (
-        f"the runtime's default is {name!r}, and any image that sets NVIDIA_VISIBLE_DEVICES=all, as CUDA's do, sees every GPU without asking for one: "
+        f"the runtime's default is {name!r}, so any image that sets NVIDIA_VISIBLE_DEVICES=all, as CUDA's images do, "
+        "sees every GPU without requesting one: "
         "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's container runtime configuration"
     )
 
 
 def _plain(path: str) -> str:
-    """/var/run is /run everywhere."""
+    """Normalises a path: /var/run is a link to /run everywhere."""
     plain = str(PurePosixPath(path))
     return plain.removeprefix("/var") if plain.startswith("/var/run/") else plain

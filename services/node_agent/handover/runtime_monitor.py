@@ -1,4 +1,5 @@
-"""Asks the container runtime what it can do, at the start and once a minute: it may be upgraded, or set up anew."""
+"""Asks the container runtime what it supports, at the start and once a minute, because it may be upgraded or
+reconfigured."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ import grpc
 import msgspec
 
 from services.node_agent.cdi.host import Host
-from services.node_agent.handover.runtime import Runtime, Verdict, exposure, judge
+from services.node_agent.handover.runtime import Runtime, Verdict, exposure, judge_cdi
 from services.node_agent.kubelet_api.container_runtime_pb2 import StatusRequest, VersionRequest
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceStub
 from shared.service import Context
 
-LOOK_S = 60.0
+REFRESH_S = 60.0
 _TIMEOUT_S = 3.0
 _TOOLKIT_CONFIGS = (
     "/etc/nvidia-container-runtime/config.toml",
@@ -27,20 +28,21 @@ class RuntimeMonitor:
         self._ctx, self._host, self._sockets, self._cdi_dir = ctx, host, tuple(sockets), cdi_dir
         self._verdict = Verdict(cdi="unknown", sentence="the container runtime was not asked yet")
         self._exposed = ctx.metrics.gauge(
-            "kerf_agent_gpus_exposed", "1 where pods that asked for no GPU see all of them, by the runtime's settings."
+            "kerf_agent_gpus_exposed",
+            "1 if pods that requested no GPU see all of them, because of the runtime's settings.",
         )
 
     @property
     def obstacle(self) -> str:
-        """Why nothing can be handed over on this node; empty where it can, as far as anybody knows."""
+        """Why nothing can be handed over on this node; "" if it can, as far as is known."""
         return self._verdict.sentence if self._verdict.cdi == "no" else ""
 
     async def start(self) -> None:
-        await self.look()
-        self._ctx.spawn(self._looks(), name="runtime")
+        await self.refresh()
+        self._ctx.spawn(self._run_refreshes(), name="runtime")
 
-    async def look(self) -> None:
-        """A runtime that does not answer just now is what it was."""
+    async def refresh(self) -> None:
+        """Asks the runtime. If it does not answer, the last answer stands."""
         try:
             runtime = await self._ask()
         except (grpc.aio.AioRpcError, msgspec.DecodeError) as error:
@@ -52,7 +54,7 @@ class RuntimeMonitor:
             )
             self._ctx.health.set("runtime", ok=True, detail=self._verdict.sentence)
             return
-        before, self._verdict = self.obstacle, judge(runtime, self._cdi_dir)
+        before, self._verdict = self.obstacle, judge_cdi(runtime, self._cdi_dir)
         if self.obstacle and self.obstacle != before:
             self._ctx.log.error("nothing_offered", why=self.obstacle)
         exposed = exposure(runtime, self._toolkit_config())
@@ -71,7 +73,7 @@ class RuntimeMonitor:
             stub = RuntimeServiceStub(channel)  # type: ignore[no-untyped-call]
             version = await stub.Version(VersionRequest(), timeout=_TIMEOUT_S)
             status = await stub.Status(StatusRequest(verbose=True), timeout=_TIMEOUT_S)
-        # Only containerd's is JSON.
+        # Only containerd's configuration is JSON.
         config = (
             msgspec.json.decode(status.info["config"], type=dict)
             if version.runtime_name == "containerd" and "config" in status.info
@@ -83,7 +85,7 @@ class RuntimeMonitor:
         path = next((path for name in _TOOLKIT_CONFIGS if (path := self._host.seen(name)).exists()), None)
         return "" if path is None else path.read_text()
 
-    async def _looks(self) -> None:
+    async def _run_refreshes(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
+            await asyncio.sleep(REFRESH_S)
+            await self.refresh()

@@ -1,8 +1,8 @@
-"""Whose container holds a slot: the kubelet's checkpoint and its PodResources, read together. Pure.
+"""Finds the container that holds a slot, from the kubelet's checkpoint and its PodResources together. Pure.
 
-The checkpoint knows the pod's UID, all containers and the CDI names that Allocate answered with; it is written before any
-container of the pod starts, and outlives kubelet, agent and reboot. So the plugin remembers nothing by itself. PodResources
-is the kubelet's word of now, and knows namespace and name; it leaves out ordinary init containers and UIDs.
+The checkpoint has the pod's UID, all containers and the CDI names that Allocate answered with. It is written before any
+container of the pod starts, and survives restarts of kubelet, agent and node. So the plugin keeps no state of its own.
+PodResources is the kubelet's current state and has namespace and name; it lacks ordinary init containers and UIDs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 
 class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that holds slots, by the checkpoint."""
+    """A container that holds slots, by the kubelet's checkpoint."""
 
     uid: str
     container: str
     slots: frozenset[str]
     cdi_names: tuple[str, ...]
-    """Of the devices of ours that the kubelet asks the runtime for when the container is created."""
+    """The names of Kerf's devices that the kubelet passes to the runtime when the container is created."""
 
 
 class PodResourcesEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +32,10 @@ class PodResourcesEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """What is about to start: an app container or a sidecar, or an init container that had its slots before it.
+    """The container that is about to start: an app container or a sidecar, or an init container that had its slots
+    before it.
 
-    The kubelet gives an init container's slots to an app container later, and names neither at the start: what is
+    The kubelet later gives an init container's slots to an app container, and names neither at the start. So what is
     written for one is written for all that share the slots.
     """
 
@@ -42,14 +43,14 @@ class SlotOwner(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     container: str
-    """The one that has a part of the grant."""
+    """The container that has a share in the grant."""
     cdi_names: tuple[str, ...]
     init_cdi_names: tuple[str, ...] = ()
-    """Of ordinary init containers that had these slots first."""
+    """CDI names of the ordinary init containers that had these slots first."""
 
 
 class Unresolved(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody can say for sure whose the slots are, so nothing starts. The kubelet tries again."""
+    """The holder of the slots is not certain, so the container does not start. The kubelet tries again."""
 
     code: str
     sentence: str
@@ -62,25 +63,31 @@ def resolve(
     now = [h for h in pod_resources if h.slots == slots]
     if not now:
         return Unresolved(
-            code="slot-unknown", sentence=f"the kubelet's PodResources names no container that holds slot {named}"
+            code="slot-unknown", sentence=f"the kubelet's PodResources lists no container that holds slot {named}"
         )
     before = [h for h in checkpoint if h.slots == slots]
     uids = {h.uid for h in before}
     if len(now) > 1 or len(uids) > 1:
         return Unresolved(
-            code="slot-ambiguous", sentence=f"slot {named} is held by more than one pod, by the kubelet's own word"
+            code="slot-ambiguous", sentence=f"the kubelet reports more than one pod that holds slot {named}"
         )
     holder = now[0]
     own = next((h for h in before if h.container == holder.container), None)
     if own is None:
         return Unresolved(
             code="slot-not-in-checkpoint",
-            sentence=f"the kubelet's checkpoint does not name {holder.namespace}/{holder.name}, container {holder.container!r}, as the holder of slot {named} yet",
+            sentence=(
+                f"the kubelet's checkpoint does not list {holder.namespace}/{holder.name}, container "
+                f"{holder.container!r}, as the holder of slot {named} yet"
+            ),
         )
     if not own.cdi_names:
         return Unresolved(
             code="slot-of-another-plugin",
-            sentence=f"slot {named} was handed out without a device of Kerf's, by another plugin or before Kerf was here; delete the pod to have it placed anew",
+            sentence=(
+                f"slot {named} was allocated without a Kerf device, by another plugin or before Kerf was "
+                "installed; delete the pod to have it scheduled again"
+            ),
         )
     return SlotOwner(
         uid=own.uid,

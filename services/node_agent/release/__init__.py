@@ -1,1 +1,1 @@
-"""When a container is gone for good: its pod's cgroup, the kubelet's word, and the processes on the GPUs."""
+"""Detects that a container has ended for good, by its pod's cgroup, the kubelet, and the processes on the GPUs."""

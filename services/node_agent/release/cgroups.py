@@ -1,7 +1,7 @@
-"""Cgroups of pods, wherever the kubelet puts them: cgroup v1 and v2, drivers cgroupfs and systemd, any cgroup root.
+"""Finds the cgroups of pods: cgroup v1 and v2, drivers cgroupfs and systemd, any cgroup root.
 
-cgroupfs: .../kubepods/burstable/pod<uid>; systemd: .../kubepods-burstable.slice/kubepods-burstable-pod<uid with _>.slice
-(pkg/kubelet/cm/cgroup_manager_linux.go).
+cgroupfs: .../kubepods/burstable/pod<uid>; systemd: .../kubepods-burstable.slice/kubepods-burstable-pod<uid with
+_>.slice (pkg/kubelet/cm/cgroup_manager_linux.go).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class PodCgroups:
         self._paths: dict[str, Path] = {}
 
     def present(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these pods that have a cgroup in any hierarchy. Where all had one a moment ago it costs one look each."""
+        """The pods that have a cgroup in any hierarchy. If all had one before, it costs one stat per pod."""
         wanted = frozenset(uids)
         if not all((known := self._paths.get(uid)) is not None and known.exists() for uid in wanted):
             self._paths = self._walk()
         return wanted & self._paths.keys()
 
     def path(self, uid: str) -> Path | None:
-        """The pod's cgroup; of version 1 in any one of its hierarchies."""
+        """The pod's cgroup, or None. With cgroup v1 it is in any one of the hierarchies."""
         return self._paths[uid] if self.present((uid,)) else None
 
-    def uses_them(self) -> bool:
-        """Whether this kubelet puts pods into cgroups of their own at all (cgroupsPerQOS)."""
+    def has_pod_cgroups(self) -> bool:
+        """Whether this kubelet creates a cgroup per pod at all (cgroupsPerQOS)."""
         return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))
 
     def _walk(self) -> dict[str, Path]:
@@ -47,15 +47,15 @@ class PodCgroups:
         return found
 
     def _hierarchies(self) -> list[Path]:
-        """Of cgroup v1 each controller has one; v2 has one in all."""
+        """The mounted hierarchies: with cgroup v1 one per controller, with v2 a single one."""
         if (self._root / "cgroup.procs").exists():
             return [self._root]
-        return [Path(entry.path) for entry in _folders(self._root)]
+        return [Path(entry.path) for entry in _subdirectories(self._root)]
 
 
 def _below(root: Path, depth: int = _DEPTH) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """Folders below, not those inside a pod's; each with the pod's UID, or empty."""
-    for entry in _folders(root):
+    """The directories below `root`, except those inside a pod's; each with the pod's UID, or ""."""
+    for entry in _subdirectories(root):
         if entry.name in _ELSEWHERE:
             continue
         uid = owner_in(entry.name).pod_uid
@@ -64,9 +64,9 @@ def _below(root: Path, depth: int = _DEPTH) -> Iterator[tuple[os.DirEntry[str], 
             yield from _below(Path(entry.path), depth - 1)
 
 
-def _folders(path: Path) -> list[os.DirEntry[str]]:
+def _subdirectories(path: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
-        return []  # it went while we looked
+        return []  # it was removed meanwhile

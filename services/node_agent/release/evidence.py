@@ -1,8 +1,9 @@
-"""Which leases have ended. Pure.
+"""Decides which leases have ended. Pure.
 
-The kubelet makes a pod's cgroup before it starts any container of it, and takes it away when its worker for the pod has
-ended: no container runs then, and none is being started. A pod that was deleted by force vanishes from the API server and
-from PodResources while it still runs, and its cgroup stands; so the cgroup speaks first, and the other two can only delay.
+The kubelet creates a pod's cgroup before it starts any container of the pod, and removes it when its worker for the pod
+has ended: then no container runs, and none is being started. A pod that was deleted by force vanishes from the API
+server and from PodResources while it still runs, but its cgroup stands. So the cgroup decides first, and the kubelet's
+records and the GPU processes can only delay a release.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from shared.contracts.node_commands import LiveSlice
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the host showed, each after the one before."""
+    """What was read from the host, one source after the other, the cgroups first."""
 
     cgroups: frozenset[str]
-    """UIDs of pods that have a cgroup."""
+    """UIDs of the pods that have a cgroup."""
     checkpoint: tuple[CheckpointEntry, ...]
     pod_resources: tuple[PodResourcesEntry, ...]
     on_gpus: frozenset[str]
-    """UIDs of pods that have a process on a GPU."""
+    """UIDs of the pods that have a process on a GPU."""
 
 
 def find_ended(leases: Iterable[LiveSlice], evidence: Evidence) -> list[LiveSlice]:
@@ -38,7 +39,10 @@ def find_ended(leases: Iterable[LiveSlice], evidence: Evidence) -> list[LiveSlic
 
 
 def _named(checkpoint: Iterable[CheckpointEntry], pod_resources: Iterable[PodResourcesEntry]) -> set[tuple[str, str]]:
-    """Containers that the kubelet holds slots for, by UID. PodResources knows names alone, and a pod may come back under the
-    same name; the checkpoint keeps pods that are gone until the next allocation. Together they are right."""
+    """The (pod UID, container) pairs that hold slots in both of the kubelet's records.
+
+    PodResources knows only names, and a pod may come back under the same name. The checkpoint keeps ended pods until
+    the next allocation. Only both together are right.
+    """
     held = {(h.container, h.slots) for h in pod_resources}
     return {(h.uid, h.container) for h in checkpoint if (h.container, h.slots) in held}

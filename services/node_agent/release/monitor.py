@@ -1,6 +1,6 @@
-"""Looks once a second whether a leased container is gone, and tells the core.
+"""Checks once a second whether the containers of leases have ended, and tells the core.
 
-While a pod's cgroup stands this costs one look at it; the kubelet and NVML are asked only when it is gone.
+While a pod's cgroup exists this costs one stat; the kubelet and NVML are only asked once it is gone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from shared.bus.tasks import end
 from shared.model import names
 from shared.service import Context
 
-LOOK_S = 1.0
-_NO_CGROUPS = "the kubelet keeps no cgroup for each pod (cgroupsPerQOS is off, or {} is not the host's), so nobody can tell when a container is gone"
+CHECK_S = 1.0
+_NO_CGROUPS = (
+    "the kubelet creates no cgroup per pod (cgroupsPerQOS is off, or {} is not the host's), so the "
+    "end of a container cannot be detected"
+)
 
 
 class ReleaseMonitor:
@@ -57,28 +60,28 @@ class ReleaseMonitor:
         self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
 
     async def start(self) -> None:
-        self._keep_specs()
-        looks = self._ctx.spawn(self._looks(), name="release")
+        self._remove_stale_specs()
+        checks = self._ctx.spawn(self._run_checks(), name="release")
 
         async def close() -> None:
-            """Before what it asks is closed."""
-            await end(looks)
+            """Ends the checks before their sources are closed."""
+            await end(checks)
 
         self._ctx.on_drain(close)
 
-    async def _looks(self) -> None:
+    async def _run_checks(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self.look()
+            await asyncio.sleep(CHECK_S)
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         leases = self._node.agent.live()
         present = self._cgroups.present(lease.uid for lease in leases)
         absent = [lease for lease in leases if lease.uid not in present]
         if not absent:
             self._ctx.health.set("release", ok=True)
             return
-        if not self._cgroups.uses_them():
+        if not self._cgroups.has_pod_cgroups():
             self._ctx.health.set("release", ok=False, detail=_NO_CGROUPS.format(self._cgroup_dir))
             return
         try:
@@ -87,21 +90,24 @@ class ReleaseMonitor:
             on_gpus = await self._pods_on_gpus.now()
         except (PodResourcesError, KubeletCheckpointError, Hung, pynvml.NVMLError) as error:
             self._ctx.health.set(
-                "release", ok=False, detail=f"{len(absent)} containers seem gone, and nobody can confirm it: {error}"
+                "release",
+                ok=False,
+                detail=f"{len(absent)} containers seem to have ended, but that cannot be confirmed: {error}",
             )
             return
         self._ctx.health.set("release", ok=True)
         evidence = Evidence(cgroups=present, checkpoint=checkpoint, pod_resources=pod_resources, on_gpus=on_gpus)
         for lease in find_ended(absent, evidence):
-            # Looked at again when nothing can start any more: a start that came meanwhile has its pod's cgroup.
-            await self._node.end_container(lease.uid, lease.container, if_so=partial(self._is_gone, lease.uid))
-        self._keep_specs()
+            # Checked again when no start can come in between: a container that was started meanwhile has its pod's
+            # cgroup.
+            await self._node.end_container(lease.uid, lease.container, if_so=partial(self._has_ended, lease.uid))
+        self._remove_stale_specs()
 
-    def _is_gone(self, uid: str) -> bool:
+    def _has_ended(self, uid: str) -> bool:
         return not self._cgroups.present((uid,))
 
-    def _keep_specs(self) -> None:
-        """Of what runs, and nothing else: specs, and what its strategy keeps."""
+    def _remove_stale_specs(self) -> None:
+        """Removes the CDI specs and the strategies' state of all containers that have ended."""
         kept = [(lease.uid, lease.container) for lease in self._node.agent.live()]
         self._specs.keep_only(kept)
         if self._strategies is not None:

@@ -1,4 +1,4 @@
-"""Whose processes are on the GPUs, by NVML and the processes' cgroups. Needs the host's process ids."""
+"""Finds the pods with processes on the GPUs, by NVML and the processes' cgroups. Needs the host's PID namespace."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class PodsOnGpus:
         self._proc = proc
 
     async def now(self) -> frozenset[str]:
-        """UIDs of pods that have a process on a GPU. Raises Hung or NVMLError where NVML does not say; a single GPU that
-        does not answer counts as empty, for whatever hangs on it holds its cgroup too."""
+        """UIDs of the pods that have a process on a GPU. Raises Hung or NVMLError if NVML does not answer.
+
+        A single GPU that does not answer counts as empty: a process that hangs on it also keeps its cgroup.
+        """
         pids = await self._worker.call(_pids)
         owners = (owner(pid, self._proc) for pid in pids)
         return frozenset(of.pod_uid for of in owners if of is not None and of.pod_uid)

@@ -173,7 +173,7 @@ async def test_a_strategy_that_cannot_suspend_answers_why(
         assert (answer.ok, answer.suspension, answer.reason) == (
             True,
             None,
-            "slices by advisory cannot pause while they run",
+            "slices of strategy advisory do not support pause while they run",
         )
         assert msgspec.structs.replace(answer, reason="") == await say(bus, grant("low", strategy="advisory"))
 

@@ -26,24 +26,24 @@ MUTANTS = [
         name="release-said-before-it-is-saved",
         what="a release of what never ran is said before it is on disk",
         file=CORE,
-        old="return [m.Save(), self._ok(grant_id), *self._give_back(grant_id, came.uid, reason, now)]",
-        new="return [self._ok(grant_id), *self._give_back(grant_id, came.uid, reason, now), m.Save()]",
+        old="return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]",
+        new="return [self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now), m.Save()]",
         tests=(f"{TEST}::test_what_never_ran_is_released_at_once",),
     ),
     Mutant(
         name="release-after-an-end-said-before-it-is-saved",
         what="a release after a container's end is said before it is on disk",
         file=CORE,
-        old='return [m.Save(), *self._give_back_if_done(lease.grant_id, "its containers have ended", now)]',
-        new='return [*self._give_back_if_done(lease.grant_id, "its containers have ended", now), m.Save()]',
+        old='return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]',
+        new='return [*self._release_if_ended(lease.grant_id, "its containers have ended", now), m.Save()]',
         tests=(f"{TEST}::test_a_release_is_on_disk_before_it_is_said[its container ends]",),
     ),
     Mutant(
         name="release-after-a-boot-said-before-it-is-saved",
         what="releases after a reboot are said before they are on disk",
         file=CORE,
-        old="        return [m.Save(), *out]\n\n    # --- by people's word",
-        new="        return [*out, m.Save()]\n\n    # --- by people's word",
+        old="        return [m.Save(), *out]\n\n    # --- cordons, and eviction by policy",
+        new="        return [*out, m.Save()]\n\n    # --- cordons, and eviction by policy",
         tests=(f"{TEST}::test_a_release_is_on_disk_before_it_is_said[the node reboots]",),
     ),
     Mutant(
@@ -321,11 +321,10 @@ MUTANTS = [
         what="a void grant that a later sync names is good again",
         file=CORE,
         old=(
-            "                self.released.add_tombstone(\n"
-            "                    named.grant.grant_id\n"
-            "                )  # an earlier sync has closed its term, and placement is told so\n"
+            "                # An earlier sync closed its term, and placement was told so.\n"
+            "                self.released.add_tombstone(named.grant.grant_id)\n"
         ),
-        new="                pass  # an earlier sync has closed its term, and placement is told so\n",
+        new="                pass\n",
         tests=(f"{LATE}::test_a_void_grant_that_a_sync_names_is_dead_for_good",),
     ),
     Mutant(
@@ -374,8 +373,8 @@ MUTANTS = [
         name="dead-grant-not-said-to-be-dead",
         what="the refusal of a released grant does not say that it is for good",
         file=CORE,
-        old='"this grant was given back for good", dead=True)',
-        new='"this grant was given back for good")',
+        old='"this grant was released for good", dead=True)',
+        new='"this grant was released for good")',
         tests=(f"{LATE}::test_a_released_grant_is_dead_for_whoever_names_it",),
     ),
     Mutant(
@@ -414,7 +413,7 @@ MUTANTS = [
         name="released-while-it-runs",
         what="what runs is released as soon as that is asked for",
         file=CORE,
-        old="if known is not None and self.store.runs(grant_id):",
+        old="if known is not None and self.store.is_running(grant_id):",
         new="if False:",
         tests=(f"{TEST}::test_a_running_slice_is_released_only_when_its_containers_have_ended",),
     ),
@@ -422,7 +421,7 @@ MUTANTS = [
         name="released-at-the-first-end",
         what="a grant is released when the first of its containers has ended",
         file=CORE,
-        old="if known is None or not known.releasing or self.store.runs(grant_id):",
+        old="if known is None or not known.releasing or self.store.is_running(grant_id):",
         new="if known is None or not known.releasing:",
         tests=(f"{TEST}::test_a_running_slice_is_released_only_when_its_containers_have_ended",),
     ),
@@ -430,8 +429,8 @@ MUTANTS = [
         name="released-unasked",
         what="a grant is released when its container ends, though the pod lives",
         file=CORE,
-        old="if known is None or not known.releasing or self.store.runs(grant_id):",
-        new="if known is None or self.store.runs(grant_id):",
+        old="if known is None or not known.releasing or self.store.is_running(grant_id):",
+        new="if known is None or self.store.is_running(grant_id):",
         tests=(f"{TEST}::test_a_container_that_ends_by_itself_gives_nothing_back",),
     ),
     Mutant(
@@ -544,7 +543,7 @@ MUTANTS = [
         name="gone-without-cgroups",
         what="where pods have no cgroups of their own all containers are gone",
         file="services/node_agent/release/monitor.py",
-        old="        if not self._cgroups.uses_them():\n",
+        old="        if not self._cgroups.has_pod_cgroups():\n",
         new="        if False:\n",
         tests=(SEEMS_GONE,),
     ),
@@ -585,8 +584,7 @@ MUTANTS = [
         name="damaged-checkpoint-counts-as-none",
         what="an agent whose checkpoint is damaged begins as if nothing had been",
         file=FILE,
-        old="            raise CheckpointError(\n                f\"{self.path}: {error}. Drain this node's GPU pods, then move the file away; "
-        'the agent begins anew without it"\n            ) from error\n',
+        old='            raise CheckpointError(\n                f"{self.path}: {error}. Drain this node\'s GPU pods, then move the file away; the agent starts "\n                "without it"\n            ) from error\n',
         new="            return None\n",
         tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_file_fails_closed_and_says_what_to_do",),
     ),

@@ -81,7 +81,7 @@ MUTANTS = [
         name="gate-not-told-of-mig-slices",
         what="a start is not compared with the MIG instances that are handed over",
         file=START_CHECKS,
-        old="gate.occupied(others, node), gate.cut(others, gpus)",
+        old="gate.occupied(others, node), gate.used_mig_slices(others, gpus)",
         new="gate.occupied(others, node), {}",
         tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
     ),

@@ -1,1 +1,1 @@
-"""NRI, the way in which a container gets the CPUs beside its GPUs: where they are is a wish, never a condition."""
+"""NRI gives a container the CPUs near its GPUs: a preference, never a condition of its start."""

@@ -1,10 +1,11 @@
-"""Which CPUs and memory nodes a container with GPUs is given: those beside its GPUs, where that takes nothing from it. Pure.
+"""Chooses the CPUs and memory nodes near a container's GPUs, if the container loses nothing by it. Pure.
 
-A container that is confined must still get the CPU time that it was promised, and so must those that are confined beside
-it. The rule: of all containers whose CPUs overlap with the new one's, the promises together fit into the new one's CPUs.
-Then there is always a way to give each its due (by induction over the order of their coming: a set of CPUs that is the
-union of some containers' CPUs holds those that overlap with the latest, who fit into its CPUs, and the others, who fitted
-into the rest before). Containers that are not confined give way to other CPUs. The same rule serves memory.
+A confined container must still get the CPU time that it was promised, and so must the containers that are confined near
+it. The rule: the promises of all containers whose CPUs overlap with the new one's must together fit into the new one's
+CPUs. Then there is always an assignment that gives each container its due. (By induction over the order of arrival: a
+set of CPUs that is the union of some containers' CPUs holds those that overlap with the latest container, which fit
+into its CPUs, and the others, which fitted into the rest before.) Containers that are not confined can move to other
+CPUs. The same rule serves memory.
 """
 
 from __future__ import annotations
@@ -19,38 +20,38 @@ from shared.model.gpu import Gpu
 Outcome = Literal["near", "own-cpuset", "whole-node", "too-few-cpus", "cpus-promised", "not-known"]
 
 Numbers = frozenset[int]
-"""Of CPUs, or of memory nodes."""
+"""Numbers of CPUs or of memory nodes."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
     """What a container was promised."""
 
     cpu_milli: int = 0
-    """Its limit, or its request where it has none."""
+    """Its CPU limit, or its request if it has no limit."""
     memory_bytes: int = 0
-    """Its limit; 0: none, so that nobody knows how much it will take."""
+    """Its memory limit; 0: none, so its use is not bounded."""
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that may not run everywhere."""
+    """A container that may only use some CPUs or memory nodes."""
 
     promise: Promise
     cpus: Numbers
     mems: Numbers = frozenset()
-    """Empty: all."""
+    """Empty: all memory nodes."""
 
 
 class Allowed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod's containers may use at all."""
+    """The CPUs and memory nodes that the pod's containers may use at all."""
 
     cpus: Numbers
     mems: Numbers
     node_bytes: Mapping[int, int] = {}
-    """The size of each memory node."""
+    """The size of each memory node, in bytes."""
 
 
 def place(gpus: Iterable[Gpu], promise: Promise, allowed: Allowed, others: Collection[Confined]) -> Confined | Outcome:
-    """Where a container with these GPUs is confined to, or why it is not."""
+    """The CPUs to which a container with these GPUs is confined, or why it is not."""
     beside = [numbers(gpu.cpus) for gpu in gpus]
     near = frozenset[int]().union(*beside) & allowed.cpus
     if not near or not all(beside):
@@ -64,14 +65,20 @@ def place(gpus: Iterable[Gpu], promise: Promise, allowed: Allowed, others: Colle
 
 
 def fits(confined: Confined, allowed: Allowed, others: Iterable[Confined]) -> bool:
-    """Whether its CPUs have what was promised to it and to those that overlap with it. One that has all CPUs can give way."""
+    """Whether its CPUs suffice for its own promise and those of the containers that overlap with it.
+
+    A container that may use all CPUs can move.
+    """
     beside = (other for other in others if other.cpus & confined.cpus and not other.cpus >= allowed.cpus)
     return confined.promise.cpu_milli + sum(other.promise.cpu_milli for other in beside) <= 1000 * len(confined.cpus)
 
 
 def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, others: Iterable[Confined]) -> Confined:
-    """With the memory nodes beside the GPUs, too, where its limit and those of the others there fit into them. A GPU's own
-    memory may be a node of the kernel's where it is joined to the CPU: there nothing is bound, for it would be left out."""
+    """Adds the memory nodes near the GPUs, if its limit and those of the other containers there fit into them.
+
+    A GPU's own memory may be a NUMA node if the GPU is attached to the CPU (C2C). Then nothing is bound, because the
+    binding would leave that node out.
+    """
     every = tuple(gpus)
     nodes = frozenset(gpu.numa_node for gpu in every)
     if any(gpu.c2c for gpu in every) or not nodes < allowed.mems or not confined.promise.memory_bytes:
@@ -85,7 +92,7 @@ def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, other
 
 
 def numbers(text: str) -> Numbers:
-    """Of a list as the kernel writes it: "0-3,8". Raises ValueError."""
+    """Parses a list of numbers as the kernel writes it: "0-3,8". Raises ValueError."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,4 +1,5 @@
-"""What a pod's containers may use at all, by the pod's cgroup: outside of it nothing may be given to them."""
+"""Reads the CPUs and memory nodes that a pod's containers may use from the pod's cgroup; no others may be given to
+them."""
 
 from __future__ import annotations
 
@@ -12,14 +13,16 @@ _TOTAL = re.compile(r"MemTotal:\s+([0-9]+) kB")
 
 class PodCpusets:
     def __init__(self, cgroup_dir: Path, sysfs: Path, *, sizes: bool) -> None:
-        """`sizes`: whether those of memory nodes are asked for."""
+        """`sizes`: whether the sizes of memory nodes are read, too."""
         self._nodes = sysfs / "devices/system/node"
         self._root, self._sized = cgroup_dir, sizes
         self._v2 = (cgroup_dir / "cgroup.controllers").exists()
 
     def allowed(self, parent: str) -> Allowed | None:
-        """Of the pod whose containers' cgroups are below `parent`, as the runtime names it. None where nobody knows: the
-        runtime must not be told to set what the kernel may refuse."""
+        """What the pod may use whose containers' cgroups are below `parent`, as the runtime names it.
+
+        None if that is unknown: the runtime must not be told to set what the kernel may refuse.
+        """
         suffix = ".effective" if self._v2 else ""
         hierarchy = self._root if self._v2 else self._v1()
         if hierarchy is None or not parent:
@@ -41,14 +44,15 @@ class PodCpusets:
             try:
                 total = _TOTAL.search((self._nodes / f"node{node}/meminfo").read_text())
             except OSError:
-                continue  # a node whose size is not known has none: nothing is bound to it
+                continue  # a node of unknown size has none: nothing is bound to it
             if total is not None:
                 found[node] = 1024 * int(total[1])
         return found
 
 
 def _path(parent: str) -> str:
-    """cgroupfs names the path; systemd the slice, which stands within those that its name begins with."""
+    """The path of a cgroup parent. cgroupfs names the path; systemd names a slice, which is inside the slices that its
+    name begins with."""
     name = parent.rsplit("/", 1)[-1]
     if not name.endswith(".slice"):
         return parent.lstrip("/")

@@ -1,8 +1,8 @@
-"""What goes over NRI's socket: ttrpc's messages, in the frames of NRI's multiplexer. Pure.
+"""Encodes and decodes NRI's wire format: ttrpc messages in the frames of NRI's multiplexer. Pure.
 
-The multiplexer (nri pkg/net/multiplex) puts several connections on one socket, in frames: connection id and length, four
-bytes each, and the payload. In each connection ttrpc (its PROTOCOL.md) sends a header of ten bytes (length, stream,
-kind, flags) and the message, which may go over several frames. Numbers are big-endian.
+The multiplexer (nri pkg/net/multiplex) carries several connections on one socket, in frames: connection id and length,
+four bytes each, and the payload. In each connection ttrpc (its PROTOCOL.md) sends a header of ten bytes (length,
+stream, kind, flags) and the message, which may span several frames. Numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import struct
 import msgspec
 
 PLUGIN, RUNTIME = 1, 2
-"""The connections: in the first the runtime asks the plugin, in the second the plugin asks the runtime."""
+"""The connections: on the first the runtime sends requests to the plugin, on the second the plugin to the runtime."""
 REQUEST, RESPONSE = 1, 2
 MAX_MESSAGE_BYTES = 4 << 20
-"""Of a message, without its header."""
+"""The maximum length of a message, without its header."""
 _FRAME_BYTES = 4096
-"""The other side's reader takes no frame that is longer than its buffer."""
+"""The other side's reader accepts no frame that is longer than its buffer."""
 _FRAME = struct.Struct(">II")
 _HEADER = struct.Struct(">IIBB")
 
@@ -29,7 +29,7 @@ class FramingError(Exception):
 class Message(msgspec.Struct, frozen=True):
     connection: int
     stream: int
-    """Which request it is, or answers."""
+    """The number of the request that it is or answers."""
     kind: int
     body: bytes
 
@@ -46,7 +46,7 @@ class Decoder:
         self._connections: dict[int, bytearray] = {PLUGIN: bytearray(), RUNTIME: bytearray()}
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete with these bytes. Raises FramingError."""
+        """Returns the messages that are complete with these bytes. Raises FramingError."""
         self._trunk += data
         found: list[Message] = []
         while len(self._trunk) >= _FRAME.size:
@@ -58,7 +58,7 @@ class Decoder:
                 break
             payload = self._trunk[_FRAME.size : end]
             del self._trunk[:end]
-            if connection in self._connections:  # others are nobody's, as on the other side
+            if connection in self._connections:  # frames of other connections are dropped, as on the other side
                 found += self._messages(connection, payload)
         return found
 

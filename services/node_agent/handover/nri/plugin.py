@@ -1,4 +1,4 @@
-"""What the runtime asks of the plugin. Every answer lets the container be: an error would keep it from starting."""
+"""Answers the runtime's NRI requests. Every answer lets the container start: an error would prevent it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from shared.model.gpu import Gpu
 
 EVENTS = (pb.CREATE_CONTAINER, pb.UPDATE_CONTAINER, pb.STOP_CONTAINER)
 NOTHING = b""
-"""The empty message of any type: do as you would without this plugin."""
+"""The empty message of any type: proceed as without this plugin."""
 
 log = structlog.get_logger("nri")
 
 
 class CpuPlugin:
-    """One connection long: which containers are confined says the runtime when it connects."""
+    """Serves one connection: when it connects, the runtime reports which containers are confined."""
 
     def __init__(
         self,
@@ -41,21 +41,24 @@ class CpuPlugin:
         memory: bool,
         decided: Callable[[str, float | None], None],
     ) -> None:
-        """`gpus_of` are those granted to a container, by its pod's UID and its name, none where there are none; `allowed` is what
-        a pod may use, by its cgroup. `decided` hears of each container with GPUs what became of it, and at its start how many
-        seconds that took."""
+        """`gpus_of` returns the GPUs granted to a container, by its pod's UID and its name; `allowed` what a pod may
+        use, by its cgroup.
+
+        `decided` is called with the outcome for each container with GPUs, and at its start with how many seconds that
+        took.
+        """
         self._gpus_of, self._allowed, self._memory, self._decided = gpus_of, allowed, memory, decided
         self._confined: dict[str, Confined] = {}
         self.ready = False
-        """Whether the runtime has told what runs, and asks from now on."""
+        """Whether the runtime has reported the running containers, and sends requests from now on."""
 
     def answer(self, method: str, payload: bytes) -> bytes:
-        """Raises Unimplemented."""
+        """Answers one request. Raises Unimplemented."""
         try:
             answer: bytes = self._answer(method, payload).SerializeToString()
         except Unimplemented:
             raise
-        except Exception as error:  # whatever is wrong here, the container is to start as it is
+        except Exception as error:  # whatever fails here, the container is to start unchanged
             log.exception("container_left_as_it_is", method=method, error=str(error))
             self._decided("failed", None)
             return NOTHING
@@ -120,7 +123,7 @@ class CpuPlugin:
         return bind_memory(found, gpus, allowed, others) if self._memory and isinstance(found, Confined) else found
 
     def _update(self, request: pb.UpdateContainerRequest) -> pb.UpdateContainerResponse:
-        """A container that is confined may be promised more than there is where it is: then it may run everywhere."""
+        """Follows an update. If a confined container is promised more than its CPUs have, it may use all CPUs again."""
         answer = pb.UpdateContainerResponse()
         before = self._confined.pop(request.container.id, None)
         if before is None or request.linux_resources.cpu.cpus:
@@ -142,7 +145,8 @@ class CpuPlugin:
 
 
 def promised(resources: pb.LinuxResources) -> Promise:
-    """As the kubelet writes it into a container's cgroup: 1024 shares a CPU, and a quota of microseconds in each period."""
+    """What a container was promised, by its cgroup settings: 1024 shares per CPU, and a quota of microseconds per
+    period."""
     cpu = resources.cpu
     request = -(-cpu.shares.value * 1000 // 1024)
     limit = cpu.quota.value * 1000 // cpu.period.value if cpu.quota.value > 0 and cpu.period.value else 0

@@ -1,4 +1,4 @@
-"""One connection to the runtime: registers as a plugin, then answers what the runtime asks."""
+"""One connection to the runtime: registers as a plugin, then answers the runtime's requests."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _READ_BYTES = 1 << 16
 
 
 class Unimplemented(Exception):
-    """The runtime asks for what no plugin of this agent does."""
+    """The runtime calls a method that this plugin does not implement."""
 
 
 class Rejected(Exception):
-    """The runtime does not take the plugin."""
+    """The runtime rejects the plugin."""
 
 
 async def talk(
@@ -40,10 +40,11 @@ async def talk(
     index: str,
     answer: Callable[[str, bytes], bytes],
 ) -> None:
-    """Until the runtime ends the connection. `answer` is given the method and its message, and gives the message that answers
-    it; it may raise Unimplemented. Requests are answered one by one, in the order in which they come.
+    """Serves until the runtime closes the connection. Raises Rejected, FramingError, and OSError if the connection is
+    lost.
 
-    Raises Rejected, FramingError, and OSError where the connection is lost.
+    `answer` takes a method and its message and returns the message that answers it; it may raise Unimplemented.
+    Requests are answered one by one, in order.
     """
     registration = pb.RegisterPluginRequest(plugin_name=name, plugin_idx=index)
     request = ttrpc.Request(
@@ -75,5 +76,7 @@ def _reply(message: Message, answer: Callable[[str, bytes], bytes]) -> ttrpc.Res
         return ttrpc.Response(payload=answer(asked.method, asked.payload))
     except Unimplemented:
         return ttrpc.Response(
-            status=ttrpc.Status(code=_UNIMPLEMENTED, message=f"{asked.service}/{asked.method} is not served here")
+            status=ttrpc.Status(
+                code=_UNIMPLEMENTED, message=f"{asked.service}/{asked.method} is not implemented by this plugin"
+            )
         )

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from services.node_agent import messages as m
-from services.node_agent.gate import cut, refusal
+from services.node_agent.gate import refusal, used_mig_slices
 from services.node_agent.hollow import HollowNode, inventory_of
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare
@@ -38,7 +38,7 @@ def share(instance: MigInstance | None) -> GpuShare:
 )
 def test_an_instance_is_handed_over_once_and_only_where_it_is(device: Gpu, wanted: GpuShare, code: str | None) -> None:
     held = ContainerGrant(strategy="mig", gpus=(share(FIXED),))
-    why = refusal(wanted, device, {}, cut([held], {"g": device}))
+    why = refusal(wanted, device, {}, used_mig_slices([held], {"g": device}))
     assert (why and why[0]) == code
 
 

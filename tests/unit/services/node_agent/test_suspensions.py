@@ -137,7 +137,11 @@ def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: SuspendAction
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     body = answer(orders)
     assert isinstance(body, Accepted)
-    assert (body.ok, body.suspension, body.reason) == (True, None, f"slices by advisory cannot {action} while they run")
+    assert (body.ok, body.suspension, body.reason) == (
+        True,
+        None,
+        f"slices of strategy advisory do not support {action} while they run",
+    )
 
 
 def test_a_suspended_container_that_starts_again_starts_suspended() -> None:
@@ -186,7 +190,7 @@ def test_nothing_is_taken_back_from_under_those_who_have_it_now() -> None:
     assert starts(made, "b", memory=400) == ""
     refused = said(made, share("a"))
     assert (refused.ok, refused.suspension) == (False, PAUSE)
-    assert "400 of 1000 milli not handed over, the grant wants 600" in refused.reason
+    assert "400 of 1000 milli are not handed over, and the grant needs 600" in refused.reason
     assert made.suspension("u-a") == PAUSE
     made.handle(ended("b"), 0.0)
     suspend = made.handle(m.Tick(), 0.0)[-1]

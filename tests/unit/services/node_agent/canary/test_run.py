@@ -64,7 +64,7 @@ async def test_without_the_interposer_the_canary_dies(build: Path, tmp_path: Pat
 async def test_a_driver_that_cannot_be_reached_proves_nothing_and_disproves_nothing(
     build: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(CanaryError, match="ended with 3"):
+    with pytest.raises(CanaryError, match="ended with status 3"):
         await canary(build, tmp_path, None, tmp_path / "none.so").run(UUID, 0, "580.1", "digest", 5)
 
 

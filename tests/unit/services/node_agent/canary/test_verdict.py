@@ -22,7 +22,7 @@ def line(path: str = "cuMemAlloc", **changes: Any) -> dict[str, Any]:
     [
         ([line(), line("cuMemCreate", bytes=90, again=80)], ""),
         ([{"shown_total": 100}, line()], ""),
-        ([], "tried no path"),
+        ([], "tried no allocation path"),
         ([{"shown_total": 101}, line()], "shows 101 bytes"),
         ([line(), line("cuMemCreate", bytes=101)], "cuMemCreate gave 101 bytes, the limit is 100"),
         ([line(again=101)], "gave 101 bytes"),
@@ -58,7 +58,7 @@ def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
             Proof(driver_version="580.1", library="l", ok=False, sentence="it leaks"),
             "580.1",
             "l",
-            "has failed with driver 580.1: it leaks",
+            "failed with driver 580.1: it leaks",
         ),
         (None, "580.1", "l", "not been proven"),
         (None, "", "l", "no driver"),

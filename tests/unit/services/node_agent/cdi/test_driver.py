@@ -51,7 +51,7 @@ def test_a_host_without_uvm_starts_nothing_and_says_what_makes_it(tmp_path: Path
     """After a reboot nobody may have loaded its module yet, and CUDA would fail in the container without a word why."""
     host = FakeHost(tmp_path).module().nodes().libraries()
     (tmp_path / "dev/nvidia-uvm").unlink()
-    with pytest.raises(ValueError, match=r"no device node /dev/nvidia-uvm; nvidia-modprobe -u -c=0 makes it"):
+    with pytest.raises(ValueError, match=r"no device node /dev/nvidia-uvm; create it with nvidia-modprobe -u -c=0"):
         edits(host)
     host.nodes()
     assert "/dev/nvidia-uvm" in nodes(edits(host)), "and starts again by itself once it is there"
@@ -137,7 +137,7 @@ def test_the_kernel_says_which_driver_is_loaded(tmp_path: Path, text: str, versi
 
 
 def test_a_driver_of_unknown_version_starts_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="names no version"):
+    with pytest.raises(ValueError, match="contains no driver version"):
         edits(FakeHost(tmp_path).module("NVRM version: something new\n").nodes().libraries())
 
 
@@ -162,7 +162,7 @@ def test_a_gpu_without_a_node_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "dev/nvidia3").unlink()
     with pytest.raises(ValueError, match="no device node /dev/nvidia3"):
         edits(host)
-    with pytest.raises(ValueError, match="NVML shows no device node for GPU GPU-unknown"):
+    with pytest.raises(ValueError, match="NVML reports no device node for GPU GPU-unknown"):
         edits(host, share("GPU-unknown"))
 
 

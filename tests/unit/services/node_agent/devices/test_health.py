@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Symptoms
-from services.node_agent.devices.xid import judged
+from services.node_agent.devices.xid import classify
 from services.node_agent.state import Ailment
 
 WELL = Symptoms(
@@ -22,12 +22,12 @@ def symptoms(**how: Any) -> Symptoms:
 
 def health(*ailments: Ailment, **how: Any) -> Health:
     made = Health(ailments, **({"recover_s": 30.0, "throttled_s": 60.0} | how))
-    made.saw([WELL, symptoms(uuid="B")], "boot-1", 0, 0.0)
+    made.update([WELL, symptoms(uuid="B")], "boot-1", 0, 0.0)
     return made
 
 
 def look(made: Health, seen: Symptoms, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
-    made.saw([seen], boot, loaded, now)
+    made.update([seen], boot, loaded, now)
     return made.state("A", now)[0]
 
 
@@ -45,7 +45,7 @@ def states(made: Health, now: float) -> tuple[str, str]:
         ({"recovery": 2}, "unhealthy", "reboot of the node"),
         ({"recovery": 3}, "suspect", "peer-to-peer"),
         ({"rows_failed": True}, "unhealthy", "should be replaced"),
-        ({"rows_pending": True}, "suspect", "waits to be remapped"),
+        ({"rows_pending": True}, "suspect", "waits for a GPU reset to be remapped"),
         ({"rows_pending": True, "rows_failed": True}, "unhealthy", "should be replaced"),
         ({"ecc_aggregate": 40}, "healthy", ""),
         ({"ecc_volatile": 2, "remaps_rows": False}, "unhealthy", "2 uncorrectable ECC errors"),
@@ -60,7 +60,7 @@ def states(made: Health, now: float) -> tuple[str, str]:
 def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
     """And its neighbour is unharmed."""
     made = health()
-    made.saw([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
+    made.update([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
     found, reason = made.state("A", 1.0)
     assert (found, made.state("B", 1.0)) == (state, ("healthy", ""))
     assert says in reason
@@ -76,7 +76,7 @@ def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> 
     ],
 )
 def test_xids_are_classified_as_nvidia_does(number: int, verdict: str) -> None:
-    assert judged(number)[0] == verdict
+    assert classify(number)[0] == verdict
 
 
 def test_an_applications_xid_changes_nothing() -> None:
@@ -151,7 +151,7 @@ def test_a_person_may_say_that_it_was_seen_to() -> None:
 def test_what_is_still_wrong_shows_through_a_pardon() -> None:
     made = health()
     made.xid("A", 64, 5.0)
-    made.saw([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
+    made.update([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
     made.clear_ailments("A")
     assert made.state("A", 6.0)[0] == "unhealthy"
 
@@ -173,7 +173,7 @@ def test_nothing_comes_back_before_it_was_clean_for_a_while() -> None:
     made = health()
     assert look(made, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
     assert look(made, WELL, 11.0) == "suspect"
-    assert "clean for less than 30 s after: NVML: GPU is lost" in made.state("A", 11.0)[1]
+    assert "no fault for less than 30 s after: NVML: GPU is lost" in made.state("A", 11.0)[1]
     assert look(made, symptoms(lost="GPU is lost"), 20.0) == "unhealthy"
     assert look(made, WELL, 49.0) == "suspect"
     assert look(made, WELL, 50.0) == "healthy"
@@ -193,7 +193,7 @@ def test_heat_counts_when_it_lasts() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        ({"clock_reasons": POWER_BRAKE}, "held back by the power brake"),
+        ({"clock_reasons": POWER_BRAKE}, "slowed down by the power brake"),
         ({"pcie_width": 8}, "PCIe link of width 8 where 16 is possible"),
         ({"pcie_generation": 1, "busy": True}, "PCIe link of generation 1 where 5 is possible"),
         ({"pcie_generation": 1, "busy": False}, ""),
@@ -205,7 +205,7 @@ def test_heat_counts_when_it_lasts() -> None:
 def test_what_counts_only_when_it_lasts(how: dict[str, Any], says: str) -> None:
     made = health()
     for now in (0.0, 59.0, 61.0):
-        made.saw([symptoms(**how)], "boot-1", 0, now)
+        made.update([symptoms(**how)], "boot-1", 0, now)
     assert made.state("A", 61.0) == (("suspect", f"{says} for more than 60 s") if says else ("healthy", ""))
 
 

@@ -269,7 +269,7 @@ async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU may fail right after its driver was loaded anew: nobody waits until it is tried again anyway."""
-    monkeypatch.setattr(events, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(events, "RETRY_S", 3600.0)
     heard: list[str] = []
     number = 0
 

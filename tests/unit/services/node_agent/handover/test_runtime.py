@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.node_agent.handover.runtime import Runtime, exposure, judge
+from services.node_agent.handover.runtime import Runtime, exposure, judge_cdi
 
 DIRS = ["/etc/cdi", "/var/run/cdi"]
 
@@ -22,7 +22,7 @@ def containerd(version: str, **config: object) -> Runtime:
         (containerd("1.7.24", enableCDI=True), "yes", ""),
         (containerd("1.7.24~ds1", enableCDI=False), "no", "enable_cdi = true"),
         (containerd("1.7.24"), "no", "enable_cdi = true"),
-        (Runtime(name="containerd", version="1.7.24"), "unknown", "does not say"),
+        (Runtime(name="containerd", version="1.7.24"), "unknown", "does not report"),
         (containerd("1.6.20~ds1"), "no", "upgrade to containerd 2"),
         (containerd("v2.4.2", cdiSpecDirs=["/etc/cdi"]), "no", "cdi_dir is /run/cdi"),
         (containerd("v2.4.2", cdiSpecDirs=[]), "no", "no directory"),
@@ -33,14 +33,14 @@ def containerd(version: str, **config: object) -> Runtime:
     ],
 )
 def test_a_runtime_has_cdi_or_not(runtime: Runtime, cdi: str, word: str) -> None:
-    found = judge(runtime, "/run/cdi")
+    found = judge_cdi(runtime, "/run/cdi")
     assert found.cdi == cdi
     assert word in found.sentence
     assert bool(found.sentence) is (cdi != "yes")
 
 
 def test_the_two_names_of_the_run_directory_are_one() -> None:
-    assert judge(containerd("2.4.2", cdiSpecDirs=["/run/cdi/"]), "/var/run/cdi").cdi == "yes"
+    assert judge_cdi(containerd("2.4.2", cdiSpecDirs=["/run/cdi/"]), "/var/run/cdi").cdi == "yes"
 
 
 BY_NAME = containerd("2.4.2", containerd={"defaultRuntimeName": "nvidia", "runtimes": {"nvidia": {"options": {}}}})

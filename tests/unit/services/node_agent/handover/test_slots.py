@@ -124,7 +124,7 @@ def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
     ],
 )
 def test_a_checkpoint_in_another_form_is_refused(payload: bytes) -> None:
-    with pytest.raises(KubeletCheckpointError, match="a form that this version of Kerf does not know"):
+    with pytest.raises(KubeletCheckpointError, match="a format that this version of Kerf does not support"):
         kubelet_checkpoint.read(payload, "kerf.dev/slot", KIND)
 
 

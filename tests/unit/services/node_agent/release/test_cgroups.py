@@ -28,7 +28,7 @@ def test_a_pod_is_found_and_missed_when_it_goes(tmp_path: Path, path: str, hiera
     folder = tmp_path / hierarchy / path
     (folder / "cri-containerd-0a").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
-    assert (cgroups.present({UID, OTHER}), cgroups.uses_them()) == ({UID}, True)
+    assert (cgroups.present({UID, OTHER}), cgroups.has_pod_cgroups()) == ({UID}, True)
     (folder / "cri-containerd-0a").rmdir()
     assert cgroups.present({UID}), "its containers have ended, and the kubelet may start others"
     folder.rmdir()
@@ -49,5 +49,5 @@ def test_a_host_without_cgroups_of_pods_is_known(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("")
     (tmp_path / "system.slice" / f"pod{UID}").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
-    assert not cgroups.uses_them()
+    assert not cgroups.has_pod_cgroups()
     assert not cgroups.present({UID}), "a service may be called what it likes"
