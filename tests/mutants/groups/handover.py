@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 SLOTS = "services/node_agent/handover/slots.py"
 UNIT = "tests/unit/services/node_agent/handover"
-AGREE = f"{UNIT}/test_slots.py::test_where_the_records_do_not_agree_nothing_starts"
+AGREE = f"{UNIT}/test_slots.py::test_nothing_starts_if_the_records_disagree"
 
 MUTANTS = [
     Mutant(
@@ -53,7 +53,7 @@ MUTANTS = [
         file="services/node_agent/handover/other_plugins.py",
         old='if (uuid := device.partition("::")[0]) in of}',
         new="if (uuid := device) in of}",
-        tests=(f"{UNIT}/test_other_plugins.py::test_its_devices_are_told_by_their_uuids",),
+        tests=(f"{UNIT}/test_other_plugins.py::test_devices_of_other_plugins_are_matched_by_uuid",),
     ),
     Mutant(
         name="runtime-without-cdi",
@@ -61,7 +61,7 @@ MUTANTS = [
         file="services/node_agent/handover/runtime.py",
         old='enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)',
         new="enabled = True",
-        tests=(f"{UNIT}/test_runtime.py::test_a_runtime_has_cdi_or_not",),
+        tests=(f"{UNIT}/test_runtime.py::test_cdi_support_is_judged_by_runtime_and_version",),
     ),
     Mutant(
         name="bound-to-an-unknown-node",

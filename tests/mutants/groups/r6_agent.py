@@ -12,11 +12,9 @@ UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
 LATE = f"{UNIT}/test_late_orders.py"
 REAL = "tests/contract/test_node_agent_real.py"
-SYNCED = f"{TEST}::test_a_sync_teaches_buries_and_reports"
-FSYNC = (
-    f"{UNIT}/test_checkpoint.py::test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on"
-)
-IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_is_gone_when_nobody_knows_it_any_more"
+SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_slices"
+FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_synced_before_the_rename_and_the_directory_after_it"
+IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_has_ended_when_no_record_has_it"
 UNSAVED = "tests/contract/test_device_plugin.py::test_what_cannot_be_written_down_is_not_handed_over"
 SEEMS_GONE = "tests/contract/test_device_plugin.py::test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it"
 
@@ -28,7 +26,7 @@ MUTANTS = [
         file=CORE,
         old="return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]",
         new="return [self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now), m.Save()]",
-        tests=(f"{TEST}::test_what_never_ran_is_released_at_once",),
+        tests=(f"{TEST}::test_a_grant_without_containers_is_released_at_once",),
     ),
     Mutant(
         name="release-after-an-end-said-before-it-is-saved",
@@ -36,7 +34,7 @@ MUTANTS = [
         file=CORE,
         old='return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]',
         new='return [*self._release_if_ended(lease.grant_id, "its containers have ended", now), m.Save()]',
-        tests=(f"{TEST}::test_a_release_is_on_disk_before_it_is_said[its container ends]",),
+        tests=(f"{TEST}::test_a_release_is_saved_before_it_is_published[its container ends]",),
     ),
     Mutant(
         name="release-after-a-boot-said-before-it-is-saved",
@@ -44,7 +42,7 @@ MUTANTS = [
         file=CORE,
         old="        return [m.Save(), *out]\n\n    # --- cordons, and eviction by policy",
         new="        return [*out, m.Save()]\n\n    # --- cordons, and eviction by policy",
-        tests=(f"{TEST}::test_a_release_is_on_disk_before_it_is_said[the node reboots]",),
+        tests=(f"{TEST}::test_a_release_is_saved_before_it_is_published[the node reboots]",),
     ),
     Mutant(
         name="handed-over-before-it-is-saved",
@@ -92,7 +90,7 @@ MUTANTS = [
         file=FILE,
         old='beside = self.path.with_name(f"{self.path.name}.new")',
         new="beside = self.path",
-        tests=(f"{UNIT}/test_checkpoint.py::test_a_file_that_cannot_be_written_raises",),
+        tests=(f"{UNIT}/test_checkpoint.py::test_a_failed_write_raises_and_keeps_the_old_checkpoint",),
     ),
     Mutant(
         name="goes-on-unsaved",
@@ -144,7 +142,7 @@ MUTANTS = [
         file=CORE,
         old=("            node=self.node,\n            term=self.term,\n"),
         new="            node=self.node,\n",
-        tests=(f"{TEST}::test_a_term_outlives_a_restart",),
+        tests=(f"{TEST}::test_the_term_survives_a_restart",),
     ),
     Mutant(
         name="closed-term-not-saved",
@@ -160,7 +158,7 @@ MUTANTS = [
         file=CORE,
         old="            sync_number=self._sync_number,\n",
         new="",
-        tests=(f"{LATE}::test_the_number_of_the_newest_sync_outlives_a_restart",),
+        tests=(f"{LATE}::test_the_number_of_the_newest_sync_survives_a_restart",),
     ),
     Mutant(
         name="unbooked-not-saved",
@@ -168,7 +166,7 @@ MUTANTS = [
         file=CORE,
         old=" unbooked=self.released.unbooked,",
         new="",
-        tests=(f"{LATE}::test_a_release_that_was_not_booked_is_said_again_after_a_restart",),
+        tests=(f"{LATE}::test_an_unacknowledged_release_is_repeated_after_a_restart",),
     ),
     Mutant(
         name="tombstones-not-saved",
@@ -176,7 +174,7 @@ MUTANTS = [
         file=CORE,
         old="            tombstones=self.released.tombstones,\n",
         new="",
-        tests=(f"{LATE}::test_what_was_given_back_for_good_outlives_a_restart",),
+        tests=(f"{LATE}::test_tombstones_survive_a_restart",),
     ),
     # --- terms and numbers -----------------------------------------------------------------------------------------
     Mutant(
@@ -193,7 +191,7 @@ MUTANTS = [
         file=CORE,
         old="        grant_id = came.grant_id\n        if came.term < self.term:",
         new="        grant_id = came.grant_id\n        if False:",
-        tests=(f"{LATE}::test_a_release_of_an_older_term_gives_nothing_back",),
+        tests=(f"{LATE}::test_a_release_order_of_an_older_term_is_refused",),
     ),
     Mutant(
         name="syncs-of-older-terms",
@@ -201,7 +199,7 @@ MUTANTS = [
         file=CORE,
         old="if sync.node != self.node or sync.term < self.term:",
         new="if sync.node != self.node:",
-        tests=(f"{LATE}::test_a_sync_of_an_older_term_teaches_and_buries_nothing",),
+        tests=(f"{LATE}::test_a_sync_of_an_older_term_changes_nothing",),
     ),
     Mutant(
         name="syncs-for-another-node",
@@ -217,7 +215,7 @@ MUTANTS = [
         file=CORE,
         old="if (sync.term, sync.number) < (self._closed_term, self._sync_number):",
         new="if False:",
-        tests=(f"{LATE}::test_a_sync_that_was_overtaken_in_its_term_is_passed_over",),
+        tests=(f"{LATE}::test_an_overtaken_sync_is_ignored",),
     ),
     Mutant(
         name="order-that-was-overtaken",
@@ -225,7 +223,7 @@ MUTANTS = [
         file=CORE,
         old="if known is not None and (came.term, came.number) < known.order:",
         new="if False:",
-        tests=(f"{LATE}::test_an_order_about_a_grant_that_was_overtaken_changes_nothing",),
+        tests=(f"{LATE}::test_an_overtaken_order_about_a_grant_changes_nothing",),
     ),
     Mutant(
         name="sync-answer-without-number",
@@ -258,7 +256,7 @@ MUTANTS = [
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if True:",
-        tests=(f"{LATE}::test_a_sync_that_was_composed_before_a_grant_does_not_bury_it",),
+        tests=(f"{LATE}::test_a_sync_composed_before_a_grant_does_not_void_it",),
     ),
     Mutant(
         name="numbers-compared-across-terms",
@@ -266,7 +264,7 @@ MUTANTS = [
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order[1] < sync.number:",
-        tests=(f"{LATE}::test_a_sync_of_a_later_term_buries_whatever_number_the_grant_came_with",),
+        tests=(f"{LATE}::test_a_sync_of_a_later_term_voids_grants_of_any_number",),
     ),
     Mutant(
         name="sync-without-number-buries-all",
@@ -274,7 +272,7 @@ MUTANTS = [
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order < (sync.term, sync.number) or not sync.number:",
-        tests=(f"{LATE}::test_a_sync_without_a_number_buries_grants_of_earlier_terms_only",),
+        tests=(f"{LATE}::test_a_sync_without_a_number_voids_only_grants_of_earlier_terms",),
     ),
     Mutant(
         name="sync-closes-nothing",
@@ -282,7 +280,7 @@ MUTANTS = [
         file=CORE,
         old="self.term = self._closed_term = sync.term",
         new="self.term = sync.term",
-        tests=(f"{LATE}::test_a_sync_closes_the_terms_before_it",),
+        tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
         name="closed-terms-not-asked",
@@ -294,7 +292,7 @@ MUTANTS = [
             "        )\n"
         ),
         new="        return grant.grant_id in self.released\n",
-        tests=(f"{LATE}::test_a_sync_closes_the_terms_before_it",),
+        tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
         name="closed-terms-void-what-was-named",
@@ -306,7 +304,7 @@ MUTANTS = [
             "        )\n"
         ),
         new="        return grant.grant_id in self.released or (grant.term < self._closed_term)\n",
-        tests=(f"{LATE}::test_a_grant_of_an_earlier_term_that_the_sync_named_is_good",),
+        tests=(f"{LATE}::test_a_grant_of_an_earlier_term_named_by_the_sync_is_valid",),
     ),
     Mutant(
         name="closing-term-closed-too",
@@ -314,7 +312,7 @@ MUTANTS = [
         file=CORE,
         old="            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n",
         new="            grant.term <= self._closed_term and self.store.get(grant.grant_id) is None\n",
-        tests=(f"{LATE}::test_a_grant_of_the_closing_term_is_good",),
+        tests=(f"{LATE}::test_a_grant_of_the_term_of_the_sync_is_valid",),
     ),
     Mutant(
         name="later-sync-opens-a-closed-term",
@@ -325,7 +323,7 @@ MUTANTS = [
             "                self.released.add_tombstone(named.grant.grant_id)\n"
         ),
         new="                pass\n",
-        tests=(f"{LATE}::test_a_void_grant_that_a_sync_names_is_dead_for_good",),
+        tests=(f"{LATE}::test_a_void_grant_named_by_a_sync_is_dead_for_good",),
     ),
     Mutant(
         name="dead-grants-not-reported",
@@ -333,7 +331,7 @@ MUTANTS = [
         file=CORE,
         old="dead = tuple(grant_id for grant_id in ids if grant_id in self.released)",
         new="dead = ()",
-        tests=(f"{LATE}::test_a_later_sync_does_not_open_a_closed_term_again",),
+        tests=(f"{LATE}::test_a_later_sync_does_not_reopen_a_closed_term",),
     ),
     Mutant(
         name="sync-brings-back-the-dead",
@@ -341,7 +339,7 @@ MUTANTS = [
         file=CORE,
         old="if came.grant.grant_id not in self.released and (known is None",
         new="if (known is None",
-        tests=(f"{LATE}::test_a_sync_does_not_bring_back_what_was_released",),
+        tests=(f"{LATE}::test_a_sync_does_not_revive_a_released_grant",),
     ),
     Mutant(
         name="sync-gives-a-grant-to-another-pod",
@@ -349,7 +347,7 @@ MUTANTS = [
         file=CORE,
         old=" and (known is None or known.grant.uid == came.uid):",
         new=":",
-        tests=(f"{TEST}::test_a_grant_stays_with_the_pod_that_it_was_first_told_for",),
+        tests=(f"{TEST}::test_a_grant_id_stays_with_its_first_pod",),
     ),
     # --- released is final -----------------------------------------------------------------------------------------
     Mutant(
@@ -358,7 +356,7 @@ MUTANTS = [
         file=CORE,
         old="        if grant_id in self.released:\n            return [self._refused(",
         new="        if False:\n            return [self._refused(",
-        tests=(f"{TEST}::test_released_is_final",),
+        tests=(f"{TEST}::test_a_released_grant_is_not_handed_over_again",),
         survives="a released grant is void, too, and refused as such (void-grant-taken)",
     ),
     Mutant(
@@ -375,7 +373,7 @@ MUTANTS = [
         file=CORE,
         old='"this grant was released for good", dead=True)',
         new='"this grant was released for good")',
-        tests=(f"{LATE}::test_a_released_grant_is_dead_for_whoever_names_it",),
+        tests=(f"{LATE}::test_a_released_grant_is_refused_as_dead",),
     ),
     Mutant(
         name="void-grant-not-said-to-be-dead",
@@ -383,7 +381,7 @@ MUTANTS = [
         file=CORE,
         old="return [self._refused(grant_id, why, dead=True)]",
         new="return [self._refused(grant_id, why)]",
-        tests=(f"{LATE}::test_a_sync_closes_the_terms_before_it",),
+        tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
         name="every-refusal-is-for-good",
@@ -391,7 +389,7 @@ MUTANTS = [
         file=CORE,
         old="grant_id=grant_id, dead=dead))",
         new="grant_id=grant_id, dead=True))",
-        tests=(f"{LATE}::test_other_refusals_say_nothing_of_the_grant",),
+        tests=(f"{LATE}::test_other_refusals_do_not_report_the_grant_as_dead",),
     ),
     Mutant(
         name="unbooked-tombstones-trimmed",
@@ -399,7 +397,7 @@ MUTANTS = [
         file="services/node_agent/releases.py",
         old="oldest = next((g for g in self._tombstones if g not in self._unbooked), None)",
         new="oldest = next(iter(self._tombstones), None)",
-        tests=(f"{TEST}::test_a_tombstone_stays_while_its_release_is_not_booked",),
+        tests=(f"{TEST}::test_a_tombstone_is_kept_until_its_release_is_acknowledged",),
     ),
     Mutant(
         name="release-said-once",
@@ -407,7 +405,7 @@ MUTANTS = [
         file="services/node_agent/releases.py",
         old="        self._unbooked[released.grant_id] = released\n",
         new="",
-        tests=(f"{TEST}::test_a_release_is_repeated_until_it_is_booked",),
+        tests=(f"{TEST}::test_a_release_is_repeated_until_it_is_acknowledged",),
     ),
     Mutant(
         name="released-while-it-runs",
@@ -431,7 +429,7 @@ MUTANTS = [
         file=CORE,
         old="if known is None or not known.releasing or self.store.is_running(grant_id):",
         new="if known is None or self.store.is_running(grant_id):",
-        tests=(f"{TEST}::test_a_container_that_ends_by_itself_gives_nothing_back",),
+        tests=(f"{TEST}::test_a_container_that_ends_by_itself_releases_nothing",),
     ),
     Mutant(
         name="reboot-keeps-leases",
@@ -439,7 +437,7 @@ MUTANTS = [
         file=CORE,
         old="            for grant_id in self.store.end_all_leases():\n",
         new="            for grant_id in ():\n",
-        tests=(f"{TEST}::test_another_boot_voids_the_leases",),
+        tests=(f"{TEST}::test_a_reboot_ends_all_leases",),
     ),
     Mutant(
         name="gone-by-podresources-alone",
@@ -472,7 +470,7 @@ MUTANTS = [
         file=CORE,
         old="if known is None or known.unbound:",
         new="if known is None:",
-        tests=(f"{LATE}::test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound",),
+        tests=(f"{LATE}::test_a_grant_whose_pod_was_not_seen_bound_starts_nothing",),
     ),
     Mutant(
         name="unbound-grants-offered",
@@ -480,7 +478,7 @@ MUTANTS = [
         file=CORE,
         old="if not k.releasing and not k.unbound)",
         new="if not k.leaving)",
-        tests=(f"{LATE}::test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound",),
+        tests=(f"{LATE}::test_a_grant_whose_pod_was_not_seen_bound_starts_nothing",),
     ),
     Mutant(
         name="binding-not-noticed",
@@ -488,7 +486,7 @@ MUTANTS = [
         file=CORE,
         old="            and known.unbound <= came.unbound\n",
         new="",
-        tests=(f"{LATE}::test_it_starts_when_placement_says_that_the_pod_is_bound",),
+        tests=(f"{LATE}::test_a_pod_starts_once_placement_confirms_that_it_is_bound",),
     ),
     Mutant(
         name="overtaken-binding-not-noticed",
@@ -496,7 +494,7 @@ MUTANTS = [
         file=CORE,
         old="            if known.unbound and not came.unbound:\n",
         new="            if False:\n",
-        tests=(f"{LATE}::test_even_an_overtaken_order_says_that_the_pod_is_bound",),
+        tests=(f"{LATE}::test_an_overtaken_order_still_confirms_that_the_pod_is_bound",),
     ),
     Mutant(
         name="bound-grant-becomes-unbound",
@@ -504,7 +502,7 @@ MUTANTS = [
         file=GRANT_STORE,
         old="if before is not None and came.unbound and not before.unbound:",
         new="if False:",
-        tests=(f"{LATE}::test_a_later_leader_that_has_not_seen_it_bound_takes_nothing_back",),
+        tests=(f"{LATE}::test_a_later_leader_cannot_undo_that_a_pod_was_seen_bound",),
     ),
     Mutant(
         name="void-hold-hides-the-pods-grant",
@@ -512,7 +510,7 @@ MUTANTS = [
         file=GRANT_STORE,
         old="if other is None or not known.unbound or other.unbound:",
         new="if True:",
-        tests=(f"{LATE}::test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_for_it",),
+        tests=(f"{LATE}::test_the_grant_that_the_pod_was_bound_with_counts",),
     ),
     Mutant(
         name="leaving-grant-told-again-is-good",
@@ -520,7 +518,7 @@ MUTANTS = [
         file=GRANT_STORE,
         old="releasing=before is not None and before.releasing,",
         new="releasing=False,",
-        tests=(f"{LATE}::test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new",),
+        tests=(f"{LATE}::test_a_releasing_grant_that_is_sent_again_starts_nothing",),
     ),
     Mutant(
         name="leaving-grant-starts-containers",
@@ -528,7 +526,7 @@ MUTANTS = [
         file="services/node_agent/start_checks.py",
         old="    if known.releasing:\n",
         new="    if False:\n",
-        tests=(f"{TEST}::test_a_start_that_may_not_be_is_refused",),
+        tests=(f"{TEST}::test_a_start_that_is_not_allowed_is_refused",),
     ),
     Mutant(
         name="start-in-another-pods-name",
@@ -536,7 +534,7 @@ MUTANTS = [
         file="services/node_agent/start_checks.py",
         old="if asked.pod is not None and asked.pod != granted:",
         new="if False:",
-        tests=(f"{UNIT}/test_core_starts.py::test_a_start_in_another_pods_name_is_refused",),
+        tests=(f"{UNIT}/test_core_starts.py::test_a_start_under_another_pod_name_is_refused",),
     ),
     # --- evidence that a container is gone -------------------------------------------------------------------------
     Mutant(
@@ -561,7 +559,7 @@ MUTANTS = [
         file="services/node_agent/release/cgroups.py",
         old="        if entry.name in _ELSEWHERE:\n",
         new="        if False:\n",
-        tests=(f"{UNIT}/release/test_cgroups.py::test_a_host_without_cgroups_of_pods_is_known",),
+        tests=(f"{UNIT}/release/test_cgroups.py::test_a_host_without_pod_cgroups_is_detected",),
     ),
     Mutant(
         name="silent-nvml-counts-as-idle",
@@ -569,7 +567,7 @@ MUTANTS = [
         file="services/node_agent/release/processes.py",
         old="        pids = await self._worker.call(_pids)\n",
         new="        try:\n            pids = await self._worker.call(_pids)\n        except Exception:\n            pids = frozenset()\n",
-        tests=(f"{UNIT}/release/test_processes.py::test_a_silent_nvml_says_nothing",),
+        tests=(f"{UNIT}/release/test_processes.py::test_a_hung_nvml_raises",),
     ),
     Mutant(
         name="release-not-said-to-placement",
@@ -586,7 +584,7 @@ MUTANTS = [
         file=FILE,
         old='            raise CheckpointError(\n                f"{self.path}: {error}. Drain this node\'s GPU pods, then move the file away; the agent starts "\n                "without it"\n            ) from error\n',
         new="            return None\n",
-        tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_file_fails_closed_and_says_what_to_do",),
+        tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_checkpoint_raises_an_error_that_says_what_to_do",),
     ),
     Mutant(
         name="checkpoint-of-another-node",
@@ -610,7 +608,7 @@ MUTANTS = [
         file=CORE,
         old="            ailments=self.ailments,\n",
         new="",
-        tests=(f"{UNIT}/test_cordon.py::test_ailments_are_kept_and_a_change_of_them_alone_is_saved",),
+        tests=(f"{UNIT}/test_cordon.py::test_a_change_of_ailments_alone_is_saved",),
     ),
     Mutant(
         name="cordons-not-saved",
@@ -618,6 +616,6 @@ MUTANTS = [
         file=CORE,
         old="            cordons=self._cordons.saved,\n",
         new="",
-        tests=(f"{UNIT}/test_cordon.py::test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts",),
+        tests=(f"{UNIT}/test_cordon.py::test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts",),
     ),
 ]

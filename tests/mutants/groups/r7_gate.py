@@ -9,8 +9,8 @@ START_CHECKS = "services/node_agent/start_checks.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
 MIG = f"{UNIT}/test_gate_mig.py"
-REFUSED = f"{TEST}::test_a_start_that_may_not_be_is_refused"
-INSTANCES = f"{MIG}::test_an_instance_is_handed_over_once_and_only_where_it_is"
+REFUSED = f"{TEST}::test_a_start_that_is_not_allowed_is_refused"
+INSTANCES = f"{MIG}::test_a_mig_instance_is_handed_over_once_and_only_if_it_exists"
 
 MUTANTS = [
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = [
         file=GATE,
         old="room[share.uuid] = (memory + share.memory_mib, compute + share.compute_milli)",
         new="room[share.uuid] = (share.memory_mib, share.compute_milli)",
-        tests=(f"{TEST}::test_all_that_is_handed_over_on_a_gpu_counts",),
+        tests=(f"{TEST}::test_the_device_gate_counts_all_slices_on_a_gpu",),
     ),
     Mutant(
         name="gate-without-leaving",
@@ -43,7 +43,7 @@ MUTANTS = [
         file=GRANT_STORE,
         old="for key, lease in self._leases.items() if key not in without]",
         new="for key, lease in self._leases.items() if key not in without and not self._known[lease.grant_id].releasing]",
-        tests=(f"{TEST}::test_what_a_pod_has_that_is_being_given_back_is_nobody_elses",),
+        tests=(f"{TEST}::test_the_share_of_a_releasing_grant_is_not_free",),
     ),
     Mutant(
         name="gate-without-health",
@@ -75,7 +75,7 @@ MUTANTS = [
         file=GATE,
         old="taken[share.uuid] = taken.get(share.uuid, 0) | _mask",
         new="taken[share.uuid] = _mask",
-        tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
+        tests=(f"{MIG}::test_the_device_gate_counts_all_mig_instances",),
     ),
     Mutant(
         name="gate-not-told-of-mig-slices",
@@ -83,7 +83,7 @@ MUTANTS = [
         file=START_CHECKS,
         old="gate.occupied(others, node), gate.used_mig_slices(others, gpus)",
         new="gate.occupied(others, node), {}",
-        tests=(f"{MIG}::test_all_instances_that_are_handed_over_count",),
+        tests=(f"{MIG}::test_the_device_gate_counts_all_mig_instances",),
     ),
     Mutant(
         name="gate-without-instances",
@@ -99,7 +99,7 @@ MUTANTS = [
         file=START_CHECKS,
         old="    if strategy_refusal is not None:\n",
         new="    if False:\n",
-        tests=(f"{UNIT}/test_promises.py::test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on",),
+        tests=(f"{UNIT}/test_promises.py::test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on",),
     ),
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
@@ -113,7 +113,7 @@ MUTANTS = [
             )
 """,
         new="            why = None\n",
-        tests=(f"{UNIT}/test_suspensions.py::test_nothing_is_taken_back_from_under_those_who_have_it_now",),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_pod_cannot_resume_while_other_slices_have_its_share",),
     ),
     Mutant(
         name="free-before-it-is-given-up",
@@ -121,9 +121,7 @@ MUTANTS = [
         file=GRANT_STORE,
         old="applied = before.applied if before is not None and before.applied == came.suspension else None",
         new="applied = came.suspension",
-        tests=(
-            f"{UNIT}/test_suspensions.py::test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner",
-        ),
+        tests=(f"{UNIT}/test_suspensions.py::test_suspended_capacity_is_free_only_after_the_slices_confirm",),
     ),
     Mutant(
         name="free-by-an-overtaken-deed",
@@ -131,7 +129,7 @@ MUTANTS = [
         file=SUSPENSION,
         old="        if known is None or known.grant.suspension != task.suspension:\n",
         new="        if known is None:\n",
-        tests=(f"{UNIT}/test_suspensions.py::test_a_deed_that_was_overtaken_is_no_evidence",),
+        tests=(f"{UNIT}/test_suspensions.py::test_the_result_of_an_overtaken_suspension_is_ignored",),
     ),
     Mutant(
         name="torn-slice-counts-as-it-was",
@@ -139,9 +137,7 @@ MUTANTS = [
         file=SUSPENSION,
         old="            if result.is_partial:\n",
         new="            if False:\n",
-        tests=(
-            f"{UNIT}/test_suspensions.py::test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be",
-        ),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_partial_checkpoint_frees_nothing_and_is_restored_later",),
     ),
     Mutant(
         name="half-restored-slice-is-free",
@@ -149,7 +145,7 @@ MUTANTS = [
         file=SUSPENSION,
         old='applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied',
         new="applied = task.applied",
-        tests=(f"{UNIT}/test_suspensions.py::test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted",),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_failed_restore_of_a_checkpointed_pod_counts_its_whole_memory",),
     ),
     Mutant(
         name="checkpointed-pod-starts",
@@ -157,6 +153,6 @@ MUTANTS = [
         file=START_CHECKS,
         old='if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":',
         new="if False:",
-        tests=(f"{UNIT}/test_suspensions.py::test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts",),
+        tests=(f"{UNIT}/test_suspensions.py::test_a_checkpointed_pod_frees_its_memory_and_starts_no_container",),
     ),
 ]

@@ -16,7 +16,7 @@ GPU_MIB = 1000
 
 
 def inventory(boot: str = "boot-1", gpus: tuple[str, ...] = ("G0", "G1"), **changes: Any) -> m.InventorySeen:
-    """`changes` are fields of every GPU."""
+    """An inventory. `changes` are fields of every GPU."""
     found = tuple(
         Gpu(**({"uuid": uuid, "index": i, "model": "X", "memory_mib": GPU_MIB} | changes))
         for i, uuid in enumerate(gpus)
@@ -63,7 +63,7 @@ def sync(*grants: NodeGrant, term: int = 1, node: str = NODE) -> m.SyncReceived:
 
 
 def agent(*events: m.Input) -> Agent:
-    """An agent with two GPUs of 1000 MiB that has met these events."""
+    """An agent with two GPUs of 1000 MiB that has handled these events."""
     made = Agent(NODE)
     for event in (inventory(), *events):
         made.handle(event, 0.0)
@@ -91,7 +91,7 @@ def released(orders: list[m.Command]) -> list[str]:
 
 
 def refusal(orders: list[m.Command]) -> str:
-    """The code by which a start was refused; empty where it was handed over."""
+    """The code by which a start was refused, or "" if the share was handed over."""
     return "".join(order.code for order in orders if isinstance(order, m.RefuseStart))
 
 

@@ -13,7 +13,7 @@ from services.node_agent.state import CheckpointError
 from tests.unit.services.node_agent.make import NODE, agent, grant, release, start
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_loaded_unchanged(tmp_path: Path) -> None:
     file = CheckpointFile(tmp_path / "deep" / "agent.json")
     assert file.load(NODE) is None
     for made in (agent(grant("a"), start("a")), agent(release("b"))):
@@ -21,7 +21,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
         assert file.load(NODE) == made.checkpoint()
 
 
-def test_a_damaged_file_fails_closed_and_says_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_raises_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "agent.json"
     CheckpointFile(path).save(agent(grant("a")).checkpoint())
     path.write_bytes(path.read_bytes()[:-20])
@@ -29,7 +29,7 @@ def test_a_damaged_file_fails_closed_and_says_what_to_do(tmp_path: Path) -> None
         CheckpointFile(path).load(NODE)
 
 
-def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     """A crash between the write and the rename."""
     path = tmp_path / "agent.json"
     saved = agent(grant("a")).checkpoint()
@@ -38,10 +38,10 @@ def test_a_write_that_was_cut_off_leaves_the_old_one(tmp_path: Path) -> None:
     assert CheckpointFile(path).load(NODE) == saved
 
 
-def test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_relied_on(
+def test_the_file_is_synced_before_the_rename_and_the_directory_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a host that loses its power comes back with an empty file, or with the old one."""
+    """Otherwise a host that loses power comes back with an empty file, or with the old one."""
     done: list[str] = []
     fsync, replace = os.fsync, os.replace
 
@@ -61,7 +61,7 @@ def test_the_file_is_on_disk_before_it_is_renamed_and_the_rename_before_it_is_re
     assert done == [f"file of {path.stat().st_size} bytes", "rename to agent.json", "folder"]
 
 
-def test_a_file_that_cannot_be_written_raises(tmp_path: Path) -> None:
+def test_a_failed_write_raises_and_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     """The caller must not promise what is not on disk. The old content still stands."""
     file = CheckpointFile(tmp_path / "agent.json")
     saved = agent(grant("a")).checkpoint()

@@ -1,4 +1,4 @@
-"""GPUs that people hold back, and what becomes of the pods on one that fails."""
+"""Cordons of GPUs, and the pods on a GPU that fails."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def restarted(made: Agent) -> Agent:
     return Agent(NODE, read(write(made.checkpoint()), NODE))
 
 
-def test_a_cordoned_gpu_is_draining_and_says_by_whom() -> None:
+def test_a_cordoned_gpu_is_draining_and_its_reason_names_the_operator() -> None:
     made = agent()
     orders = made.handle(cordon("G1", reason="a noisy fan"), 0)
     assert [type(order) for order in orders] == [m.Save, m.PutInventory, m.Publish, m.Publish, m.Answer], (
-        "saved before it is spoken"
+        "saved before it is answered"
     )
     changed = [event for event in events(orders) if isinstance(event, GpuStateChanged)]
     assert [(event.uuid, event.state, event.reason) for event in changed] == [
@@ -53,7 +53,7 @@ def test_a_cordoned_gpu_is_draining_and_says_by_whom() -> None:
     assert (states(made), told(orders).gpus) == (["healthy", "draining"], ("G1",))
 
 
-def test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts() -> None:
+def test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts() -> None:
     made = agent(cordon())
     made.handle(inventory(), 1)
     assert states(made) == ["draining", "draining"]
@@ -64,32 +64,32 @@ def test_a_cordon_of_the_node_holds_back_all_and_outlives_looks_and_restarts() -
     assert states(again) == ["healthy", "healthy"]
 
 
-def test_a_nodes_cordon_taken_back_leaves_that_of_a_single_gpu() -> None:
+def test_undoing_a_node_cordon_keeps_the_cordon_of_a_single_gpu() -> None:
     made = agent(cordon("G0", by="bob"), cordon(), cordon(undo=True))
     assert states(made) == ["draining", "healthy"]
 
 
-def test_a_single_gpu_is_not_let_out_of_a_cordoned_node() -> None:
+def test_a_single_gpu_of_a_cordoned_node_cannot_be_uncordoned() -> None:
     refused = told(agent(cordon()).handle(cordon("G0", undo=True), 1))
     assert (refused.ok, "whole node" in refused.reason) == (False, True)
 
 
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_cordon_of_an_unknown_gpu_is_refused() -> None:
     refused = told(agent().handle(cordon("G9"), 1))
     assert (refused.ok, "no GPU G9" in refused.reason) == (False, True)
 
 
-def test_an_agent_that_has_not_looked_yet_refuses() -> None:
+def test_a_cordon_before_the_first_inventory_is_refused() -> None:
     assert not told(Agent(NODE).handle(cordon(), 1)).ok
 
 
-def test_an_unhealthy_gpu_stays_that_under_a_cordon() -> None:
+def test_an_unhealthy_gpu_stays_unhealthy_under_a_cordon() -> None:
     made = agent(inventory(state="unhealthy", reason="Xid 79"), cordon())
     assert states(made) == ["unhealthy", "unhealthy"]
 
 
-def test_said_again_it_changes_nothing_and_tells_who_is_left() -> None:
-    """Of pods that run, and of those that are yet to start; not of pods on the other GPU."""
+def test_a_repeated_cordon_changes_nothing_and_lists_the_remaining_pods() -> None:
+    """It lists the pods that run and those that are yet to start, but not the pods on the other GPU."""
     made = agent(grant("runs"), grant("waits", memory=100), grant("other", gpu="G1"), start("runs"))
     made.handle(cordon("G0"), 1)
     orders = made.handle(cordon("G0", by="bob"), 2)
@@ -100,18 +100,18 @@ def test_said_again_it_changes_nothing_and_tells_who_is_left() -> None:
     assert told(made.handle(cordon("G0"), 4)).pods == ()
 
 
-def test_a_pod_that_was_placed_before_may_still_start_on_a_draining_gpu() -> None:
+def test_a_pod_with_a_grant_may_still_start_on_a_draining_gpu() -> None:
     made = agent(grant("a"), cordon("G0"))
     assert handed(made.handle(start("a"), 1))
 
 
-def test_taken_back_it_also_pardons() -> None:
-    """A GPU that is held back until a reset is believed to have had it, cordoned or not."""
+def test_uncordoning_a_gpu_clears_its_ailments() -> None:
+    """A cordoned GPU that waits for a reset is assumed to have had it."""
     orders = agent().handle(cordon("G0", undo=True), 1)
     assert [order.gpus for order in orders if isinstance(order, m.ClearAilments)] == [("G0",)]
 
 
-def test_ailments_are_kept_and_a_change_of_them_alone_is_saved() -> None:
+def test_a_change_of_ailments_alone_is_saved() -> None:
     made = agent()
     seen = m.InventorySeen(inventory().inventory, (Ailment(uuid="G0", reason="Xid 48", boot_id="boot-1"),))
     assert [type(order) for order in made.handle(seen, 1)] == [m.Save]
@@ -123,13 +123,13 @@ def evictions(orders: list[m.Command]) -> list[str]:
     return [f"{e.name}: {e.reason}" for order in orders if isinstance(order, m.EvictPods) for e in order.evictions]
 
 
-def test_pods_on_an_unhealthy_gpu_are_left_alone_by_default() -> None:
+def test_pods_on_an_unhealthy_gpu_are_not_evicted_by_default() -> None:
     made = agent(grant("a"), start("a"), inventory(state="unhealthy", reason="Xid 79"))
     assert made.handle(m.Tick(), 100) == []
 
 
-def test_by_policy_they_are_evicted_until_they_are_gone() -> None:
-    """Asked again after a while, for a budget may have refused; never of pods on a GPU that is only suspect."""
+def test_with_evict_unhealthy_eviction_is_requested_until_the_pods_are_gone() -> None:
+    """Repeated after a while, because a budget may have refused; never for pods on a GPU that is only suspect."""
     made = Agent(NODE, evict_unhealthy=True)
     for event in (inventory(), grant("a"), grant("b", memory=1), start("a"), inventory(state="suspect")):
         made.handle(event, 0)

@@ -1,4 +1,4 @@
-"""The node agent's core: what it hands over, gives back and refuses."""
+"""The node agent's core: what it hands over, releases and refuses."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def synced(orders: list[m.Command]) -> NodeSyncAnswer:
 
 
 def test_a_grant_is_saved_before_it_is_accepted() -> None:
-    """Whoever hears yes may rely on it through a crash."""
+    """Placement relies on an accepted grant through a crash."""
     orders = agent().handle(grant("a"), 0)
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     assert accepted(orders)
 
 
-def test_the_same_grant_again_costs_no_write() -> None:
+def test_a_repeated_grant_is_not_saved_again() -> None:
     assert [type(order) for order in agent(grant("a")).handle(grant("a"), 0)] == [m.Answer]
 
 
@@ -54,14 +54,14 @@ def test_a_container_gets_exactly_its_share() -> None:
     assert isinstance(orders[0], m.Save)
 
 
-def test_a_slice_promises_no_more_than_is_enforced() -> None:
-    """Whatever was granted, the event says advisory and soft while nothing limits the device."""
+def test_the_event_of_a_slice_promises_no_more_than_is_enforced() -> None:
+    """Whatever was granted, the event says advisory and soft while nothing limits the GPU."""
     (event,) = events(agent(grant("a")).handle(start("a"), 0))
     assert isinstance(event, SliceEnforced)
     assert (event.strategy, event.promise, event.gpus, event.model) == ("advisory", "soft", {"G0": (500, 0)}, "X")
 
 
-def test_a_restarted_container_gets_the_same_and_no_second_event() -> None:
+def test_a_restarted_container_gets_the_same_share_without_a_second_event() -> None:
     made = agent(grant("a"), start("a"))
     orders = made.handle(start("a"), 0)
     assert handed(orders)
@@ -83,25 +83,25 @@ def test_a_restarted_container_gets_the_same_and_no_second_event() -> None:
         ((grant("a"), inventory(gpus=("G7", "G1"))), start("a"), "gpu-gone"),
     ],
 )
-def test_a_start_that_may_not_be_is_refused(before: tuple[m.Input, ...], asked: m.Input, code: str) -> None:
-    """R7 and fail closed: the container does not start, and the kubelet shows why."""
+def test_a_start_that_is_not_allowed_is_refused(before: tuple[m.Input, ...], asked: m.Input, code: str) -> None:
+    """R7, fail closed: the container does not start, and the kubelet shows why."""
     orders = agent(*before).handle(asked, 0)
     assert refusal(orders) == code
     assert not handed(orders)
 
 
-def test_an_unknown_pods_grant_is_asked_for() -> None:
+def test_the_grant_of_an_unknown_pod_is_fetched() -> None:
     assert m.FetchGrant("u-a") in agent().handle(start("a"), 0)
 
 
 @pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])
-def test_all_that_is_handed_over_on_a_gpu_counts(memory: int, compute: int, code: str) -> None:
+def test_the_device_gate_counts_all_slices_on_a_gpu(memory: int, compute: int, code: str) -> None:
     made = agent(*(grant(name, memory=memory, compute=compute) for name in "abc"), start("a"), start("b"))
     assert refusal(made.handle(start("c"), 0)) == code
 
 
-def test_what_a_pod_has_that_is_being_given_back_is_nobody_elses() -> None:
-    """R7: its container runs until it is seen to end."""
+def test_the_share_of_a_releasing_grant_is_not_free() -> None:
+    """R7: its container counts as running until it is seen to end."""
     made = agent(grant("a"), start("a"), release("a"), grant("b", memory=501))
     assert refusal(made.handle(start("b"), 0)) == "gpu-memory-full"
     made.handle(ended("a"), 0)
@@ -132,37 +132,37 @@ def test_a_running_slice_is_released_only_when_its_containers_have_ended() -> No
 
 
 @pytest.mark.parametrize("last", [ended("a"), inventory("boot-2")], ids=["its container ends", "the node reboots"])
-def test_a_release_is_on_disk_before_it_is_said(last: m.Input) -> None:
-    """Placement gives the share to another at once; an agent that forgot would hand it over again."""
+def test_a_release_is_saved_before_it_is_published(last: m.Input) -> None:
+    """Placement grants the share to another pod at once; an agent that forgot the release would hand it over again."""
     orders = agent(grant("a"), start("a"), release("a")).handle(last, 0)
     assert isinstance(orders[0], m.Save)
     assert released(orders) == ["g-a"]
 
 
-def test_a_container_that_ends_by_itself_gives_nothing_back() -> None:
-    """It may start again under its grant; only placement knows that the pod is over."""
+def test_a_container_that_ends_by_itself_releases_nothing() -> None:
+    """It may start again by its grant; only placement knows that the pod has finished."""
     made = agent(grant("a"), start("a"))
     assert released(made.handle(ended("a"), 0)) == []
     assert handed(made.handle(start("a"), 0))
 
 
 @pytest.mark.parametrize("before", [(), (grant("a"),)])
-def test_what_never_ran_is_released_at_once(before: tuple[m.Input, ...]) -> None:
-    """Also a grant that was never heard of: the promise is that it never will be handed over."""
+def test_a_grant_without_containers_is_released_at_once(before: tuple[m.Input, ...]) -> None:
+    """Also an unknown grant: the promise is that it will never be handed over."""
     orders = agent(*before).handle(release("a"), 0)
     assert isinstance(orders[0], m.Save)
     assert released(orders) == ["g-a"]
 
 
-def test_released_is_final() -> None:
-    """Neither a grant nor a sync brings it back, under any term."""
+def test_a_released_grant_is_not_handed_over_again() -> None:
+    """Neither a grant nor a sync revives it, under any term."""
     made = agent(grant("a"), release("a"))
     assert not accepted(made.handle(grant("a", term=9), 0))
     assert synced(made.handle(sync(node_grant("a", term=10), term=10), 0)).tombstones == ("g-a",)
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
 
-def test_a_release_is_repeated_until_it_is_booked() -> None:
+def test_a_release_is_repeated_until_it_is_acknowledged() -> None:
     made = agent(grant("a"), release("a"))
     assert released(made.handle(m.Tick(), REPEAT_S - 1)) == []
     assert released(made.handle(m.Tick(), REPEAT_S)) == ["g-a"]
@@ -170,14 +170,14 @@ def test_a_release_is_repeated_until_it_is_booked() -> None:
     assert released(made.handle(m.Tick(), 9 * REPEAT_S)) == []
 
 
-def test_a_release_that_was_booked_is_said_again_when_asked() -> None:
-    """A new leader may not have heard of it."""
+def test_an_acknowledged_release_is_repeated_on_request() -> None:
+    """A new leader may not have received it."""
     made = agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",)))
     assert released(made.handle(release("a", term=2), 0)) == ["g-a"]
 
 
-def test_repeats_carry_the_same_id() -> None:
-    """The stream's deduplication keeps one."""
+def test_repeated_events_have_the_same_id() -> None:
+    """The stream's deduplication keeps one of them."""
     made = agent(grant("a"))
     ids = {
         o.event_id
@@ -200,8 +200,8 @@ def test_an_older_term_is_refused() -> None:
 
 
 @pytest.mark.parametrize("runs", [(), (start("a"),)])
-def test_a_grant_stays_with_the_pod_that_it_was_first_told_for(runs: tuple[m.Input, ...]) -> None:
-    """Its id is unique for ever, so another pod under it is a mistake or a theft."""
+def test_a_grant_id_stays_with_its_first_pod(runs: tuple[m.Input, ...]) -> None:
+    """A grant id is unique for ever, so the same id with another pod is an error or a theft."""
     made = agent(grant("a"), *runs)
     taken = msgspec.structs.replace(node_grant("a", term=2), uid="u-b")
     assert not accepted(made.handle(m.GrantReceived(taken), 0))
@@ -209,7 +209,7 @@ def test_a_grant_stays_with_the_pod_that_it_was_first_told_for(runs: tuple[m.Inp
     assert [known.uid for known in made.grants()] == ["u-a"]
 
 
-def test_a_term_outlives_a_restart() -> None:
+def test_the_term_survives_a_restart() -> None:
     made = Agent(NODE, read(write(agent(grant("a", term=5)).checkpoint()), NODE))
     assert not accepted(made.handle(grant("b", term=4), 0))
 
@@ -218,8 +218,8 @@ def test_a_sync_for_another_node_is_refused() -> None:
     assert not synced(agent().handle(sync(node="n2"), 0)).accepted
 
 
-def test_a_sync_teaches_buries_and_reports() -> None:
-    """Grants it names are known; those it leaves out are dead unless they run; what runs is reported, known or not."""
+def test_a_sync_adds_grants_voids_the_others_and_reports_live_slices() -> None:
+    """Named grants become known; the others are dead unless they run; every live slice is reported."""
     made = agent(grant("runs"), start("runs"), grant("idle"))
     reply = synced(made.handle(sync(node_grant("new", term=2, memory=100), term=2), 0))
     assert [live.grant_id for live in reply.live] == ["g-runs"]
@@ -231,11 +231,11 @@ def test_a_sync_teaches_buries_and_reports() -> None:
 # --- devices ----------------------------------------------------------------------------------------------------
 
 
-def test_the_same_inventory_again_says_nothing() -> None:
+def test_an_unchanged_inventory_is_not_published() -> None:
     assert agent().handle(inventory(), 0) == []
 
 
-def test_a_change_raises_the_generation() -> None:
+def test_a_changed_inventory_raises_the_generation() -> None:
     orders = agent().handle(inventory(state="suspect", reason="slow"), 0)
     put = next(order.inventory for order in orders if isinstance(order, m.PutInventory))
     assert put.generation == 2
@@ -244,25 +244,25 @@ def test_a_change_raises_the_generation() -> None:
     assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G0", "suspect"), ("G1", "suspect")]
 
 
-def test_a_gpu_that_left_is_told() -> None:
+def test_a_removed_gpu_is_published_as_gone() -> None:
     said = events(agent().handle(inventory(gpus=("G0",)), 0))
     assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G1", "gone")]
 
 
-def test_another_boot_voids_the_leases() -> None:
-    """Nothing of the last boot runs: what was leaving is given back, the rest may be started again."""
+def test_a_reboot_ends_all_leases() -> None:
+    """No container of the last boot runs: releasing grants are released, the others may be started again."""
     made = agent(grant("a"), start("a"), grant("b"), start("b"), release("a"))
     assert released(made.handle(inventory("boot-2"), 0)) == ["g-a"]
     assert made.live() == ()
     assert handed(made.handle(start("b"), 0))
 
 
-def test_a_replaced_gpu_voids_its_grants() -> None:
+def test_a_grant_on_a_replaced_gpu_does_not_start() -> None:
     made = agent(grant("a"), inventory("boot-2", ("G8", "G9")))
     assert refusal(made.handle(start("a"), 0)) == "gpu-gone"
 
 
-def test_a_new_bus_hears_everything_again() -> None:
+def test_inventory_and_releases_are_published_again_after_a_reconnect() -> None:
     made = agent(grant("a"), release("a"))
     orders = made.handle(m.Reconnected(), 0)
     assert any(isinstance(order, m.PutInventory) for order in orders)
@@ -272,7 +272,7 @@ def test_a_new_bus_hears_everything_again() -> None:
 # --- the checkpoint ---------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_the_whole_state() -> None:
+def test_a_checkpoint_contains_the_whole_state() -> None:
     made = agent(grant("a"), start("a"), grant("b"), release("b"), grant("c"), start("c"), release("c"))
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
     assert again.checkpoint() == made.checkpoint()
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_refused(payload: bytes, words: s
         read(payload, NODE)
 
 
-def test_tombstones_that_were_booked_do_not_grow_for_ever() -> None:
+def test_the_number_of_acknowledged_tombstones_is_limited() -> None:
     made = Agent(NODE, keep_tombstones=3)
     for i in range(6):
         made.handle(release(str(i)), 0)
@@ -302,7 +302,7 @@ def test_tombstones_that_were_booked_do_not_grow_for_ever() -> None:
     assert made.checkpoint().tombstones == ("g-3", "g-4", "g-5")
 
 
-def test_a_tombstone_stays_while_its_release_is_not_booked() -> None:
+def test_a_tombstone_is_kept_until_its_release_is_acknowledged() -> None:
     made = Agent(NODE, keep_tombstones=2)
     for i in range(5):
         made.handle(release(str(i)), 0)

@@ -1,4 +1,4 @@
-"""What the kubelet's own words for a pod change at a start."""
+"""How the kubelet's records of a pod affect its start."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, refusal, release, start
 
 
-def test_a_start_in_another_pods_name_is_refused() -> None:
-    """A UID that the kubelet's checkpoint gives must be that of the pod which PodResources names."""
+def test_a_start_under_another_pod_name_is_refused() -> None:
+    """The UID in the kubelet's checkpoint must be that of the pod which PodResources names."""
     made = agent(grant("a"))
     assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
     assert made.live() == ()
     assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
 
 
-def test_a_boot_whose_driver_comes_late_voids_no_grant() -> None:
+def test_a_driver_that_loads_late_after_a_boot_voids_no_grant() -> None:
     made = agent(grant("a"), start("a"), inventory("boot-2", gpus=()))
     assert refusal(made.handle(start("a"), 0.0)) == "no-gpus"
     made.handle(inventory("boot-2", gpus=("G1",)), 0.0)
-    assert refusal(made.handle(start("a"), 0.0)) == "gpu-gone", "others are there, and it is not"
+    assert refusal(made.handle(start("a"), 0.0)) == "gpu-gone", "other GPUs are there, but not this one"
     made.handle(inventory("boot-2"), 0.0)
     assert refusal(made.handle(start("a"), 0.0)) == ""
 
 
-def test_an_init_container_leaves_the_lease_of_its_host_as_it_is() -> None:
+def test_an_init_container_does_not_change_the_lease_of_its_host_container() -> None:
     made = agent(grant("a"))
     made.handle(m.StartRequested("u-a", "main", "slot-1"), 0.0)
     orders = made.handle(m.StartRequested("u-a", "main"), 0.0)
-    assert [type(order) for order in orders] == [m.HandOver], "nothing to save, nothing new to say"
+    assert [type(order) for order in orders] == [m.HandOver], "nothing to save and no new event"
 
 
-def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
+def test_the_largest_share_has_the_most_gpus_then_the_most_memory() -> None:
     def share(uuid: str, memory: int) -> GpuShare:
         return GpuShare(node=NODE, uuid=uuid, memory_mib=memory, compute_milli=0)
 
@@ -51,9 +51,8 @@ def test_the_largest_share_is_that_of_most_gpus_then_most_memory() -> None:
     assert (made.largest_container("u-a"), made.largest_container("u-unknown")) == ("wide", "")
 
 
-def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
-    """Even where the release of the one before was not heard of: its grant is still known, and must not be handed
-    over."""
+def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
+    """Even if the release of the earlier grant was not received: it is still known, and must not be handed over."""
 
     def find_claim(name: str) -> m.GrantReceived:
         share = GpuShare(node=NODE, uuid="G0", memory_mib=100, compute_milli=0)
@@ -72,4 +71,4 @@ def test_a_claim_that_goes_from_pod_to_pod_is_the_last_ones() -> None:
     assert made.find_claim("claim-1") == ("u-b", ("claim/c/gpu",))
     made.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
     made.handle(release("b"), 0.0)
-    assert made.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "one that is being given back comes last"
+    assert made.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"

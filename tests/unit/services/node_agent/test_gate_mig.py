@@ -36,14 +36,16 @@ def share(instance: MigInstance | None) -> GpuShare:
         (gpu(mig_enabled=True, mig_instances=(FIXED,)), share(FIXED), "mig-slices-taken"),
     ],
 )
-def test_an_instance_is_handed_over_once_and_only_where_it_is(device: Gpu, wanted: GpuShare, code: str | None) -> None:
+def test_a_mig_instance_is_handed_over_once_and_only_if_it_exists(
+    device: Gpu, wanted: GpuShare, code: str | None
+) -> None:
     held = ContainerGrant(strategy="mig", gpus=(share(FIXED),))
     why = refusal(wanted, device, {}, used_mig_slices([held], {"g": device}))
     assert (why and why[0]) == code
 
 
-def test_all_instances_that_are_handed_over_count() -> None:
-    """Each start is compared with all of them, in whatever order they came."""
+def test_the_device_gate_counts_all_mig_instances() -> None:
+    """Each start is checked against all of them, in any order of arrival."""
     mig = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960, "mig_enabled": True, "mig_on_demand": True}
     made = agent(inventory(gpus=("G0",), **mig))
 

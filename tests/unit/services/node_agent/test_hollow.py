@@ -1,4 +1,4 @@
-"""Simulated nodes: real cores, containers that start and end at once."""
+"""Hollow nodes: real cores, and containers that start and end at once."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def grant(name: str, memory: int = 400, term: int = 1) -> NodeGrant:
     )
 
 
-def test_a_node_boots_with_its_inventory() -> None:
-    """Simulated, and said to be so; the same UUIDs at every start."""
+def test_a_hollow_node_boots_with_its_inventory() -> None:
+    """The inventory is marked as simulated and has the same UUIDs at each start."""
     put = next(o.inventory for o in Fleet(NODES, "boot-1").boot("a", 0) if isinstance(o, m.PutInventory))
     assert (put.node, put.simulated, len(put.gpus), len(put.links)) == ("a", True, 2, 1)
     assert [g.uuid for g in put.gpus] == [g.uuid for g in inventory_of(NODES[0], "boot-2").gpus]
@@ -47,7 +47,7 @@ def test_a_grant_is_handed_over_at_once() -> None:
     assert [type(event) for event in events(orders)] == [SliceEnforced]
 
 
-def test_the_gate_stands_here_too() -> None:
+def test_the_device_gate_applies_to_hollow_nodes() -> None:
     made = fleet()
     for name in ("p", "q"):
         assert refusal(made.handle("a", m.GrantReceived(grant(name, memory=500)), 0)) == ""
@@ -60,7 +60,7 @@ def test_a_release_is_answered_at_once() -> None:
     assert released(made.handle("a", m.ReleaseReceived(NodeRelease(term=1, uid="u-p", grant_id="g-p")), 0)) == ["g-p"]
 
 
-def test_a_sync_starts_what_it_teaches() -> None:
+def test_a_sync_starts_the_grants_that_it_names() -> None:
     """After a restart of the process its nodes have rebooted; the grants come back by sync and run again."""
     made = fleet("boot-2")
     orders = made.handle("a", m.SyncReceived(NodeSync(term=3, node="a", grants=(grant("p", term=3),))), 0)
@@ -70,11 +70,11 @@ def test_a_sync_starts_what_it_teaches() -> None:
     assert [type(event) for event in events(orders)] == [SliceEnforced]
 
 
-def test_tokens_lead_back_to_names() -> None:
+def test_subject_tokens_map_to_node_names() -> None:
     assert fleet().by_token == {"a": "a", "b_2eexample": "b.example"}
 
 
-def test_a_pod_costs_five_orders_however_many_came_before() -> None:
+def test_each_pod_costs_five_commands() -> None:
     """Save, answer, save, hand-over, event."""
     made = Fleet((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1")
     made.boot("a", 0)
@@ -84,7 +84,7 @@ def test_a_pod_costs_five_orders_however_many_came_before() -> None:
         assert released(made.handle("a", m.ReleaseReceived(NodeRelease(term=1, uid=f"u-{i}", grant_id=f"g-{i}")), 0))
 
 
-def test_simulated_slices_suspend_at_once() -> None:
+def test_hollow_slices_suspend_at_once() -> None:
     suspension = Suspension(action="pause", plan_id="p")
     share = GpuShare(node="a", uuid=GPU, memory_mib=100, compute_milli=500)
     made = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})

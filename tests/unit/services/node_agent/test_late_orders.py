@@ -1,5 +1,4 @@
-"""Orders that come late, twice, in another order, or about pods that were never bound: what the agent makes of them
-(R6)."""
+"""Orders that are late, repeated, reordered, or about pods that were never bound (R6)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from tests.unit.services.node_agent.make import (
 
 
 def numbered(name: str, number: int, *, term: int = 7, decided: int | None = None, **changes: object) -> NodeGrant:
-    """An order of this number about a grant; `decided`: the term in which the grant was decided."""
+    """A grant order with this number. `decided`: the term in which the grant was decided."""
     made = node_grant(name, term=term)
     inner = msgspec.structs.replace(made.grant, term=term if decided is None else decided)
     return msgspec.structs.replace(made, **({"grant": inner, "number": number} | changes))
@@ -56,8 +55,8 @@ def restarted(made: Agent) -> Agent:
 # --- syncs that come late ---------------------------------------------------------------------------------------
 
 
-def test_a_sync_that_was_composed_before_a_grant_does_not_bury_it() -> None:
-    """Two copies of one question: placement grants after the answer to the first, and the second comes after the
+def test_a_sync_composed_before_a_grant_does_not_void_it() -> None:
+    """Two copies of a sync: placement grants after the answer to the first, and the second copy arrives after the
     grant."""
     made = agent(sync(1), came("a", 3))
     made.handle(sync(2), 0)
@@ -65,20 +64,20 @@ def test_a_sync_that_was_composed_before_a_grant_does_not_bury_it() -> None:
     assert accepted(made.handle(came("a", 3), 0))
 
 
-def test_a_sync_that_was_composed_after_a_grant_and_does_not_name_it_buries_it() -> None:
+def test_a_sync_composed_after_a_grant_that_does_not_name_it_voids_it() -> None:
     made = agent(came("a", 3))
     made.handle(sync(4), 0)
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
 
-def test_a_sync_of_a_later_term_buries_whatever_number_the_grant_came_with() -> None:
+def test_a_sync_of_a_later_term_voids_grants_of_any_number() -> None:
     made = agent(came("a", 900, term=7))
     made.handle(sync(1, term=8), 0)
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
 
-def test_a_sync_that_was_overtaken_in_its_term_is_passed_over() -> None:
-    """It would bring back what was ordered before the newer one, such as a slice that is suspended no more."""
+def test_an_overtaken_sync_is_ignored() -> None:
+    """It would restore older orders, such as a suspension that has ended."""
     made = agent(sync(5, numbered("a", 5)))
     assert made.handle(sync(4), 0) == []
     assert handed(made.handle(start("a"), 0))
@@ -90,14 +89,16 @@ def test_the_answer_to_a_sync_repeats_its_number() -> None:
     assert body.number == 12
 
 
-def test_the_number_of_the_newest_sync_outlives_a_restart() -> None:
+def test_the_number_of_the_newest_sync_survives_a_restart() -> None:
     made = restarted(agent(sync(5, numbered("a", 5))))
     assert made.handle(sync(4), 0) == []
 
 
-def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
-    """A placement before 0.2 does not count. Two copies of its sync may wait at an agent, and a grant come between
-    them."""
+def test_a_sync_without_a_number_voids_only_grants_of_earlier_terms() -> None:
+    """A placement before 0.2 does not number its orders.
+
+    Two copies of its sync may wait at an agent, with a grant between them.
+    """
     made = agent(grant("a", term=1))
     made.handle(m.SyncReceived(NodeSync(term=1, node=NODE)), 0)
     assert refusal(made.handle(start("a"), 0)) == ""
@@ -109,13 +110,13 @@ def test_a_sync_without_a_number_buries_grants_of_earlier_terms_only() -> None:
 # --- orders about one grant -------------------------------------------------------------------------------------
 
 
-def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
+def test_an_overtaken_order_about_a_grant_changes_nothing() -> None:
     suspension = Suspension(action="pause", plan_id="p")
     parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
     grant = Grant(grant_id="g-a", term=7, containers=parts)
     late = came("a", 4, grant=grant, suspension=suspension)
     assert any(isinstance(order, m.SuspendSlices) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), (
-        "in time it does"
+        "an order that is in time does"
     )
     made = agent(came("a", 9, grant=grant))
     said = made.handle(late, 0)
@@ -127,7 +128,7 @@ def test_an_order_about_a_grant_that_was_overtaken_changes_nothing() -> None:
 # --- grants whose pods were not seen bound ----------------------------------------------------------------------
 
 
-def test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound() -> None:
+def test_a_grant_whose_pod_was_not_seen_bound_starts_nothing() -> None:
     made = agent(sync(1, numbered("a", 1, unbound=True)))
     orders = made.handle(start("a"), 0)
     assert refusal(orders) == "no-grant"
@@ -135,12 +136,12 @@ def test_nothing_starts_by_a_grant_whose_pod_was_not_seen_bound() -> None:
     assert made.grants() == ()
 
 
-def test_it_starts_when_placement_says_that_the_pod_is_bound() -> None:
+def test_a_pod_starts_once_placement_confirms_that_it_is_bound() -> None:
     made = agent(sync(1, numbered("a", 1, unbound=True)), came("a", 2))
     assert handed(made.handle(start("a"), 0))
 
 
-def test_even_an_overtaken_order_says_that_the_pod_is_bound() -> None:
+def test_an_overtaken_order_still_confirms_that_the_pod_is_bound() -> None:
     """A pod that was bound once stays bound with that grant."""
     made = agent(sync(5, numbered("a", 5, unbound=True)))
     orders = made.handle(came("a", 3), 0)
@@ -148,14 +149,14 @@ def test_even_an_overtaken_order_says_that_the_pod_is_bound() -> None:
     assert handed(made.handle(start("a"), 0))
 
 
-def test_a_later_leader_that_has_not_seen_it_bound_takes_nothing_back() -> None:
+def test_a_later_leader_cannot_undo_that_a_pod_was_seen_bound() -> None:
     made = agent(came("a", 1))
     made.handle(sync(1, numbered("a", 1, term=8, decided=7, unbound=True), term=8), 0)
     assert handed(made.handle(start("a"), 0))
 
 
-def test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_for_it() -> None:
-    """The hold was void, and its word came late: the pod has another grant by now."""
+def test_the_grant_that_the_pod_was_bound_with_counts() -> None:
+    """The hold was void and its order arrived late: the pod has another grant by now."""
     other = numbered("a", 2)
     other = msgspec.structs.replace(other, grant=msgspec.structs.replace(other.grant, grant_id="g-second"))
     made = agent(m.GrantReceived(other))
@@ -164,7 +165,7 @@ def test_the_grant_that_the_pod_was_bound_with_counts_whatever_else_was_decided_
     assert hand_over.grant_id == "g-second"
 
 
-def test_a_void_hold_is_forgotten_for_good_and_leaves_the_pods_grant_alone() -> None:
+def test_releasing_a_void_hold_keeps_the_grant_of_the_pod() -> None:
     second = numbered("a", 2)
     second = msgspec.structs.replace(second, grant=msgspec.structs.replace(second.grant, grant_id="g-second"))
     made = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantReceived(second), start("a"))
@@ -173,7 +174,7 @@ def test_a_void_hold_is_forgotten_for_good_and_leaves_the_pods_grant_alone() -> 
     assert [live.grant_id for live in made.live()] == ["g-second"]
 
 
-def test_a_hold_that_was_never_bound_outlives_a_restart_as_such() -> None:
+def test_an_unbound_hold_stays_unbound_after_a_restart() -> None:
     made = restarted(agent(sync(1, numbered("a", 1, unbound=True))))
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
@@ -181,9 +182,11 @@ def test_a_hold_that_was_never_bound_outlives_a_restart_as_such() -> None:
 # --- terms that are closed --------------------------------------------------------------------------------------
 
 
-def test_a_sync_closes_the_terms_before_it() -> None:
-    """A grant of an earlier term that the sync did not name is void, although this agent never heard of it: its Binding
-    was forgotten with the log and came true late, and its GPU may be another pod's."""
+def test_a_sync_closes_the_earlier_terms() -> None:
+    """An unnamed grant of an earlier term is void, even if this agent never received it.
+
+    Its Binding was lost with the log and took effect late, and another pod may have its GPU.
+    """
     made = agent(sync(1, term=7))
     orders = made.handle(came("a", 2, term=7, decided=6), 0)
     assert not accepted(orders)
@@ -192,14 +195,14 @@ def test_a_sync_closes_the_terms_before_it() -> None:
     assert made.is_void(Grant(grant_id="g-a", term=6, containers={}))
 
 
-def test_a_grant_of_an_earlier_term_that_the_sync_named_is_good() -> None:
+def test_a_grant_of_an_earlier_term_named_by_the_sync_is_valid() -> None:
     made = agent(sync(1, numbered("a", 1, decided=3)))
     assert accepted(made.handle(came("a", 2, decided=3), 0))
     assert handed(made.handle(start("a"), 0))
 
 
-def test_a_later_sync_does_not_open_a_closed_term_again() -> None:
-    """Its leader has found the pod bound, by a Binding that the log of its predecessors had lost."""
+def test_a_later_sync_does_not_reopen_a_closed_term() -> None:
+    """The later leader has found the pod bound, by a Binding that was lost from its predecessors' log."""
     made = agent(sync(1, term=7))
     body = answer(made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0))
     assert isinstance(body, NodeSyncAnswer)
@@ -207,7 +210,7 @@ def test_a_later_sync_does_not_open_a_closed_term_again() -> None:
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
 
-def test_a_grant_of_the_closing_term_is_good() -> None:
+def test_a_grant_of_the_term_of_the_sync_is_valid() -> None:
     made = agent(sync(1, term=7))
     assert accepted(made.handle(came("a", 2, term=7), 0))
 
@@ -217,7 +220,7 @@ def test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders() -> N
     assert dead(made.handle(came("a", 1, term=9, decided=6), 0))
 
 
-def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
+def test_a_released_grant_is_refused_as_dead() -> None:
     assert dead(agent(grant("a"), release("a")).handle(grant("a"), 0))
 
 
@@ -226,52 +229,52 @@ def test_a_released_grant_is_dead_for_whoever_names_it() -> None:
     [came("a", 1, term=6), m.GrantReceived(msgspec.structs.replace(numbered("b", 9), uid="u-x"))],
     ids=["an older term", "another pod"],
 )
-def test_other_refusals_say_nothing_of_the_grant(refused: m.GrantReceived) -> None:
+def test_other_refusals_do_not_report_the_grant_as_dead(refused: m.GrantReceived) -> None:
     assert not dead(agent(came("b", 1)).handle(refused, 0))
 
 
 # --- what else must not be forgotten ----------------------------------------------------------------------------
 
 
-def test_a_void_grant_that_a_sync_names_is_dead_for_good() -> None:
-    """The word of it is durable: a later agent, under whatever term, says the same."""
+def test_a_void_grant_named_by_a_sync_is_dead_for_good() -> None:
+    """The answer is durable: a later agent gives the same one, under any term."""
     made = agent(sync(1, term=7))
     made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0)
     assert "g-a" in made.checkpoint().tombstones
 
 
-def test_what_was_given_back_for_good_outlives_a_restart() -> None:
+def test_tombstones_survive_a_restart() -> None:
     made = restarted(agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",))))
     assert not accepted(made.handle(grant("a"), 0))
     assert refusal(made.handle(start("a"), 0)) == "no-grant"
 
 
-def test_a_release_that_was_not_booked_is_said_again_after_a_restart() -> None:
+def test_an_unacknowledged_release_is_repeated_after_a_restart() -> None:
     made = restarted(agent(grant("a"), release("a")))
     assert released(made.handle(m.Tick(), REPEAT_S)) == ["g-a"]
 
 
-def test_a_grant_that_is_told_again_while_it_is_given_back_starts_nothing_new() -> None:
-    """A late order, or a later leader that has not heard of the pod's end."""
+def test_a_releasing_grant_that_is_sent_again_starts_nothing() -> None:
+    """A late order, or a later leader that does not know of the pod's end."""
     made = agent(m.GrantReceived(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
     made.handle(m.GrantReceived(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
     assert refusal(made.handle(start("a", "y"), 0)) == "grant-leaving"
 
 
-def test_a_release_of_an_older_term_gives_nothing_back() -> None:
+def test_a_release_order_of_an_older_term_is_refused() -> None:
     made = agent(came("a", 1, term=7))
     assert released(made.handle(release("a", term=6), 0)) == []
     assert handed(made.handle(start("a"), 0))
 
 
-def test_a_sync_of_an_older_term_teaches_and_buries_nothing() -> None:
+def test_a_sync_of_an_older_term_changes_nothing() -> None:
     made = agent(came("a", 1, term=7))
     made.handle(sync(9, numbered("b", 9, term=6), term=6), 0)
     assert handed(made.handle(start("a"), 0))
     assert refusal(made.handle(start("b"), 0)) == "no-grant"
 
 
-def test_a_sync_does_not_bring_back_what_was_released() -> None:
+def test_a_sync_does_not_revive_a_released_grant() -> None:
     made = agent(came("a", 1), m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
     made.handle(sync(5, numbered("a", 5)), 0)
     assert made.checkpoint().known == ()

@@ -1,4 +1,4 @@
-"""The agent under any order of events, crashes and repeats: never over the device, released is final."""
+"""The agent under any order of events, crashes and repeats: it never exceeds the GPU, and a release is final."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ class Machine(RuleBasedStateMachine):
         self.saved = self.agent.checkpoint()
         self.released: set[str] = set()
         self.running: dict[str, str] = {}
-        """Grant by pod: containers that really run."""
+        """The containers that really run: grant by pod."""
         self.newest_term = 0
         self.boot = 1
         self.paused: set[str] = set()
-        """UIDs of pods whose containers really stand still."""
+        """UIDs of the pods whose containers are really paused."""
         self.stubborn = False
-        """Whether pages cannot be written now."""
+        """Whether writing a page fails now."""
         self.slow = False
         self.pending: list[m.SuspendSlices] = []
-        """What the slices were asked, in order, and have not done yet."""
+        """The suspension orders that are not carried out yet, in order."""
         self.do(devices("boot-1"))
 
     def do(self, event: m.Input) -> list[m.Command]:
-        """One event, with what the service would do about it."""
+        """One event, and what the service does about it."""
         orders = self.agent.handle(event, 0.0)
         for order in orders:
             match order:
@@ -153,12 +153,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The agent dies and comes back with what was saved; containers run on."""
+        """The agent dies and restarts from its checkpoint; containers run on."""
         self.agent = Agent(NODE, read(write(self.saved), NODE))
         self._adopt()
 
     def _adopt(self) -> None:
-        """What its strategies do at its start."""
+        """What the strategies do when the agent starts."""
         self.pending.clear()
         for uid in self.running:
             (self.paused.discard if self.agent.suspension(uid) is None else self.paused.add)(uid)

@@ -1,4 +1,4 @@
-"""What the agent promises of a slice, and what it does not start because it cannot keep it."""
+"""The isolation that the agent promises for a slice, and the starts that it refuses because it cannot enforce it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
         ("exclusive", True, "soft"),
     ],
 )
-def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(
+def test_the_promise_follows_the_strategy_and_is_soft_on_a_hollow_node(
     strategy: Strategy, simulated: bool, promise: str
 ) -> None:
     made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
@@ -48,7 +48,7 @@ def test_the_promise_is_that_of_the_strategy_and_nothing_on_a_simulated_node(
     assert (event.strategy, event.promise) == (strategy, promise)
 
 
-def test_what_can_no_longer_be_kept_does_not_start_and_what_runs_goes_on() -> None:
+def test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on() -> None:
     made = agent(seen("interposer"), granted("interposer"))
     assert refusal(made.handle(start("a"), 0.0)) == ""
     made.handle(seen(), 1.0)

@@ -1,5 +1,4 @@
-"""Pods that give up for others and take back: nothing is free for others before the slices say so, nor after it was
-asked back."""
+"""Suspension of pods: capacity is free only once the slices confirm it, and no longer free once it is to be resumed."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 def slices(*names: str, **how: Any) -> Agent:
-    """Each half of a GPU's memory and 600 of its compute unless said otherwise, all of one strategy that limits
-    compute; each runs."""
+    """Running slices of one strategy that limits compute; by default each has half of a GPU's memory and 600 milli
+    compute."""
     made = agent()
     found = inventory()
     made.handle(
@@ -60,11 +59,11 @@ def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **h
 
 
 def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
-    """The answer, after the slices have done it, or not."""
+    """The answer, after the slices have applied the suspension or failed to."""
     orders = made.handle(m.GrantReceived(came), 0.0)
     suspend = [order for order in orders if isinstance(order, m.SuspendSlices)]
     if suspend:
-        assert not any(isinstance(order, m.Answer) for order in orders), "an answer before the slices have done it"
+        assert not any(isinstance(order, m.Answer) for order in orders), "an answer before the slices have applied it"
         orders = made.handle(
             m.SuspensionDone(suspend[0].request, tuple(m.SuspendResult(task, why) for task in suspend[0].tasks)), 0.0
         )
@@ -78,7 +77,7 @@ def starts(made: Agent, name: str, **how: Any) -> str:
     return refusal(made.handle(start(name), 0.0))
 
 
-def test_an_order_to_suspend_is_saved_then_done_and_only_then_answered() -> None:
+def test_a_suspension_is_saved_then_applied_then_answered() -> None:
     made = slices("a")
     orders = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
@@ -88,7 +87,7 @@ def test_an_order_to_suspend_is_saved_then_done_and_only_then_answered() -> None
     assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE)
 
 
-def test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_no_sooner() -> None:
+def test_suspended_capacity_is_free_only_after_the_slices_confirm() -> None:
     made = slices("a")
     assert starts(made, "b", memory=400) == "gpu-compute-full"
     suspend = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
@@ -102,7 +101,7 @@ def test_what_was_given_up_is_free_for_others_when_the_slices_have_said_so_and_n
     (PAUSE, 500, 1000, ""), (PAUSE, 501, 0, "gpu-memory-full"),
     (THROTTLE, 500, 900, ""), (THROTTLE, 500, 901, "gpu-compute-full"),
 ])  # fmt: skip
-def test_each_action_frees_what_it_gives_up_and_no_more(
+def test_each_suspend_action_frees_exactly_its_capacity(
     suspension: Suspension, memory: int, compute: int, code: str
 ) -> None:
     made = slices("a")
@@ -110,7 +109,7 @@ def test_each_action_frees_what_it_gives_up_and_no_more(
     assert starts(made, "b", memory=memory, compute=compute) == code
 
 
-def test_slices_that_cannot_are_as_they_were_and_free_nothing() -> None:
+def test_a_failed_suspension_changes_and_frees_nothing() -> None:
     made = slices("a")
     assert said(made, share("a", PAUSE), "its page cannot be written") == Accepted(
         ok=True, reason="its page cannot be written", term=1, node=NODE, grant_id="g-a"
@@ -119,7 +118,7 @@ def test_slices_that_cannot_are_as_they_were_and_free_nothing() -> None:
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
-def test_a_pause_that_fails_leaves_the_throttle_before_it() -> None:
+def test_a_failed_pause_keeps_the_earlier_throttle() -> None:
     made = slices("a")
     said(made, share("a", THROTTLE))
     assert said(made, share("a", PAUSE), "no").suspension == THROTTLE
@@ -128,7 +127,7 @@ def test_a_pause_that_fails_leaves_the_throttle_before_it() -> None:
 
 
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
-def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: SuspendAction) -> None:
+def test_an_unsupported_suspension_names_the_strategy_and_runs_no_task(action: SuspendAction) -> None:
     made = agent(m.GrantReceived(node_grant("a")), start("a"))
     orders = made.handle(
         m.GrantReceived(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))),
@@ -144,7 +143,7 @@ def test_a_strategy_that_cannot_is_named_and_asked_nothing(action: SuspendAction
     )
 
 
-def test_a_suspended_container_that_starts_again_starts_suspended() -> None:
+def test_a_restarted_container_of_a_suspended_pod_starts_suspended() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(ended("a"), 0.0)
@@ -152,7 +151,7 @@ def test_a_suspended_container_that_starts_again_starts_suspended() -> None:
     assert (order.suspension, order.share.gpus[0].compute_milli) == (PAUSE, 600)
 
 
-def test_who_starts_between_the_order_and_its_deed_starts_suspended_too() -> None:
+def test_a_container_started_while_the_suspension_is_applied_starts_suspended() -> None:
     made = agent()
     made = slices()
     made.handle(m.GrantReceived(share("a")), 0.0)
@@ -161,14 +160,14 @@ def test_who_starts_between_the_order_and_its_deed_starts_suspended_too() -> Non
     assert order.suspension == PAUSE
 
 
-def test_a_grant_of_which_nothing_runs_has_given_up_at_once_what_it_would_start_without() -> None:
+def test_a_grant_without_containers_is_suspended_at_once() -> None:
     made = slices()
     assert said(made, share("a", PAUSE)).suspension
     assert starts(made, "b", compute=1000) == ""
     assert handed(made.handle(start("a"), 0.0))
 
 
-def test_taken_back_it_is_whole_and_nobody_elses() -> None:
+def test_a_resumed_pod_has_its_whole_share_again() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     assert said(made, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
@@ -176,15 +175,15 @@ def test_taken_back_it_is_whole_and_nobody_elses() -> None:
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
-def test_what_is_to_come_back_is_nobody_elses_from_the_order_on() -> None:
+def test_a_resumed_share_is_taken_from_the_order_on() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(m.GrantReceived(share("a")), 0.0)
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
-def test_nothing_is_taken_back_from_under_those_who_have_it_now() -> None:
-    """R7 both ways: whatever placement believes."""
+def test_a_pod_cannot_resume_while_other_slices_have_its_share() -> None:
+    """R7 holds for resumption, too, whatever placement believes."""
     made = slices("a")
     said(made, share("a", PAUSE))
     assert starts(made, "b", memory=400) == ""
@@ -201,8 +200,8 @@ def test_nothing_is_taken_back_from_under_those_who_have_it_now() -> None:
     assert made.handle(m.Tick(), 0.0) == []
 
 
-def test_what_could_not_be_taken_back_is_tried_again_until_it_can() -> None:
-    """Placement says it once: its book has all of it from then on, and so has the gate."""
+def test_a_failed_resume_is_retried_until_it_succeeds() -> None:
+    """Placement orders it once: from then on its book counts the whole share, and so does the gate."""
     made = slices("a")
     said(made, share("a", PAUSE))
     failed = said(made, share("a"), "its page cannot be written")
@@ -212,10 +211,10 @@ def test_what_could_not_be_taken_back_is_tried_again_until_it_can() -> None:
         assert isinstance(suspend, m.SuspendSlices)
         made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "still not"),)), 0.0)
     assert said(made, share("a", PAUSE)).suspension == PAUSE
-    assert made.handle(m.Tick(), 0.0) == [], "it was told otherwise meanwhile"
+    assert made.handle(m.Tick(), 0.0) == [], "a newer order came meanwhile"
 
 
-def test_a_harder_order_may_come_after_a_gentler_one_and_the_other_way_round_only_with_room() -> None:
+def test_a_milder_suspension_needs_room_and_a_harder_one_does_not() -> None:
     made = slices("a")
     said(made, share("a", THROTTLE))
     assert said(made, share("a", PAUSE)).suspension
@@ -225,7 +224,7 @@ def test_a_harder_order_may_come_after_a_gentler_one_and_the_other_way_round_onl
     assert made.suspension("u-a") == PAUSE
 
 
-def test_an_agent_that_comes_back_knows_who_is_suspended_and_what_is_free() -> None:
+def test_suspensions_survive_a_restart() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
@@ -233,7 +232,7 @@ def test_an_agent_that_comes_back_knows_who_is_suspended_and_what_is_free() -> N
     assert starts(again, "b", memory=400) == ""
 
 
-def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_suspends_it_again() -> None:
+def test_an_unconfirmed_suspension_frees_nothing_after_a_restart_and_is_applied_again() -> None:
     made = slices("a")
     made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     again = Agent(NODE, read(write(made.checkpoint()), NODE))
@@ -242,18 +241,18 @@ def test_an_agent_that_dies_before_the_deed_counts_all_of_it_and_suspends_it_aga
     assert said(again, share("a", PAUSE)).suspension
 
 
-def test_a_deed_that_was_overtaken_is_no_evidence() -> None:
+def test_the_result_of_an_overtaken_suspension_is_ignored() -> None:
     made = slices("a")
     late = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
     assert isinstance(late, m.SuspendSlices)
     assert said(made, share("a")).ok
     body = answer(made.handle(m.SuspensionDone(late.request, (m.SuspendResult(late.tasks[0]),)), 0.0))
     assert isinstance(body, Accepted)
-    assert (body.suspension, body.reason) == (None, ""), "no word that the newer order cannot be carried out"
+    assert (body.suspension, body.reason) == (None, ""), "the answer does not say that the newer order failed"
     assert starts(made, "b", memory=400) == "gpu-compute-full"
 
 
-def test_a_sync_is_answered_when_its_slices_have_done_what_it_says_and_names_those_that_have() -> None:
+def test_a_sync_is_answered_after_its_suspensions_and_names_those_applied() -> None:
     made = slices("a", "b", memory=100, compute=300)
     grants = tuple(share(name, PAUSE, term=2, memory=100, compute=300) for name in "ab")
     orders = made.handle(sync(*grants, term=2), 0.0)
@@ -263,15 +262,15 @@ def test_a_sync_is_answered_when_its_slices_have_done_what_it_says_and_names_tho
     body = answer(made.handle(m.SuspensionDone(suspend.request, done), 0.0))
     assert isinstance(body, NodeSyncAnswer)
     assert (body.accepted, body.suspension, len(body.live)) == (True, {"g-a": PAUSE}, 2)
-    assert body.live[0].gpus == {"G0": (100, 300)}, "what it was given, whatever of it it has now"
+    assert body.live[0].gpus == {"G0": (100, 300)}, "the granted share, whatever it has of it now"
 
 
-def test_a_sync_that_suspends_nobody_is_answered_at_once() -> None:
+def test_a_sync_without_suspensions_is_answered_at_once() -> None:
     orders = slices("a").handle(sync(share("a")), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.Answer]
 
 
-def test_a_released_pod_takes_its_suspension_with_it() -> None:
+def test_a_release_ends_the_suspension() -> None:
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(release("a"), 0.0)
@@ -280,15 +279,15 @@ def test_a_released_pod_takes_its_suspension_with_it() -> None:
     assert made.suspension("u-a") is None
 
 
-def test_a_damaged_suspension_in_the_inventory_of_no_gpu_is_no_crash() -> None:
-    """Its GPU has gone meanwhile: there is nobody to take it back from."""
+def test_resuming_a_pod_whose_gpu_is_gone_does_not_crash() -> None:
+    """Its GPU is gone meanwhile, so no other slice can have its share."""
     made = slices("a")
     said(made, share("a", PAUSE))
     made.handle(m.InventorySeen(Inventory(node=NODE, boot_id="boot-1")), 0.0)
     assert said(made, share("a")).ok
 
 
-def test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_as_it_can_be() -> None:
+def test_a_partial_checkpoint_frees_nothing_and_is_restored_later() -> None:
     made = slices("a")
     suspend = made.handle(m.GrantReceived(share("a", CHECKPOINT)), 0.0)[1]
     assert isinstance(suspend, m.SuspendSlices)
@@ -305,14 +304,14 @@ def test_what_went_to_the_host_in_part_counts_whole_and_is_brought_back_as_soon_
     assert (back.tasks[0].was, back.tasks[0].suspension) == (CHECKPOINT, None)
 
 
-def test_a_checkpointed_pods_memory_is_free_and_no_container_of_it_starts() -> None:
+def test_a_checkpointed_pod_frees_its_memory_and_starts_no_container() -> None:
     made = slices("a")
     assert said(made, share("a", CHECKPOINT)).suspension == CHECKPOINT
     assert starts(made, "b", memory=1000, compute=1000) == ""
     assert refusal(made.handle(start("a"), 0.0)) == "suspended"
 
 
-def test_of_a_checkpointed_pod_that_did_not_come_back_whole_all_is_counted() -> None:
+def test_a_failed_restore_of_a_checkpointed_pod_counts_its_whole_memory() -> None:
     made = slices("a")
     said(made, share("a", CHECKPOINT))
     failed = said(made, share("a"), "the driver answers 2")

@@ -1,4 +1,4 @@
-"""The canary over the fake driver: a library that keeps the limits is proven, and one that does not is found out."""
+"""The canary on the fake driver: it proves a library that keeps the limits, and detects one that does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from services.node_agent.canary.run import LIMIT_BYTES, Canary, CanaryError, in_
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
-"""As the fake driver names its first."""
+"""The UUID of the fake driver's first GPU."""
 
 
 def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | None = None, **environment: str) -> Canary:
@@ -29,7 +29,7 @@ def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | Non
     )
 
 
-async def test_the_interposer_is_proven_over_every_path(build: Path, tmp_path: Path) -> None:
+async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tmp_path: Path) -> None:
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
     assert (proof.ok, proof.sentence) == (True, "")
     assert (proof.driver_version, proof.library, proof.max_memory_bytes, len(proof.paths)) == (
@@ -42,8 +42,8 @@ async def test_the_interposer_is_proven_over_every_path(build: Path, tmp_path: P
     assert not (tmp_path / "canary").exists()
 
 
-async def test_what_a_context_and_a_pool_take_is_measured_on_the_way(build: Path, tmp_path: Path) -> None:
-    """Without the interposer, whose slice would be smaller than what is to be seen."""
+async def test_the_memory_of_contexts_and_pools_is_measured(build: Path, tmp_path: Path) -> None:
+    """Measured without the interposer, which would report the smaller slice."""
     driver = {
         "KERF_FAKE_CUDA": str(tmp_path / "world"),
         "KERF_FAKE_CUDA_CONTEXT_MIB": "311",
@@ -53,24 +53,21 @@ async def test_what_a_context_and_a_pool_take_is_measured_on_the_way(build: Path
     assert (proof.sentence, proof.context_bytes, proof.pool_chunk_bytes) == ("", 311 << 20, 32 << 20)
 
 
-async def test_without_the_interposer_the_canary_dies(build: Path, tmp_path: Path) -> None:
-    """It is the canary's very point: a library that is not in front of the driver, for whatever reason, is found
-    out."""
+async def test_the_canary_fails_without_the_interposer(build: Path, tmp_path: Path) -> None:
+    """This is the purpose of the canary: it detects a library that is not preloaded, for whatever reason."""
     proof = await canary(build, tmp_path, None).run(UUID, 0, "580.1", "digest", 5)
     assert not proof.ok
     assert "cuMemGetInfo shows" in proof.sentence
 
 
-async def test_a_driver_that_cannot_be_reached_proves_nothing_and_disproves_nothing(
-    build: Path, tmp_path: Path
-) -> None:
+async def test_an_unreachable_driver_proves_and_disproves_nothing(build: Path, tmp_path: Path) -> None:
     with pytest.raises(CanaryError, match="ended with status 3"):
         await canary(build, tmp_path, None, tmp_path / "none.so").run(UUID, 0, "580.1", "digest", 5)
 
 
 @pytest.fixture
 def place() -> Iterator[None]:
-    """Where a container has its page. Made by the canary, in this host's own tree."""
+    """Where a container has its page. The canary creates it in this host's own file system."""
     inside = Path(CONTAINER_DIR)
     stood = inside.exists()
     yield
@@ -79,10 +76,10 @@ def place() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts the page where a container has it")
-async def test_the_library_that_is_shipped_meets_its_page_in_a_mount_namespace(
+async def test_the_shipped_library_finds_its_page_in_a_mount_namespace(
     build: Path, tmp_path: Path, place: None
 ) -> None:
-    """It knows no other place than /run/kerf, and takes none from the environment."""
+    """It knows no other path than /run/kerf, and reads none from the environment."""
     under = in_a_namespace(build / "libkerf.so")
     made = Canary(
         build=build, folder=tmp_path / "canary", libcuda=str(build / "libcuda.so.1"), clock=lambda: 1 << 62, under=under
@@ -91,6 +88,6 @@ async def test_the_library_that_is_shipped_meets_its_page_in_a_mount_namespace(
         proof = await made.run(UUID, 0, "580.1", "digest", 5)
     except CanaryError as error:
         if "unshare" in str(error):
-            pytest.skip(f"no mount namespaces here: {error}")
+            pytest.skip(f"mount namespaces are not available here: {error}")
         raise
     assert (proof.ok, proof.sentence) == (True, "")

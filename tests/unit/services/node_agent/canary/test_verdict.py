@@ -1,4 +1,4 @@
-"""What the canary's figures mean."""
+"""How the canary's measurements are judged."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def line(path: str = "cuMemAlloc", **changes: Any) -> dict[str, Any]:
         ([line(freed=400)], "freed with error 400"),
     ],
 )
-def test_memory_is_proven_by_every_path_giving_the_limit_and_no_byte_more(
-    lines: list[dict[str, Any]], word: str
-) -> None:
+def test_memory_is_proven_if_every_path_gives_exactly_the_limit(lines: list[dict[str, Any]], word: str) -> None:
     wrong, _, _ = verdict.of_memory(lines, LIMIT, CHUNK)
     assert (word in wrong) if word else wrong == ""
 
@@ -43,7 +41,7 @@ def test_memory_is_proven_by_every_path_giving_the_limit_and_no_byte_more(
     ("done", "word"),
     [([300, 300], ""), ([349, 349], ""), ([360, 360], "got 360"), ([200, 200], "only 200"), ([], "only 0")],
 )
-def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
+def test_a_compute_share_is_proven_by_the_measured_time(done: list[int], word: str) -> None:
     wrong, _ = verdict.of_share({"done_ns": [milli * 1_000_000 for milli in done]}, 300, 2000)
     assert (word in wrong) if word else wrong == ""
 
@@ -65,7 +63,9 @@ def test_a_share_is_proven_by_what_was_got(done: list[int], word: str) -> None:
         (None, "580.1", "", "not in this image"),
     ],
 )
-def test_a_proof_is_of_one_driver_and_one_library(proof: Proof | None, driver: str, library: str, word: str) -> None:
+def test_a_proof_is_valid_for_one_driver_and_one_library(
+    proof: Proof | None, driver: str, library: str, word: str
+) -> None:
     why = verdict.offered(proof, driver, library)
     assert (word in why) if word else why == ""
 
@@ -80,12 +80,10 @@ def test_a_proof_is_of_one_driver_and_one_library(proof: Proof | None, driver: s
         ([], 0),
     ],
 )
-def test_what_a_context_takes_counts_only_where_nobody_else_used_the_gpu_meanwhile(
-    seen: list[int], bytes_: int
-) -> None:
+def test_the_memory_of_a_context_counts_only_if_measurements_agree(seen: list[int], bytes_: int) -> None:
     assert verdict.of_contexts({"context_bytes": seen}) == bytes_
 
 
 @pytest.mark.parametrize(("seen", "bytes_"), [(32 * MIB, 32 * MIB), (0, 0), (-1, 0), (1 << 40, 0)])
-def test_what_a_pool_takes_at_once_is_believed_within_reason(seen: int, bytes_: int) -> None:
+def test_an_implausible_pool_size_is_ignored(seen: int, bytes_: int) -> None:
     assert verdict.of_pools({"pool_chunk_bytes": seen}) == bytes_

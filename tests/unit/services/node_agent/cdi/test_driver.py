@@ -1,4 +1,4 @@
-"""What of the driver a slice gets: golden edits from hosts made of plain files."""
+"""The driver part of a slice's edits: golden edits from hosts made of plain files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_a_driver_nothing_is_mounted(tmp_path: Path) -> None:
     assert edits(FakeHost(tmp_path)) == ContainerEdits()
 
 
-def test_a_slice_has_its_own_gpus_by_minor_number_and_the_nodes_of_none(tmp_path: Path) -> None:
+def test_a_slice_has_its_gpu_nodes_by_minor_number_and_the_control_nodes(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
     assert nodes(edits(host, share("GPU-a"))) == [
         "/dev/nvidiactl",
@@ -47,17 +47,17 @@ def test_a_slice_has_its_own_gpus_by_minor_number_and_the_nodes_of_none(tmp_path
     assert "/dev/nvidia-modeset" in nodes(edits(host))
 
 
-def test_a_host_without_uvm_starts_nothing_and_says_what_makes_it(tmp_path: Path) -> None:
-    """After a reboot nobody may have loaded its module yet, and CUDA would fail in the container without a word why."""
+def test_a_missing_uvm_node_is_an_error_that_says_how_to_create_it(tmp_path: Path) -> None:
+    """After a reboot its module may not be loaded yet, and CUDA would fail in the container without an explanation."""
     host = FakeHost(tmp_path).module().nodes().libraries()
     (tmp_path / "dev/nvidia-uvm").unlink()
     with pytest.raises(ValueError, match=r"no device node /dev/nvidia-uvm; create it with nvidia-modprobe -u -c=0"):
         edits(host)
     host.nodes()
-    assert "/dev/nvidia-uvm" in nodes(edits(host)), "and starts again by itself once it is there"
+    assert "/dev/nvidia-uvm" in nodes(edits(host)), "and it works as soon as the node exists"
 
 
-def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(tmp_path: Path) -> None:
+def test_without_a_hook_libraries_are_mounted_under_all_names_where_glibc_looks(tmp_path: Path) -> None:
     found = edits(FakeHost(tmp_path).module().nodes().libraries())
     host_cuda = f"/{DEBIAN}/libcuda.so.{VERSION}"
     for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"):
@@ -74,7 +74,7 @@ def test_without_a_hook_libraries_stand_under_all_their_names_where_glibc_looks(
     ("path", "command"),
     [("usr/bin/nvidia-cdi-hook", ("nvidia-cdi-hook",)), ("usr/bin/nvidia-ctk", ("nvidia-ctk", "hook"))],
 )
-def test_with_a_hook_libraries_stay_where_they_are(tmp_path: Path, path: str, command: tuple[str, ...]) -> None:
+def test_with_a_hook_libraries_keep_the_paths_of_the_host(tmp_path: Path, path: str, command: tuple[str, ...]) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
     host.put(path)
     found = edits(host)
@@ -87,7 +87,7 @@ def test_with_a_hook_libraries_stay_where_they_are(tmp_path: Path, path: str, co
     assert cache.args == (*command, "update-ldcache", "--folder", f"/{DEBIAN}")
 
 
-def test_the_toolkits_spec_is_preferred(tmp_path: Path) -> None:
+def test_the_spec_of_the_toolkit_is_preferred(tmp_path: Path) -> None:
     found = edits(FakeHost(tmp_path).module().nodes().libraries().toolkit())
     assert nodes(found) == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia3"]
     assert len(found.mounts) == 1
@@ -102,14 +102,14 @@ def test_the_toolkits_spec_is_preferred(tmp_path: Path) -> None:
         {"intelRdt": {"closID": "x"}},
         {"env": "no list"},
     ],
-    ids=["of another driver", "names what is not there", "with edits that are not understood", "malformed"],
+    ids=["of another driver", "names a file that does not exist", "with unknown edits", "malformed"],
 )
-def test_a_toolkits_spec_that_cannot_be_taken_whole_is_left(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_a_toolkit_spec_with_unusable_parts_is_ignored(tmp_path: Path, changes: dict[str, object]) -> None:
     found = edits(FakeHost(tmp_path).module().nodes().libraries().toolkit(**changes))
     assert f"/{DEBIAN}/libnvidia-ml.so.{VERSION}" in mounted(found)
 
 
-def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
+def test_a_driver_container_has_its_own_root(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module()
     inside = FakeHost(tmp_path / "run/nvidia/driver").nodes().libraries("usr/lib64")
     assert inside.root.is_dir()
@@ -125,29 +125,29 @@ def test_a_driver_container_brings_its_own_root(tmp_path: Path) -> None:
     [
         (NVRM, VERSION),
         (
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC "
-            "version: 12\n",
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
+            "GCC version: 12\n",
             "535.129.03",
         ),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95  Release Build  (root@x)\n", "580.95"),
     ],
 )
-def test_the_kernel_says_which_driver_is_loaded(tmp_path: Path, text: str, version: str) -> None:
+def test_the_driver_version_is_read_from_the_kernel(tmp_path: Path, text: str, version: str) -> None:
     assert FakeHost(tmp_path).module(text).seen().driver_version() == version
 
 
-def test_a_driver_of_unknown_version_starts_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_driver_version_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="contains no driver version"):
         edits(FakeHost(tmp_path).module("NVRM version: something new\n").nodes().libraries())
 
 
-def test_libraries_of_another_version_are_not_taken(tmp_path: Path) -> None:
+def test_libraries_of_another_version_are_not_used(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries(version="550.54.14")
     with pytest.raises(ValueError, match=f"libcuda.so.{VERSION} is not in /"):
         edits(host)
 
 
-def test_what_is_common_follows_a_new_driver(tmp_path: Path) -> None:
+def test_the_common_edits_follow_a_new_driver(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
     driver = Driver(host.seen(), "x86_64")
     assert f"/{DEBIAN}/libcuda.so.{VERSION}" in mounted(driver.edits((share(),), GPUS, {}))
@@ -157,7 +157,7 @@ def test_what_is_common_follows_a_new_driver(tmp_path: Path) -> None:
     assert f"/{DEBIAN}/libcuda.so.590.10" in mounted(driver.edits((share(),), GPUS, {}))
 
 
-def test_a_gpu_without_a_node_starts_nothing(tmp_path: Path) -> None:
+def test_a_gpu_without_a_device_node_is_an_error(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
     (tmp_path / "dev/nvidia3").unlink()
     with pytest.raises(ValueError, match="no device node /dev/nvidia3"):
@@ -166,7 +166,7 @@ def test_a_gpu_without_a_node_starts_nothing(tmp_path: Path) -> None:
         edits(host, share("GPU-unknown"))
 
 
-def test_a_mig_instance_is_opened_by_its_capabilities(tmp_path: Path) -> None:
+def test_a_mig_instance_has_the_nodes_of_its_capabilities(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes("nvidia-caps/nvidia-cap30", "nvidia-caps/nvidia-cap31").libraries()
     for path, number in (("gi2/access", 30), ("gi2/ci0/access", 31)):
         host.put(

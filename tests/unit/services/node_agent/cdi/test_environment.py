@@ -14,7 +14,7 @@ def of(dialect: str, *shares: object, unit: str = "GiB") -> dict[str, str]:
     return dict(line.split("=", 1) for line in environment.of_dialect(order, grant, GPUS, unit))
 
 
-def test_every_container_reads_kerfs_own_words() -> None:
+def test_every_container_has_the_variables_of_kerf() -> None:
     found = dict(
         line.split("=", 1) for line in environment.kerf(hand_over(share("GPU-a", 1000, 250), share("GPU-b", 1000, 250)))
     )
@@ -29,7 +29,7 @@ def test_every_container_reads_kerfs_own_words() -> None:
     }
 
 
-def test_gpushare_reads_its_device_in_its_unit() -> None:
+def test_gpushare_pods_read_their_device_in_the_configured_unit() -> None:
     """An H200 of 143,771 MiB has 140 GiB there: gpushare's plugin rounds down."""
     words = {
         "ALIYUN_COM_GPU_MEM_IDX": "0",
@@ -41,13 +41,13 @@ def test_gpushare_reads_its_device_in_its_unit() -> None:
     assert of("gpushare", share("GPU-a", memory=3072), unit="MiB")["ALIYUN_COM_GPU_MEM_DEV"] == "143771"
 
 
-def test_hami_reads_a_limit_for_each_gpu() -> None:
+def test_hami_pods_read_a_limit_for_each_gpu() -> None:
     assert of("hami", share("GPU-a", 3000, 300), share("GPU-b", 3000, 300)) == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m", "CUDA_DEVICE_SM_LIMIT": "30",
     }  # fmt: skip
-    assert "CUDA_DEVICE_SM_LIMIT" not in of("hami", share("GPU-a", 3000, 0)), "no compute was asked for"
+    assert "CUDA_DEVICE_SM_LIMIT" not in of("hami", share("GPU-a", 3000, 0)), "no compute was requested"
 
 
-def test_others_have_no_words_of_their_own() -> None:
+def test_other_dialects_have_no_variables() -> None:
     assert of("") == {}
     assert of("nvidia") == {}

@@ -1,4 +1,4 @@
-"""The specs that are written, and where."""
+"""CDI specs: their content and their files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.node_agent.cdi.writer import SpecDir
 UID = "3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d11"
 
 
-def test_a_spec_has_the_form_of_cdi_0_5_0() -> None:
+def test_a_spec_has_the_format_of_cdi_0_5_0() -> None:
     edits = ContainerEdits(
         env=("A=b=c",),
         device_nodes=(DeviceNode(path="/dev/x", host_path="/y/dev/x", permissions="rw"),),
@@ -47,8 +47,8 @@ def test_edits_are_merged_once_each_and_the_last_value_of_a_variable_counts() ->
     assert (both.env, [n.path for n in both.device_nodes]) == (("A=2", "B=1"), ["/dev/x", "/dev/y"])
 
 
-def test_specs_of_containers_that_are_gone_are_removed_and_no_others(tmp_path: Path) -> None:
-    """Not those of a container whose name begins alike, nor what others wrote."""
+def test_only_the_specs_of_ended_containers_are_removed(tmp_path: Path) -> None:
+    """The specs of a container whose name has the same beginning stay, and so do files of other programs."""
     directory = SpecDir(tmp_path / "cdi", "kerf.dev/slice")
     for container, name in (("web", "k1"), ("web-2", "k2"), ("web", "k3")):
         directory.write((name,), UID, container, ContainerEdits(env=("A=1",)))
@@ -60,8 +60,8 @@ def test_specs_of_containers_that_are_gone_are_removed_and_no_others(tmp_path: P
     ]
 
 
-def test_a_claims_spec_stays_while_its_entry_does(tmp_path: Path) -> None:
-    """Its device is named for the claim, whose uid has dashes."""
+def test_the_spec_of_a_claim_is_kept_as_long_as_its_entry(tmp_path: Path) -> None:
+    """Its device's name contains the claim's UID, which has dashes."""
     directory, entry = SpecDir(tmp_path / "cdi", "kerf.dev/slice"), "claim/mine/gpu"
     directory.write((f"claim-{UID}-gpu",), UID, entry, ContainerEdits(env=("A=1",)))
     directory.keep_only({(UID, entry)})
@@ -72,7 +72,7 @@ def test_a_claims_spec_stays_while_its_entry_does(tmp_path: Path) -> None:
     assert list((tmp_path / "cdi").iterdir()) == []
 
 
-def test_the_linkers_cache_names_directories(tmp_path: Path) -> None:
+def test_directories_are_read_from_the_ld_cache(tmp_path: Path) -> None:
     names = (("libcuda.so.1", "/opt/nvidia/lib/libcuda.so.1"), ("libc.so.6", "/lib/libc.so.6"))
     header, entries, strings = 48, b"", b""
     base = header + 24 * len(names)
@@ -90,4 +90,4 @@ def test_the_linkers_cache_names_directories(tmp_path: Path) -> None:
     assert ld_cache.directories(tmp_path / "none", "libcuda.so.1") == ()
     real = Path("/etc/ld.so.cache")
     if real.exists():
-        assert ld_cache.directories(real, "libc.so.6"), "of this machine, made by its own ldconfig"
+        assert ld_cache.directories(real, "libc.so.6"), "this machine's own cache, made by its ldconfig"

@@ -15,7 +15,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def machine(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    """Two GPUs at first. At the end it hangs no more, so that no thread stays behind."""
+    """A machine with two GPUs. At the end it stops hanging, so that no thread is left behind."""
     made = Machine(tmp_path / "state")
     made.become(TWO)
     monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""The fake NVML of tests/fakes/nvml, loaded under the real pynvml, and a machine that a test describes in its words."""
+"""The fake NVML of tests/fakes/nvml, loaded under the real pynvml; a test describes its machine as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TWO = (
 
 
 def load(build: Path) -> None:
-    """Before pynvml asks for that name: the loader then gives it ours."""
+    """Called before pynvml loads that name: the loader then returns the fake."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler to build the fake NVML with")
     subprocess.run(["make", "-s", "-C", str(FAKE), f"BUILD={build}"], check=True)
@@ -26,7 +26,7 @@ def load(build: Path) -> None:
 
 
 class Machine:
-    """Its GPUs are what its file says, at once and as a whole."""
+    """A machine whose GPUs are those in its file, which is replaced atomically."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""The health of GPUs as tables: what is observed, and which state follows."""
+"""The health of GPUs as tables of observations and the states that follow."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def states(made: Health, now: float) -> tuple[str, str]:
     ],
     ids=lambda value: None if not isinstance(value, dict) else "+".join(value) or "well",
 )
-def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
-    """And its neighbour is unharmed."""
+def test_each_symptom_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
+    """And the other GPU is unaffected."""
     made = health()
     made.update([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
     found, reason = made.state("A", 1.0)
@@ -75,17 +75,17 @@ def test_each_sign_has_its_state(how: dict[str, Any], state: str, says: str) -> 
         *((n, "suspect") for n in (145, 171, 4711)),
     ],
 )
-def test_xids_are_classified_as_nvidia_does(number: int, verdict: str) -> None:
+def test_xids_are_classified_as_in_the_catalogue_of_nvidia(number: int, verdict: str) -> None:
     assert classify(number)[0] == verdict
 
 
-def test_an_applications_xid_changes_nothing() -> None:
+def test_an_application_xid_changes_nothing() -> None:
     made = health()
     made.xid("A", 31, 5.0)
     assert states(made, 5.0) == ("healthy", "healthy")
 
 
-def test_an_unknown_xid_makes_suspect_and_passes() -> None:
+def test_an_unknown_xid_makes_the_gpu_suspect_for_a_while() -> None:
     made = health()
     made.xid("A", 4711, 5.0)
     assert states(made, 5.0) == ("suspect", "healthy")
@@ -93,19 +93,19 @@ def test_an_unknown_xid_makes_suspect_and_passes() -> None:
     assert look(made, WELL, 35.1) == "healthy"
 
 
-def test_an_xid_without_a_gpu_means_all_of_them() -> None:
+def test_an_xid_without_a_gpu_counts_for_all_gpus() -> None:
     made = health()
     made.xid("", 79, 5.0)
     assert states(made, 5.0) == ("unhealthy", "unhealthy")
 
 
-def test_an_operator_may_call_an_xid_harmless() -> None:
+def test_an_operator_can_declare_an_xid_harmless() -> None:
     made = health(harmless_xids=(74,))
     made.xid("A", 74, 5.0)
     assert states(made, 5.0) == ("healthy", "healthy")
 
 
-def test_a_fatal_xid_stays_however_well_the_gpu_looks() -> None:
+def test_a_fatal_xid_stays_even_without_other_symptoms() -> None:
     made = health()
     made.xid("A", 48, 5.0)
     assert look(made, symptoms(recovery=-1), 9000.0) == "unhealthy"
@@ -123,15 +123,15 @@ def test_a_fatal_xid_stays_however_well_the_gpu_looks() -> None:
     ],
     ids=["reset: a reboot", "reset: driver reloaded", "reboot: a reboot", "reboot: a driver reload is not enough"],
 )
-def test_what_mends_a_fatal_xid(number: int, seen: dict[str, Any], state: str) -> None:
-    """After it, the usual time without trouble; here it is long over."""
+def test_a_fatal_xid_is_cleared_by_a_reset_or_a_reboot(number: int, seen: dict[str, Any], state: str) -> None:
+    """After it, the usual time without faults; here it is over."""
     made = health()
     made.xid("A", number, 5.0)
     assert look(made, WELL, 1000.0, **seen) == state
 
 
-def test_the_drivers_recovery_action_tells_when_a_reset_was_done() -> None:
-    """It must have been asked for first: an action of none just after the XID proves nothing."""
+def test_the_recovery_action_of_the_driver_shows_that_a_reset_was_done() -> None:
+    """Recovery must have been asked for first: an action of none just after the XID proves nothing."""
     made = health()
     made.xid("A", 95, 5.0)
     assert look(made, WELL, 6.0) == "unhealthy"
@@ -141,14 +141,14 @@ def test_the_drivers_recovery_action_tells_when_a_reset_was_done() -> None:
     assert made.ailments == ()
 
 
-def test_a_person_may_say_that_it_was_seen_to() -> None:
+def test_an_operator_can_clear_an_ailment() -> None:
     made = health()
     made.xid("A", 74, 5.0)
     made.clear_ailments("A")
     assert made.state("A", 6.0) == ("healthy", "")
 
 
-def test_what_is_still_wrong_shows_through_a_pardon() -> None:
+def test_a_symptom_that_is_still_seen_counts_after_ailments_are_cleared() -> None:
     made = health()
     made.xid("A", 64, 5.0)
     made.update([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
@@ -156,20 +156,20 @@ def test_what_is_still_wrong_shows_through_a_pardon() -> None:
     assert made.state("A", 6.0)[0] == "unhealthy"
 
 
-def test_ailments_outlive_the_agent_but_not_the_boot() -> None:
+def test_ailments_survive_the_agent_but_not_a_reboot() -> None:
     old = Ailment(uuid="A", reason="Xid 74: NVLink error", boot_id="boot-1")
     made = Health([old])
     assert look(made, symptoms(recovery=-1), 1.0) == "unhealthy"
     assert look(made, symptoms(recovery=-1), 2.0, boot="boot-2") == "healthy"
 
 
-def test_a_driver_that_asks_for_nothing_clears_what_an_earlier_agent_saw() -> None:
-    """Whether it asked meanwhile, nobody saw; what it says now is the newest word."""
+def test_a_driver_that_asks_for_no_recovery_clears_the_ailment_of_an_earlier_agent() -> None:
+    """Whether the driver asked meanwhile is unknown; what it reports now counts."""
     made = Health([Ailment(uuid="A", reason="Xid 95", boot_id="boot-1")])
     assert look(made, WELL, 1.0) == "healthy"
 
 
-def test_nothing_comes_back_before_it_was_clean_for_a_while() -> None:
+def test_a_gpu_comes_back_only_after_a_time_without_faults() -> None:
     made = health()
     assert look(made, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
     assert look(made, WELL, 11.0) == "suspect"
@@ -179,7 +179,7 @@ def test_nothing_comes_back_before_it_was_clean_for_a_while() -> None:
     assert look(made, WELL, 50.0) == "healthy"
 
 
-def test_heat_counts_when_it_lasts() -> None:
+def test_heat_counts_only_once_it_lasts() -> None:
     made = health()
     hot = symptoms(clock_reasons=HOT)
     assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
@@ -202,7 +202,7 @@ def test_heat_counts_when_it_lasts() -> None:
     ],
     ids=["power brake", "narrow link", "slow link", "idle link", "software caps", "unknown link"],
 )
-def test_what_counts_only_when_it_lasts(how: dict[str, Any], says: str) -> None:
+def test_slowdowns_count_only_once_they_last(how: dict[str, Any], says: str) -> None:
     made = health()
     for now in (0.0, 59.0, 61.0):
         made.update([symptoms(**how)], "boot-1", 0, now)
@@ -210,7 +210,7 @@ def test_what_counts_only_when_it_lasts(how: dict[str, Any], says: str) -> None:
 
 
 def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:
-    """Old ones are known; those after a driver's reload count from nothing."""
+    """Errors from before are known; after a driver reload the count starts from zero."""
     made = health()
     assert look(made, symptoms(ecc_volatile=3), 10.0) == "suspect"
     assert look(made, symptoms(ecc_volatile=3), 40.0) == "healthy"
@@ -218,10 +218,10 @@ def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> Non
     assert look(made, symptoms(ecc_volatile=1), 42.0, loaded=1) == "suspect"
 
 
-def test_errors_from_before_the_agent_came_are_no_news() -> None:
+def test_errors_from_before_the_agent_started_are_not_new() -> None:
     made = Health()
     assert look(made, symptoms(ecc_volatile=7), 1.0) == "healthy"
 
 
-def test_a_gpu_that_nobody_has_seen_is_healthy() -> None:
+def test_an_unknown_gpu_is_healthy() -> None:
     assert Health().state("Z", 0.0) == ("healthy", "")

@@ -1,4 +1,4 @@
-"""Inventory, signs and events through the real pynvml, over a library whose machine stands in a text file."""
+"""Inventory, symptoms and events through the real pynvml, on a fake library whose machine is a text file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.services.node_agent.devices.machine import TWO, Machine
 
 
 def devices(**how: object) -> NvmlDevices:
-    """On a machine whose sysfs is empty and whose processes cannot be looked at."""
+    """A machine whose sysfs is empty and whose processes cannot be inspected."""
     return NvmlDevices(**({"timeout_s": 5.0, "sysfs": Path("/nowhere"), "owner": lambda _: None} | how))  # type: ignore[arg-type]
 
 
@@ -32,7 +32,7 @@ async def symptoms(watched: NvmlDevices) -> dict[str, Symptoms]:
     return {sign.uuid: sign for sign in await watched.symptoms()}
 
 
-async def test_it_reads_what_there_is(machine: Machine) -> None:
+async def test_the_inventory_is_read(machine: Machine) -> None:
     found = await seen(devices())
     assert (found.node, found.boot_id, found.driver_version, found.cuda_version) == (
         "n1",
@@ -51,7 +51,7 @@ async def test_it_reads_what_there_is(machine: Machine) -> None:
     assert (first.mig_enabled, second.mig_enabled, found.strategies) == (False, True, ("exclusive", "advisory"))
 
 
-async def test_what_a_device_does_not_know_costs_a_field(machine: Machine) -> None:
+async def test_an_unsupported_call_costs_only_its_field(machine: Machine) -> None:
     machine.become(
         "gpu 0 GPU-a Tesla_V100 16384 00000000:01:00.0 -1 7 0 -1 0\necc 0 -1 -1\nrows 0 -1 -1\nrecovery 0 -1\n"
     )
@@ -62,18 +62,18 @@ async def test_what_a_device_does_not_know_costs_a_field(machine: Machine) -> No
     assert (sign.lost, sign.recovery, sign.remaps_rows, sign.ecc_volatile) == ("", -1, False, 0)
 
 
-async def test_the_device_node_need_not_have_the_index_as_its_number(machine: Machine) -> None:
+async def test_the_minor_number_of_a_gpu_may_differ_from_its_index(machine: Machine) -> None:
     machine.also("minor 0 5\n")
     assert [gpu.minor for gpu in (await seen(devices())).gpus] == [5, 1]
 
 
-async def test_cpus_and_the_link_to_them_are_read(machine: Machine) -> None:
+async def test_the_cpus_and_the_c2c_link_are_read(machine: Machine) -> None:
     machine.also("cpus 0 f0f\nc2c 1 1\n")
     first, second = (await seen(devices())).gpus
     assert (first.cpus, first.c2c, second.cpus, second.c2c) == ("0-3,8-11", False, "", True)
 
 
-async def test_the_kernel_knows_the_numa_node_best(machine: Machine, tmp_path: Path) -> None:
+async def test_the_numa_node_of_the_kernel_is_preferred(machine: Machine, tmp_path: Path) -> None:
     device = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
     device.mkdir(parents=True)
     (device / "numa_node").write_text("3\n")
@@ -81,10 +81,10 @@ async def test_the_kernel_knows_the_numa_node_best(machine: Machine, tmp_path: P
 
 
 async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> None:
-    """One that is split further, or of a profile that nobody knows, is not."""
+    """An instance that is split further, or of an unknown profile, is not offered."""
     machine.also(
-        "mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\nmig 1 8 2 1c.2g.35gb 35000 "
-        "MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n"
+        "mig 1 9 4 3g.71gb 71000 MIG-b\nmig 1 7 0 1g.18gb+me 18000 MIG-a\n"
+        "mig 1 8 2 1c.2g.35gb 35000 MIG-c\nmig 1 3 1 1g.18gb+gfx 18000 MIG-d\n"
     )
     found = await seen(devices())
     assert found.gpus[1].mig_instances == (
@@ -101,8 +101,8 @@ async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> 
         ("ancestor 0 1 30\n", 0, "hostbridge", True),
         ("ancestor 0 1 40\np2p 0 1 3\n", 0, "node", False),
         (
-            "nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\nnvlink 1 0 gpu "
-            "00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n",
+            "nvlink 0 0 gpu 00000000:02:00.0\nnvlink 0 1 gpu 00000000:02:00.0\n"
+            "nvlink 1 0 gpu 00000000:01:00.0\nnvlink 1 1 gpu 00000000:01:00.0\n",
             2,
             "system",
             True,
@@ -117,8 +117,10 @@ async def test_mig_instances_of_known_profiles_are_offered(machine: Machine) -> 
     ],
     ids=["nothing", "one root", "no peer access", "direct", "to another", "switched"],
 )
-async def test_it_reads_how_gpus_are_linked(machine: Machine, lines: str, nvlinks: int, pcie: str, p2p: bool) -> None:
-    """Direct NVLinks are counted; through a switch it is the links of the lesser one."""
+async def test_the_links_between_gpus_are_read(
+    machine: Machine, lines: str, nvlinks: int, pcie: str, p2p: bool
+) -> None:
+    """Direct NVLinks are counted; through a switch the GPU with fewer links decides."""
     machine.also(lines)
     (link,) = (await seen(devices())).links
     assert (link.a, link.b, link.nvlinks, link.pcie, link.p2p) == (0, 1, nvlinks, pcie, p2p)
@@ -136,7 +138,7 @@ async def test_it_reads_how_gpus_are_linked(machine: Machine, lines: str, nvlink
         ("fabric 0 3 0 00000000000000000000000000000000\n", "", False),
         ("fabric 0 2 0 0\n", "", True),
     ],
-    ids=["none", "beyond the node", "of one machine", "not up"],
+    ids=["none", "leaves the node", "within one machine", "not up"],
 )
 async def test_the_nvswitch_fabric_is_read(machine: Machine, lines: str, clique: str, down: bool) -> None:
     machine.also(lines)
@@ -145,8 +147,8 @@ async def test_the_nvswitch_fabric_is_read(machine: Machine, lines: str, clique:
     assert (await watched.symptoms())[0].fabric_down is down
 
 
-async def test_strangers_memory_is_told_apart(machine: Machine) -> None:
-    """Processes of the host, of pods that nobody handed anything, and those that outlived their lease."""
+async def test_foreign_memory_is_counted_separately(machine: Machine) -> None:
+    """Processes of the host, of pods without slices, and those that outlived their lease."""
     owners = {11: Owner(), 12: Owner("u-ours", "c"), 13: Owner("u-other", "c"), 14: None}
     machine.also("process 0 11 2048\nprocess 0 12 512\nprocess 0 13 1\nprocess 0 14 100\n")
     watched = devices(owner=owners.get)
@@ -154,7 +156,7 @@ async def test_strangers_memory_is_told_apart(machine: Machine) -> None:
     assert [gpu.foreign_mib for gpu in (await seen(watched)).gpus] == [2561, 0]
 
 
-async def test_signs_are_read(machine: Machine) -> None:
+async def test_symptoms_are_read(machine: Machine) -> None:
     machine.also("ecc 0 2 9\nrows 0 1 0\npcie 0 8 16 4 5\nclocks 0 40\nrecovery 0 4\nbusy 0 50\n")
     found = (await symptoms(devices()))["GPU-a"]
     assert found == Symptoms(
@@ -173,7 +175,7 @@ async def test_signs_are_read(machine: Machine) -> None:
     )
 
 
-async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) -> None:
+async def test_a_lost_gpu_stays_in_the_inventory_with_the_others(machine: Machine) -> None:
     watched = devices()
     await seen(watched)
     machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
@@ -181,8 +183,8 @@ async def test_a_lost_gpu_keeps_its_name_and_its_neighbours(machine: Machine) ->
     assert (found["GPU-a"].lost, found["GPU-b"].lost) == ("GPU is lost", "")
 
 
-async def test_a_gpu_that_took_the_index_of_another_is_not_taken_for_it(machine: Machine) -> None:
-    """As when one has fallen off and NVML begins anew; the next look at the inventory sorts them."""
+async def test_a_gpu_with_the_index_of_another_is_not_confused_with_it(machine: Machine) -> None:
+    """As when a GPU has fallen off and NVML was initialised again; the next inventory corrects the indices."""
     watched = devices()
     await seen(watched)
     machine.become(TWO.splitlines()[3].replace("gpu 1", "gpu 0") + "\n")
@@ -191,20 +193,20 @@ async def test_a_gpu_that_took_the_index_of_another_is_not_taken_for_it(machine:
     assert [(gpu.uuid, gpu.index) for gpu in (await seen(watched)).gpus] == [("GPU-b", 0)]
 
 
-async def test_a_gpu_that_is_lost_before_the_agent_starts_is_known_from_before(machine: Machine) -> None:
+async def test_a_gpu_lost_before_the_agent_starts_is_known_from_the_checkpoint(machine: Machine) -> None:
     before = await seen(devices())
     machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
     assert [gpu.uuid for gpu in (await seen(devices(known=before))).gpus] == ["GPU-a", "GPU-b"]
 
 
-async def test_a_gpu_that_was_taken_out_is_gone(machine: Machine) -> None:
+async def test_a_removed_gpu_is_not_in_the_inventory(machine: Machine) -> None:
     watched = devices()
     await seen(watched)
     machine.become(TWO.splitlines()[2] + "\n")
     assert [gpu.uuid for gpu in (await seen(watched)).gpus] == ["GPU-a"]
 
 
-async def test_without_a_driver_there_is_nothing_and_a_later_one_is_found(machine: Machine) -> None:
+async def test_a_driver_that_is_loaded_later_is_found(machine: Machine) -> None:
     machine.become("init 9\n")
     watched = devices()
     assert (await seen(watched)).gpus == ()
@@ -212,7 +214,7 @@ async def test_without_a_driver_there_is_nothing_and_a_later_one_is_found(machin
     assert len((await seen(watched)).gpus) == 2
 
 
-async def test_a_driver_that_is_loaded_anew_is_counted_and_keeps_the_names(machine: Machine) -> None:
+async def test_a_reloaded_driver_is_counted_and_keeps_the_uuids(machine: Machine) -> None:
     watched = devices()
     before = await seen(watched)
     machine.become("init 9\n" + TWO.replace(" 0 0\n", " 0 9\n").replace(" 1 0\n", " 1 9\n"))
@@ -223,8 +225,8 @@ async def test_a_driver_that_is_loaded_anew_is_counted_and_keeps_the_names(machi
     assert (watched.loaded, (await seen(watched)).gpus) == (1, before.gpus)
 
 
-async def test_a_hung_nvml_is_told_and_nothing_waits_for_it(machine: Machine) -> None:
-    """The answer comes in time with what was known; a second question sends no second thread in."""
+async def test_a_hung_nvml_is_reported_and_blocks_nothing(machine: Machine) -> None:
+    """The answer comes in time with what was known; a second question starts no second thread."""
     watched = devices(timeout_s=0.2)
     before = await seen(watched)
     machine.also("hang\n")
@@ -241,9 +243,9 @@ async def test_a_hung_nvml_is_told_and_nothing_waits_for_it(machine: Machine) ->
     await watched.close()
 
 
-async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
-    """A double-bit error has no number of its own; those of before the agent came are not told; the application's
-    are."""
+async def test_xids_are_received_with_their_gpu(machine: Machine) -> None:
+    """A double-bit error has no number of its own; errors from before the agent started are not reported; those of the
+    application are."""
     heard: list[tuple[str, int]] = []
     machine.also("event 1 0 8 13\n")
     watched = devices()
@@ -251,7 +253,7 @@ async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
     number = 1
 
     async def listening() -> bool:
-        """Until the first comes through, for nothing says when the thread has begun."""
+        """Repeated until the first event arrives, because nothing shows when the thread has started."""
         nonlocal number
         number += 1
         machine.also(f"event {number} 1 8 31\n")
@@ -265,10 +267,10 @@ async def test_xids_are_heard_with_their_gpu(machine: Machine) -> None:
     await eventually(lambda: all(thread.name != "nvml-events" for thread in threading.enumerate()))
 
 
-async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(
+async def test_xids_are_received_again_as_soon_as_the_driver_is_back(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU may fail right after its driver was loaded anew: nobody waits until it is tried again anyway."""
+    """A GPU may fail right after its driver was loaded again: that is not delayed until the next retry."""
     monkeypatch.setattr(events, "RETRY_S", 3600.0)
     heard: list[str] = []
     number = 0
@@ -291,14 +293,14 @@ async def test_xids_are_heard_again_as_soon_as_the_driver_is_back(
     await watched.close()
 
 
-async def test_a_worker_hands_on_what_a_call_raises() -> None:
+async def test_a_worker_raises_the_error_of_the_call() -> None:
     worker = Worker(5.0)
     with pytest.raises(ZeroDivisionError):
         await worker.call(lambda: 1 // 0)
     assert await worker.call(lambda: 7) == 7
 
 
-async def test_a_worker_sends_nobody_after_a_hung_call() -> None:
+async def test_a_worker_makes_no_second_call_while_one_hangs() -> None:
     worker = Worker(0.05)
     gate = threading.Event()
     for _ in range(2):

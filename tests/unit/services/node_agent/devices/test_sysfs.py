@@ -1,4 +1,4 @@
-"""Network cards and how near they are, from a tree like the kernel's."""
+"""Network cards and their distance to GPUs, from a tree like the kernel's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Kernel:
         (root / "bus" / "pci" / "devices").mkdir(parents=True)
 
     def device(self, path: str, numa: int = 0) -> Path:
-        """A PCI device at this path of bridges, linked where the kernel links it."""
+        """Creates a PCI device at this path of bridges, linked as the kernel links it."""
         made = self.root / "devices" / path
         made.mkdir(parents=True, exist_ok=True)
         (made / "numa_node").write_text(f"{numa}\n")
@@ -59,26 +59,26 @@ def nics(kernel: Kernel) -> tuple[Nic, ...]:
         ("pci0000:80/0000:80:01.0/0000:81:00.0", 1, None),
         ("pci0000:80/0000:80:01.0/0000:81:00.0", -1, None),
     ],
-    ids=["one switch", "several switches", "a host bridge", "a NUMA node", "another NUMA node", "nobody knows where"],
+    ids=["one switch", "several switches", "a host bridge", "a NUMA node", "another NUMA node", "unknown"],
 )
-def test_nearness_is_the_nearest_common_ancestor(kernel: Kernel, path: str, numa: int, level: str | None) -> None:
+def test_the_pcie_level_is_the_nearest_common_ancestor(kernel: Kernel, path: str, numa: int, level: str | None) -> None:
     kernel.nic("infiniband", "mlx5_0", path, numa)
     assert nics(kernel) == (Nic(name="mlx5_0", numa_node=numa, pcie={} if level is None else {0: level}),)  # type: ignore[dict-item]
 
 
-def test_a_card_with_two_faces_is_told_once_as_the_rdma_device(kernel: Kernel) -> None:
+def test_a_card_with_two_interfaces_is_listed_once_as_the_rdma_device(kernel: Kernel) -> None:
     kernel.nic("net", "eth0", "pci0000:40/0000:40:01.0/0000:41:00.0")
     kernel.nic("infiniband", "mlx5_0", "pci0000:40/0000:40:01.0/0000:41:00.0")
     kernel.nic("net", "eth1", "pci0000:40/0000:40:01.0/0000:41:00.1")
     assert [nic.name for nic in nics(kernel)] == ["eth1", "mlx5_0"]
 
 
-def test_virtual_interfaces_are_no_cards(kernel: Kernel) -> None:
+def test_virtual_interfaces_are_not_listed(kernel: Kernel) -> None:
     kernel.root.joinpath("class", "net", "lo").mkdir(parents=True)
     assert nics(kernel) == ()
 
 
-def test_a_machine_that_shows_nothing_has_none(tmp_path: Path) -> None:
+def test_a_machine_without_sysfs_has_no_cards(tmp_path: Path) -> None:
     shown = Sysfs(tmp_path / "nowhere")
     assert (
         shown.nics({0: "00000000:18:00.0"}, {}),
@@ -96,6 +96,6 @@ def test_the_numa_node_of_a_device(kernel: Kernel) -> None:
     ("nvml", "kernels"),
     [("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "00010000:01:00.0")],
 )
-def test_bus_ids_of_nvml_and_of_the_kernel(nvml: str, kernels: str) -> None:
+def test_bus_ids_are_converted_from_nvml_to_the_kernel(nvml: str, kernels: str) -> None:
     """A domain beyond four digits, as behind Intel's VMD, stays as it is."""
     assert kernel_bus_id(nvml) == kernels

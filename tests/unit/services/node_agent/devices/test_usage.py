@@ -1,4 +1,4 @@
-"""Who uses a GPU: processes by cgroup, pods by lease, and everybody else."""
+"""The use of a GPU: processes by cgroup, pods by lease, and all other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ POD = Owner(UID, HEX)
     ("text", "found"),
     [
         (
-            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{HEX}.scope\n",
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/"
+            f"cri-containerd-{HEX}.scope\n",
             POD,
         ),
         (f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-{HEX}.scope/container\n", POD),
@@ -56,7 +57,7 @@ def test_a_cgroup_names_pod_and_container(text: str, found: Owner) -> None:
     assert owner_in(text) == found
 
 
-def test_a_process_that_has_ended_belongs_to_nobody_known(tmp_path: Path) -> None:
+def test_an_ended_process_has_no_owner(tmp_path: Path) -> None:
     assert owner(1, tmp_path) is None
     assert owner(os.getpid()) == Owner()
 
@@ -68,17 +69,17 @@ def process(pid: int, mib: int | None = 100, sm: int | None = None) -> Process:
 OWNERS = {1: Owner("u-a", "c1"), 2: Owner("u-a", "c2"), 3: Owner("u-b", "c3"), 4: Owner(), 5: None}
 
 
-def test_processes_are_summed_by_pod_and_strangers_apart() -> None:
+def test_processes_are_summed_by_pod_and_foreign_ones_separately() -> None:
     found, foreign = shares(
         [process(1, 100, 200), process(2, 50, 100), process(3, 7), process(4, 30, 900), process(5, 1000)],
         frozenset({"u-a"}),
         OWNERS.get,
     )
     assert found == (Share(pod_uid="u-a", memory_mib=150, sm_milli=300, processes=2),)
-    assert foreign == 37, "of pod b that holds no slice, and of the host"
+    assert foreign == 37, "of pod b, which has no slice, and of the host"
 
 
-def test_what_the_driver_does_not_say_is_not_made_up() -> None:
+def test_values_that_the_driver_does_not_report_stay_unknown() -> None:
     found, _ = shares([process(1, None)], frozenset({"u-a"}), OWNERS.get)
     assert found == (Share(pod_uid="u-a", memory_mib=0, sm_milli=None, processes=1),)
 
@@ -95,7 +96,7 @@ def live(uid: str, container: str, **gpus: tuple[int, int]) -> LiveSlice:
     )
 
 
-def test_a_sample_sets_use_beside_the_grant() -> None:
+def test_a_sample_has_the_use_and_the_grant() -> None:
     gpu = GpuProcesses(uuid="A", used_mib=300, sm_milli=400, processes=(process(1, 100, 200), process(3, 50)))
     taken = sample(
         "n",
@@ -128,11 +129,11 @@ def test_a_sample_sets_use_beside_the_grant() -> None:
         300,
     )
     assert (second.container, second.memory_mib, second.granted_memory_mib, second.sm_milli) == ("", 50, 520, None), (
-        "two containers, told apart by pod alone"
+        "two containers, attributed by pod alone"
     )
 
 
-def test_a_pod_of_ours_on_a_gpu_that_it_was_not_given_is_foreign_there() -> None:
+def test_a_pod_on_a_gpu_that_it_was_not_granted_is_foreign_there() -> None:
     taken = sample(
         "n",
         5,
@@ -143,7 +144,7 @@ def test_a_pod_of_ours_on_a_gpu_that_it_was_not_given_is_foreign_there() -> None
     assert (taken.gpus[0].foreign_mib, taken.gpus[0].slices) == (100, ())
 
 
-async def test_nvml_tells_processes_their_memory_and_sms(machine: Machine) -> None:
+async def test_processes_with_memory_and_sms_are_read_from_nvml(machine: Machine) -> None:
     machine.also("process 0 11 2048\nsm 0 11 35\nprocess 0 12 512\nbusy 0 60\n")
     watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
     await watched.inventory("n", "b")
@@ -153,7 +154,7 @@ async def test_nvml_tells_processes_their_memory_and_sms(machine: Machine) -> No
     assert second.processes == ()
 
 
-async def test_under_mig_there_are_instances_and_no_sms(machine: Machine) -> None:
+async def test_in_mig_mode_processes_have_instances_and_no_sms(machine: Machine) -> None:
     machine.also("mig 1 9 0 3g.71gb 71000 MIG-b\nprocess 1 11 2048 9\nsm 1 11 35\n")
     watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
     await watched.inventory("n", "b")

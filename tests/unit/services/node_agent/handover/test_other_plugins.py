@@ -1,4 +1,4 @@
-"""Whether another device plugin gives out GPUs of this node."""
+"""Whether another device plugin offers GPUs of this node."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ GPUS = (
         ([("nvidia.com/gpu", "GPU-of-another-node"), ("rdma/hca", "mlx5_0"), ("x/y", "")], {}),
     ],
 )
-def test_its_devices_are_told_by_their_uuids(offered: list[tuple[str, str]], found: dict[str, str]) -> None:
+def test_devices_of_other_plugins_are_matched_by_uuid(offered: list[tuple[str, str]], found: dict[str, str]) -> None:
     assert gpus_offered_elsewhere(offered, GPUS) == found

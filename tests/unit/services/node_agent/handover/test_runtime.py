@@ -1,4 +1,4 @@
-"""What is concluded from the container runtime's own words."""
+"""How the container runtime's answers are judged."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def containerd(version: str, **config: object) -> Runtime:
         (Runtime(name="containerd", version="<unknown>"), "unknown", "not known"),
     ],
 )
-def test_a_runtime_has_cdi_or_not(runtime: Runtime, cdi: str, word: str) -> None:
+def test_cdi_support_is_judged_by_runtime_and_version(runtime: Runtime, cdi: str, word: str) -> None:
     found = judge_cdi(runtime, "/run/cdi")
     assert found.cdi == cdi
     assert word in found.sentence
     assert bool(found.sentence) is (cdi != "yes")
 
 
-def test_the_two_names_of_the_run_directory_are_one() -> None:
+def test_var_run_and_run_are_the_same_directory() -> None:
     assert judge_cdi(containerd("2.4.2", cdiSpecDirs=["/run/cdi/"]), "/var/run/cdi").cdi == "yes"
 
 
@@ -58,11 +58,9 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
 @pytest.mark.parametrize(
     ("runtime", "config", "exposed"),
     [
-        (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False), (BY_NAME, CLOSED.replace("false", "true"), True),
-        (BY_NAME, "this is = no [toml", True), (Runtime(name="cri-o", version="1.34.0"), "", False),
+        (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False),
+        (BY_NAME, CLOSED.replace("false", "true"), True), (BY_NAME, "this is = no [toml", True), (Runtime(name="cri-o", version="1.34.0"), "", False),
     ],
 )  # fmt: skip
-def test_nvidias_runtime_as_the_default_shows_gpus_to_those_who_did_not_ask(
-    runtime: Runtime, config: str, exposed: bool
-) -> None:
+def test_the_nvidia_default_runtime_exposes_gpus_to_all_pods(runtime: Runtime, config: str, exposed: bool) -> None:
     assert bool(exposure(runtime, config)) is exposed

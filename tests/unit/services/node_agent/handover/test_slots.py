@@ -1,4 +1,4 @@
-"""Whose slot it is, by the kubelet's two records of it."""
+"""The container that holds a slot, by the kubelet's two records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pod_resources_entry(name: str = "web", container: str = "main", slot: str = 
     return PodResourcesEntry(namespace="team", name=name, container=container, slots=frozenset({slot}))
 
 
-def test_a_slot_is_its_container_by_uid_and_name() -> None:
+def test_a_slot_is_resolved_to_pod_uid_and_container() -> None:
     found = slots.resolve(
         S1,
         (checkpoint_entry("u-1"), checkpoint_entry("u-2", slot="slot-2")),
@@ -35,7 +35,7 @@ def test_a_slot_is_its_container_by_uid_and_name() -> None:
     assert found == SlotOwner(uid="u-1", namespace="team", name="web", container="main", cdi_names=("k1",))
 
 
-def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> None:
+def test_an_init_container_with_the_same_slot_is_resolved_with_the_app_container() -> None:
     found = slots.resolve(
         S1, (checkpoint_entry("u-1", "load", name="k0"), checkpoint_entry("u-1")), (pod_resources_entry(),)
     )
@@ -55,7 +55,7 @@ def test_an_init_container_that_had_the_slot_first_is_claimed_with_the_app() -> 
         ((checkpoint_entry("u-1", name=""),), (pod_resources_entry(),), "slot-of-another-plugin"),
     ],
 )
-def test_where_the_records_do_not_agree_nothing_starts(
+def test_nothing_starts_if_the_records_disagree(
     checkpoint: tuple[CheckpointEntry, ...], pod_resources: tuple[PodResourcesEntry, ...], code: str
 ) -> None:
     found = slots.resolve(S1, checkpoint, pod_resources)
@@ -84,7 +84,7 @@ def test_the_kubelets_checkpoint_is_read() -> None:
 
 
 @pytest.mark.parametrize("devices", [(), (f"{KIND}=k1",)])
-def test_the_annotation_names_the_device_where_the_kubelet_dropped_it(devices: tuple[str, ...]) -> None:
+def test_the_device_is_read_from_the_annotation_if_the_kubelet_dropped_it(devices: tuple[str, ...]) -> None:
     notes = {CDI_ANNOTATION: f"{KIND}=k1", "vendor.com/note": "x"}
     answer = ContainerAllocateResponse(cdi_devices=[CDIDevice(name=name) for name in devices], annotations=notes)
     made = entry(AllocResp=base64.b64encode(answer.SerializeToString()).decode())
@@ -123,12 +123,12 @@ def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
         "no base64",
     ],
 )
-def test_a_checkpoint_in_another_form_is_refused(payload: bytes) -> None:
+def test_a_checkpoint_in_an_unknown_format_is_refused(payload: bytes) -> None:
     with pytest.raises(KubeletCheckpointError, match="a format that this version of Kerf does not support"):
         kubelet_checkpoint.read(payload, "kerf.dev/slot", KIND)
 
 
-def test_a_kubelet_that_has_allocated_nothing_yet_has_no_checkpoint(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_empty(tmp_path: Path) -> None:
     assert kubelet_checkpoint.load(tmp_path, "kerf.dev/slot", KIND) == ()
     (tmp_path / kubelet_checkpoint.FILE).mkdir()
     with pytest.raises(KubeletCheckpointError, match="kubelet_internal_checkpoint"):

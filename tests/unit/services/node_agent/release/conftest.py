@@ -1,4 +1,4 @@
-"""The fake NVML, as the devices' tests have it."""
+"""The fake NVML of the devices' tests."""
 
 from tests.unit.services.node_agent.devices.conftest import library, machine
 

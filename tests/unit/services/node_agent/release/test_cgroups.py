@@ -1,4 +1,4 @@
-"""A pod's cgroup is found wherever the kubelet puts it."""
+"""A pod's cgroup is found wherever the kubelet creates it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ LAYOUTS = {
     "v2, cgroupfs": f"kubepods/burstable/pod{UID}",
     "v2, cgroupfs, guaranteed": f"kubepods/pod{UID}",
     "v2, systemd": f"kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice",
-    "v2, systemd, under a cgroup root": f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UNDERSCORED}.slice",
+    "v2, systemd, under a cgroup root": (
+        "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+        f"kubelet-kubepods-burstable-pod{UNDERSCORED}.slice"
+    ),
 }
 
 
 @pytest.mark.parametrize("path", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("hierarchy", ["", "memory"], ids=["v2", "v1"])
-def test_a_pod_is_found_and_missed_when_it_goes(tmp_path: Path, path: str, hierarchy: str) -> None:
+def test_a_pod_cgroup_is_found_until_it_is_removed(tmp_path: Path, path: str, hierarchy: str) -> None:
     if not hierarchy:
         (tmp_path / "cgroup.procs").write_text("")
     folder = tmp_path / hierarchy / path
@@ -35,7 +38,7 @@ def test_a_pod_is_found_and_missed_when_it_goes(tmp_path: Path, path: str, hiera
     assert not cgroups.present({UID})
 
 
-def test_of_cgroup_v1_every_hierarchy_counts(tmp_path: Path) -> None:
+def test_with_cgroup_v1_every_hierarchy_counts(tmp_path: Path) -> None:
     for controller in ("memory", "pids"):
         (tmp_path / controller / "kubepods" / f"pod{UID}").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
@@ -45,9 +48,9 @@ def test_of_cgroup_v1_every_hierarchy_counts(tmp_path: Path) -> None:
         assert bool(cgroups.present({UID})) is left
 
 
-def test_a_host_without_cgroups_of_pods_is_known(tmp_path: Path) -> None:
+def test_a_host_without_pod_cgroups_is_detected(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("")
     (tmp_path / "system.slice" / f"pod{UID}").mkdir(parents=True)
     cgroups = PodCgroups(tmp_path)
     assert not cgroups.has_pod_cgroups()
-    assert not cgroups.present({UID}), "a service may be called what it likes"
+    assert not cgroups.present({UID}), "a systemd service may have any name"

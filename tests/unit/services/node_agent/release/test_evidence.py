@@ -1,4 +1,4 @@
-"""When a leased container is gone for good."""
+"""When the container of a lease has ended for good."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evidence(
             False,
         ),
         (
-            "the checkpoint has it still, but the kubelet names it no more",
+            "the checkpoint still has it, but PodResources does not",
             evidence(checkpoint=(checkpoint_entry("u-1", "s1"),)),
             True,
         ),
@@ -72,5 +72,5 @@ def evidence(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_container_is_gone_when_nobody_knows_it_any_more(what: str, case: Evidence, is_gone: bool) -> None:
+def test_a_container_has_ended_when_no_record_has_it(what: str, case: Evidence, is_gone: bool) -> None:
     assert (find_ended([LEASE], case) == [LEASE]) is is_gone, what

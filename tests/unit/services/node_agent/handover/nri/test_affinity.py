@@ -1,4 +1,4 @@
-"""Where a container with GPUs may run."""
+"""The CPUs and memory nodes of a container with GPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def confined(cpus: str, milli: int, mems: str = "", memory: int = 0) -> Confined
     ("text", "found"),
     [("0-3,8", {0, 1, 2, 3, 8}), ("5", {5}), ("", set()), ("0-1\n", {0, 1}), ("0-1,64-65", {0, 1, 64, 65})],
 )
-def test_lists_are_read_as_the_kernel_writes_them(text: str, found: set[int]) -> None:
+def test_cpu_lists_are_parsed_as_the_kernel_writes_them(text: str, found: set[int]) -> None:
     assert numbers(text) == found
 
 
@@ -56,10 +56,10 @@ def test_lists_are_read_as_the_kernel_writes_them(text: str, found: set[int]) ->
         ([gpu("0-3")], 2001, [confined("0-3", 2000)], "cpus-promised"),
         ([gpu("0-3")], 2001, [confined("4-7", 2000)], "0-3"),
         ([gpu("0-3")], 2001, [confined("0-1,4-5", 2000)], "cpus-promised"),
-        ([gpu("0-3")], 2001, [confined("0-7", 7000)], "0-3"),  # resized once, and let go everywhere
+        ([gpu("0-3")], 2001, [confined("0-7", 7000)], "0-3"),  # resized once, and then unconfined
     ],
 )
-def test_a_container_is_confined_where_that_takes_nothing_from_anybody(
+def test_a_container_is_confined_only_if_no_container_loses_by_it(
     gpus: list[Gpu], milli: int, others: list[Confined], found: str | Outcome
 ) -> None:
     placed = place(gpus, Promise(cpu_milli=milli), TWO_SOCKETS, others)
@@ -74,8 +74,8 @@ sets = st.sampled_from(["0-1", "2-3", "4-5", "0-3", "2-5", "0-1,4-5"])
 
 
 @given(st.lists(st.tuples(sets, st.integers(0, 2500), st.integers(0, 8)), max_size=12))
-def test_of_all_that_are_confined_each_can_have_what_it_was_promised(story: list[tuple[str, int, int]]) -> None:
-    """However they come and go: no set of CPUs is promised more than it has to those who may run nowhere else
+def test_every_confined_container_can_get_its_promise(story: list[tuple[str, int, int]]) -> None:
+    """In any order of starts and ends, no set of CPUs is promised more than it has to the containers confined to it
     (Hall)."""
     allowed, lives = Allowed(cpus=frozenset(range(8)), mems=frozenset({0})), list[Confined]()
     for cpus, milli, leaves in story:
@@ -106,7 +106,7 @@ def test_of_all_that_are_confined_each_can_have_what_it_was_promised(story: list
         ([gpu("0-3", 0)], 2 * GIB, [confined("0-7", 0, "0-1", 3 * GIB)], {0}),
     ],
 )
-def test_memory_is_bound_where_its_limit_fits_beside_those_of_others(
+def test_memory_is_bound_if_all_limits_fit_into_the_nodes(
     gpus: list[Gpu], memory: int, others: list[Confined], mems: set[int]
 ) -> None:
     placed = confined("0-3", 0, memory=memory)

@@ -1,4 +1,4 @@
-"""What a pod may use, by its cgroup."""
+"""The CPUs and memory nodes of a pod, by its cgroup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def group(folder: Path, cpus: str, *, suffix: str = "", mems: str = "0-1") -> No
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_pods_group_says_it_in_both_versions_and_under_both_drivers(
+def test_cpusets_are_read_in_both_cgroup_versions_and_under_both_drivers(
     tmp_path: Path, parent: str, folder: str, version: int
 ) -> None:
     if version == 2:
@@ -41,7 +41,7 @@ def test_the_pods_group_says_it_in_both_versions_and_under_both_drivers(
     assert found == Allowed(cpus=frozenset(range(4)), mems=frozenset({0, 1}))
 
 
-def test_the_sizes_of_memory_nodes_are_the_kernels(tmp_path: Path) -> None:
+def test_the_sizes_of_memory_nodes_are_read_from_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").touch()
     group(tmp_path / "pod", "0", suffix=".effective")
     (tmp_path / "sys/devices/system/node/node0").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_the_sizes_of_memory_nodes_are_the_kernels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cpus", ["", "nonsense"])
-def test_what_cannot_be_read_is_not_known(tmp_path: Path, cpus: str) -> None:
+def test_unreadable_cpusets_are_unknown(tmp_path: Path, cpus: str) -> None:
     (tmp_path / "cgroup.controllers").touch()
     group(tmp_path / "pod", cpus, suffix=".effective")
     cpusets = PodCpusets(tmp_path, tmp_path, sizes=False)

@@ -39,8 +39,8 @@ def test_a_message_is_a_header_in_a_frame(message: Message, written: str) -> Non
     assert Decoder().feed(bytes.fromhex(written)) == [message]
 
 
-def test_a_long_message_goes_in_frames_that_the_other_sides_reader_takes() -> None:
-    """Its header is in the first, and each is at most as long as the reader's buffer."""
+def test_a_long_message_is_split_into_frames_that_the_reader_accepts() -> None:
+    """Its header is in the first frame, and each frame is at most as long as the reader's buffer."""
     written = encode(Message(PLUGIN, 1, RESPONSE, b"x" * 10_000))
     lengths = []
     while written:
@@ -50,7 +50,7 @@ def test_a_long_message_goes_in_frames_that_the_other_sides_reader_takes() -> No
 
 
 @given(st.lists(messages, max_size=5), st.lists(st.integers(1, 5000), min_size=1, max_size=8))
-def test_messages_are_read_however_the_bytes_come(sent: list[Message], sizes: list[int]) -> None:
+def test_messages_are_decoded_from_chunks_of_any_size(sent: list[Message], sizes: list[int]) -> None:
     written, decoder, found = b"".join(map(encode, sent)), Decoder(), list[Message]()
     turn = 0
     while written:
@@ -68,7 +68,7 @@ def test_messages_of_two_connections_may_be_interleaved() -> None:
     assert Decoder().feed(first[:cut] + second[:cut] + second[cut:] + first[cut:]) == [other, one]
 
 
-def test_a_connection_that_nobody_opened_is_not_read() -> None:
+def test_frames_of_an_unknown_connection_are_dropped() -> None:
     message = Message(PLUGIN, 1, REQUEST, b"a")
     assert Decoder().feed(encode(Message(7, 1, REQUEST, b"b")) + encode(message)) == [message]
 
@@ -80,6 +80,6 @@ def test_a_connection_that_nobody_opened_is_not_read() -> None:
         (1).to_bytes(4) + (10).to_bytes(4) + (MAX_MESSAGE_BYTES + 1).to_bytes(4) + bytes(6),
     ],
 )
-def test_what_claims_to_be_longer_than_any_message_ends_the_connection(written: bytes) -> None:
+def test_an_overlong_message_ends_the_connection(written: bytes) -> None:
     with pytest.raises(FramingError):
         Decoder().feed(written)

@@ -1,4 +1,4 @@
-"""What the plugin answers the runtime."""
+"""The plugin's answers to the runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALLOWED = Allowed(cpus=frozenset(range(8)), mems=frozenset({0, 1}), node_bytes={
 
 
 class Told:
-    """A plugin, and what it said of each container with GPUs."""
+    """A plugin, and the outcomes that it reported for containers with GPUs."""
 
     def __init__(self, *, memory: bool = False) -> None:
         self.outcomes: list[str] = []
@@ -29,7 +29,7 @@ class Told:
         )
 
     def create(self, name: str = "near", *, group: str = GROUP, **resources: int | str) -> tuple[str, str]:
-        """The CPUs and memory nodes that the container gets, empty for what it would have had."""
+        """The CPUs and memory nodes that the container gets; empty if it keeps its own."""
         container = pb.Container(
             id=f"id-{len(self.outcomes)}", name=name, linux=pb.LinuxContainer(resources=_resources(**resources))
         )
@@ -79,7 +79,7 @@ def _resources(
         (pb.LinuxResources(), 0),
     ],
 )
-def test_a_promise_is_read_from_the_cgroups_figures(resources: pb.LinuxResources, milli: int) -> None:
+def test_a_promise_is_read_from_the_cgroup_settings(resources: pb.LinuxResources, milli: int) -> None:
     assert promised(resources).cpu_milli == milli
 
 
@@ -88,7 +88,7 @@ def test_a_promise_is_read_from_the_cgroups_figures(resources: pb.LinuxResources
     [
         ({}, "0-3", ["near"]),
         ({"quota": 400_000}, "0-3", ["near"]),
-        ({"quota": 400_001}, "0-3", ["near"]),  # no more than a thousandth over
+        ({"quota": 400_001}, "0-3", ["near"]),  # at most a thousandth more
         ({"quota": 500_000}, "", ["too-few-cpus"]),
         ({"cpus": "6-7"}, "", ["own-cpuset"]),
         ({"mems": "1"}, "", ["own-cpuset"]),
@@ -96,7 +96,7 @@ def test_a_promise_is_read_from_the_cgroups_figures(resources: pb.LinuxResources
         ({"name": "plain"}, "", []),
     ],
 )
-def test_a_container_with_gpus_gets_the_cpus_beside_them(
+def test_a_container_with_gpus_gets_the_cpus_near_them(
     asked: dict[str, int | str], cpus: str, outcome: list[str]
 ) -> None:
     told = Told()
@@ -104,7 +104,7 @@ def test_a_container_with_gpus_gets_the_cpus_beside_them(
     assert told.outcomes == outcome
 
 
-def test_memory_is_bound_only_by_policy() -> None:
+def test_memory_is_bound_only_if_configured() -> None:
     assert Told().create(memory=GIB) == ("0-3", "")
     assert Told(memory=True).create(memory=GIB) == ("0-3", "0")
 
@@ -116,7 +116,7 @@ def test_a_promise_ends_with_its_container() -> None:
     assert told.create(shares=3072) == ("0-3", "")
 
 
-def test_promises_of_containers_that_run_already_are_told_by_the_runtime() -> None:
+def test_promises_of_running_containers_come_from_the_runtime() -> None:
     told = Told()
     for more, container in (
         (True, pb.Container(id="plain")),
@@ -131,7 +131,7 @@ def test_promises_of_containers_that_run_already_are_told_by_the_runtime() -> No
     assert told.outcomes == ["cpus-promised"]
 
 
-def test_a_container_that_is_promised_more_than_its_cpus_have_may_run_anywhere() -> None:
+def test_a_container_promised_more_than_its_cpus_have_may_use_all_cpus() -> None:
     told = Told(memory=True)
     told.create(quota=100_000, memory=GIB)
     before = _resources(quota=100_000, memory=GIB, cpus="0-3", mems="0")
@@ -141,15 +141,15 @@ def test_a_container_that_is_promised_more_than_its_cpus_have_may_run_anywhere()
     assert told.outcomes == ["near", "widened", "near"]
 
 
-def test_a_container_that_somebody_else_gives_cpus_is_theirs() -> None:
+def test_a_container_with_a_cpuset_is_left_unchanged() -> None:
     told = Told()
     told.create(quota=400_000)
     assert told.update("id-0", _resources(quota=400_000, cpus="0-3"), quota=500_000, cpus="0-4") == []
     assert told.create(quota=400_000) == ("0-3", "")
 
 
-def test_whatever_goes_wrong_the_container_starts_as_it_is() -> None:
-    """An error would be the container's end; an empty answer changes nothing."""
+def test_the_container_starts_unchanged_after_any_error() -> None:
+    """An error would stop the container; an empty answer changes nothing."""
     told = Told()
     assert [
         told.plugin.answer(method, b"\xff")
@@ -158,7 +158,7 @@ def test_whatever_goes_wrong_the_container_starts_as_it_is() -> None:
     assert told.outcomes == ["failed"] * 4
 
 
-def test_it_is_asked_of_creation_change_and_end_of_containers_and_of_nothing_else() -> None:
+def test_the_plugin_subscribes_to_create_update_and_stop_only() -> None:
     reply = pb.ConfigureResponse.FromString(Told().plugin.answer("Configure", b""))
     assert reply.events == 1 << 3 | 1 << 7 | 1 << 9
     with pytest.raises(Unimplemented):
