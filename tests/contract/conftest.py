@@ -1,4 +1,4 @@
-"""What several contract tests stand on."""
+"""Fixtures of several contract tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def host(fake_nvml: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of two GPUs. A directory of its own: pytest's paths are too long for unix sockets."""
+    """A host with two GPUs. It has its own directory, because pytest's paths are too long for unix sockets."""
     with tempfile.TemporaryDirectory(prefix="kerf-") as name:
         made = Path(name)
         (made / "nvml").write_text(TWO)

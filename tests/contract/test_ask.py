@@ -1,4 +1,4 @@
-"""Questions of the command line over a real NATS server, while leaders come and go."""
+"""Queries of the command line over a real NATS server, while leaders start and stop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shared.contracts.queries import AdviseAnswer, AdviseQuery, StatusAnswer, St
 from tests.support.command import kerf
 
 
-async def test_a_leader_that_begins_to_listen_a_moment_later_is_waited_for(bus: NatsBus) -> None:
+async def test_a_query_waits_for_a_leader_that_starts_a_moment_later(bus: NatsBus) -> None:
     asked = asyncio.create_task(ask(bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer))
     sure = asyncio.Event()
 
@@ -27,19 +27,19 @@ async def test_a_leader_that_begins_to_listen_a_moment_later_is_waited_for(bus: 
         sure.set()
         await bus.respond(incoming, encode(StatusAnswer(holder="a")))
 
-    with pytest.raises(TimeoutError):  # nobody listened yet, and the question has not given up
+    with pytest.raises(TimeoutError):  # there was no responder yet, and the query has not given up
         await asyncio.wait_for(asyncio.shield(asked), 0.3)
     await bus.subscribe(subjects.QUERY_STATUS, status)
     assert (await asked).holder == "a"
     assert sure.is_set()
 
 
-async def test_where_nobody_comes_the_error_says_who_is_missing(bus: NatsBus) -> None:
+async def test_without_a_leader_the_error_says_that_placement_is_missing(bus: NatsBus) -> None:
     with pytest.raises(Failure, match="no placement leader"):
         await ask(bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
 
 
-async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsBus, nats: EmbeddedServer) -> None:
+async def test_advice_for_a_gang_names_the_node_of_each_pod(bus: NatsBus, nats: EmbeddedServer) -> None:
     places = tuple(AdvisedPlace(namespace="team", name=f"g{i}", node=f"n{i}") for i in range(2))
     moves = (Move(namespace="team", name="x", source="n1", target="n1", gpu_milli=500, disturbed_gpu_seconds=60),)
     advice = Advice(
@@ -56,12 +56,12 @@ async def test_advice_for_a_gang_says_where_each_of_its_pods_would_go(bus: NatsB
     assert "Placement afterwards: team/g0 on n0, team/g1 on n1" in done.out
 
 
-async def test_where_no_preemptor_is_there_it_is_the_preemptor_that_is_missing(bus: NatsBus) -> None:
+async def test_without_a_preemptor_the_error_says_that_the_preemptor_is_missing(bus: NatsBus) -> None:
     with pytest.raises(Failure, match="no preemptor is connected"):
         await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace="team", name="p"), PreemptAnswer)
 
 
-async def test_when_says_what_ends_the_pods_that_it_counts_on(bus: NatsBus, nats: EmbeddedServer) -> None:
+async def test_when_names_the_reason_why_pods_end(bus: NatsBus, nats: EmbeddedServer) -> None:
     ends = tuple(
         KnownEnd(namespace="team", name=by, node="n", in_s=60, by=by) for by in ("deletion", "deadline", "expected")
     )

@@ -1,8 +1,8 @@
-"""Malformed questions, orders, events, facts and inventories, sent to running services over real NATS.
+"""Malformed queries, commands, events, facts and inventories, sent to running services over real NATS.
 
-Each gets a clear error (in its answer, or in a log line where nobody waits for one), and nothing else is affected: right
-after it a good pod is placed. What makes no sense in a pod's own request is in test_bad_pods.py, settings are in
-test_bad_settings.py.
+Each gets a clear error (in its answer, or in a log line if no client waits for an answer), and nothing else is
+affected: right after it a valid pod is placed. Invalid requests in a pod's own manifest are in test_bad_pods.py,
+settings are in test_bad_settings.py.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _NUMBERS = itertools.count()
 
 
 async def _works(made: Stack, name: str) -> None:
-    """A good pod is created, placed, bound, and goes again."""
+    """Creates a valid pod, which is placed and bound, and deletes it."""
     limits = {"kerf.dev/gpu": "1", "kerf.dev/gpu-memory": "1Gi"}
-    # A name of its own each time: a pod of the last test may still be ending.
+    # A new name each time, because a pod of the last test may still be ending.
     name = f"{name}-{next(_NUMBERS)}"
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name}, "spec": {
         "containers": [{"name": "c", "image": "i", "resources": {"limits": limits}}]}}  # fmt: skip
@@ -157,9 +157,7 @@ ASKED: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("subject", "payload", "words"), [row[1:] for row in ASKED], ids=[row[0] for row in ASKED])
-async def test_a_bad_question_is_answered_with_what_is_wrong(
-    made: Stack, subject: str, payload: Any, words: str
-) -> None:
+async def test_a_malformed_query_is_answered_with_an_error(made: Stack, subject: str, payload: Any, words: str) -> None:
     reply = (await made.bus.request(subject, _bytes(payload), timeout_s=5)).decode()
     assert words in reply
     await _works(made, "after-a-question")
@@ -258,7 +256,7 @@ SAID: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("subject", "payload", "logged"), [row[1:] for row in SAID], ids=[row[0] for row in SAID])
-async def test_a_bad_message_is_logged_and_passed_over(made: Stack, subject: str, payload: Any, logged: str) -> None:
+async def test_a_malformed_message_is_logged_and_ignored(made: Stack, subject: str, payload: Any, logged: str) -> None:
     if subject.startswith("ACK."):
         subject = subjects.ack(made.services["placement"].instance, subject.removeprefix("ACK."), "n0")
     with capture_logs() as lines:
@@ -290,8 +288,8 @@ INVENTORIES: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("payload", "words"), [row[1:] for row in INVENTORIES], ids=[row[0] for row in INVENTORIES])
-async def test_a_bad_inventory_is_logged_and_counts_for_nothing(made: Stack, payload: Any, words: str) -> None:
-    """Under a key of its own, as a broken or foreign agent would write it."""
+async def test_a_malformed_inventory_is_logged_and_ignored(made: Stack, payload: Any, words: str) -> None:
+    """Under a separate key, as a broken or foreign agent would write it."""
     kv = made.bus.kv(subjects.KV_NODES)
     with capture_logs() as lines:
         await kv.put("n9", _bytes(payload))
@@ -305,7 +303,7 @@ async def test_a_bad_inventory_is_logged_and_counts_for_nothing(made: Stack, pay
     await kv.delete("n9")
 
 
-async def test_a_command_that_no_node_knows_has_no_listener(made: Stack) -> None:
+async def test_an_unknown_node_command_has_no_responder(made: Stack) -> None:
     with pytest.raises(NoResponder):
         await made.bus.request(subjects.node_command("n0", "dance"), b"{}", timeout_s=5)
     await _works(made, "after-a-dance")
@@ -320,8 +318,8 @@ ABSURD: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("amounts", [row[1] for row in ABSURD], ids=[row[0] for row in ABSURD])
-async def test_a_node_of_absurd_size_ends_no_leader(made: Stack, amounts: dict[str, Any]) -> None:
-    """It may be refused, or stand there with nothing to give; nobody else is affected."""
+async def test_a_node_of_absurd_size_does_not_end_the_leader(made: Stack, amounts: dict[str, Any]) -> None:
+    """It may be refused, or be listed with nothing to offer; other nodes are not affected."""
     node = node_object({"name": "absurd"})
     node["status"]["allocatable"] = node["status"]["allocatable"] | amounts
     await apply(made.bus, [node])
@@ -329,8 +327,8 @@ async def test_a_node_of_absurd_size_ends_no_leader(made: Stack, amounts: dict[s
     await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Node", namespace="", name="absurd")))
 
 
-async def test_a_grant_of_absurd_size_on_a_bound_pod_ends_no_leader(made: Stack) -> None:
-    """Only the watcher may write grants; a cluster without the policies may show any."""
+async def test_a_grant_of_absurd_size_does_not_end_the_leader(made: Stack) -> None:
+    """Only the watcher may write grants, but a cluster without the policies may contain any grant."""
     share = {"node": "n0", "uuid": "g", "memory_mib": HUGE, "compute_milli": -1}
     grant = {"grant_id": "x", "term": 1, "containers": {"c": {"strategy": "advisory", "gpus": [share]}}}
     pod = _manifest("Pod", "spoofed", **_pod({}))["objects"][0]
@@ -341,8 +339,8 @@ async def test_a_grant_of_absurd_size_on_a_bound_pod_ends_no_leader(made: Stack)
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage", "example.com/thing"])
-async def test_a_pod_of_absurd_size_on_a_node_ends_no_leader(made: Stack, resource: str) -> None:
-    """Anybody may create a pod that names its node; the API server takes 9E of everything."""
+async def test_a_bound_pod_of_absurd_size_does_not_end_the_leader(made: Stack, resource: str) -> None:
+    """Any user may create a pod that names its node; the API server accepts 9E of any resource."""
     pod = _manifest("Pod", "colossus")["objects"][0]
     pod["spec"] = {
         "nodeName": "n0",

@@ -1,4 +1,4 @@
-"""Settings that cannot be used, by service: each is refused by name before anything starts, and says what would do."""
+"""Invalid settings, by service: each is refused by name before anything starts, with what would be valid."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BAD: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("service", "text", "words"), BAD, ids=[f"{row[0]}: {row[1]}" for row in BAD])
-def test_a_setting_that_cannot_be_is_refused_by_name(tmp_path: Path, service: str, text: str, words: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(tmp_path: Path, service: str, text: str, words: str) -> None:
     kind = load(service)
     file = tmp_path / "settings.yaml"
     file.write_text(text)
@@ -68,7 +68,7 @@ def test_a_setting_that_cannot_be_is_refused_by_name(tmp_path: Path, service: st
 
 
 @pytest.mark.parametrize("service", ["placement", "watcher", "admission", "node_agent", "metrics"])
-def test_the_process_ends_with_status_2_and_one_sentence(tmp_path: Path, service: str) -> None:
+def test_invalid_settings_end_the_process_with_status_2_and_one_sentence(tmp_path: Path, service: str) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("colour: green")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KERF_")}
@@ -87,7 +87,7 @@ async def nats() -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
-async def test_a_bad_change_keeps_the_last_good_settings(tmp_path: Path, nats: EmbeddedServer) -> None:
+async def test_an_invalid_change_keeps_the_last_valid_settings(tmp_path: Path, nats: EmbeddedServer) -> None:
     kind = load("placement")
     file = tmp_path / "settings.json"
     file.write_text('{"max_holds": 9}')
@@ -104,5 +104,5 @@ async def test_a_bad_change_keeps_the_last_good_settings(tmp_path: Path, nats: E
         assert ctx.config.max_holds == 9
         file.write_text('{"max_holds": 10}')
         reload.set()
-        await eventually(lambda: ctx.config.max_holds == 10, what="the good change")
+        await eventually(lambda: ctx.config.max_holds == 10, what="the valid change")
         assert not ctx.failure.done()

@@ -1,4 +1,4 @@
-"""What the bench says of slices on the fake driver: the figures of docs/benchmarks.md, as bounds."""
+"""The enforcement bench on the fake driver: the figures of docs/benchmarks.md, as bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.enforce.place import FAKE_UUID, Device, Place, build
 
 
 def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
-    """Time is virtual there, but for what a launch costs."""
+    """Time is virtual, except for the cost of a launch."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     build(tmp_path, fake=True)
@@ -25,7 +25,7 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
         figures["memory_unused_bytes_max"],
         figures["processes_left_locked"],
     ) == (0, 0, 0)
-    assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the device's own word, not the page's"
+    assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the memory that the GPU reports, not the page's"
     assert figures["share_error_percent_max"] < 2
     assert all(error <= 2 for error in found["long_share_error_percent"].values())
     by_length = found["share_error_percent_by_launch_ms"]
@@ -39,8 +39,8 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
     assert abs(figures["least_got_percent"] - figures["least_asked_percent"]) < 1
 
 
-def test_memory_is_judged_by_the_devices_own_word(tmp_path: Path) -> None:
-    """A process that nothing stands in front of has it, and no page knows."""
+def test_memory_is_judged_by_the_memory_that_the_gpu_reports(tmp_path: Path) -> None:
+    """A process without the interposer has the memory, and no page counts it."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     build(tmp_path, fake=True)

@@ -1,4 +1,7 @@
-"""The bench of suspension, small: an agent over real NATS, programs on the fake driver. Times are for people; here only what they rest on."""
+"""A small run of the suspension bench: an agent over real NATS, programs on the fake driver.
+
+The times are for readers; this checks only what they rest on.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ from bench.fullspeed.__main__ import ACTIONS, HIGH_KERNEL_US, HIGH_MILLI, measur
 from bench.fullspeed.node import world
 
 
-async def test_every_action_brings_the_new_work_to_full_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone it has its share in virtual time, and after each action 95 % of that: else the bench ends with its words."""
+async def test_every_suspend_action_brings_the_new_work_to_full_speed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone it has its share in virtual time, and after each action 95 % of that; otherwise the bench ends with an
+    error."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     for name, value in world(tmp_path).items():

@@ -1,4 +1,4 @@
-"""The driver of ResourceClaims in a whole agent, as the kubelet meets it: real gRPC, real NATS, the fake NVML."""
+"""The driver of ResourceClaims in a whole agent, as the kubelet calls it: real gRPC, real NATS, the fake NVML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.waiting import eventually
 
 
 def granted(name: str, *gpus: int) -> NodeGrant:
-    """Of pod `name`, whose claim has so much of each GPU."""
+    """A grant of pod `name`, whose claim has this much of each GPU."""
     shares = tuple(
         GpuShare(node="n1", uuid=f"GPU-{i}", memory_mib=memory, compute_milli=0)
         for i, memory in enumerate(gpus)
@@ -50,7 +50,7 @@ async def tell(bus: NatsBus, grant: NodeGrant) -> None:
 
 @contextlib.asynccontextmanager
 async def driver(host: Path) -> AsyncIterator[DRAPluginStub]:
-    """As the kubelet finds it: by its socket among the registrations."""
+    """Connects as the kubelet does: by the socket in the registration directory."""
     registry = host / "kubelet" / "plugins_registry" / "gpu.kerf.dev-reg.sock"
     await eventually(registry.exists, what="the driver's registration")
     async with grpc.aio.insecure_channel(f"unix:{registry}") as door:
@@ -67,7 +67,7 @@ async def prepare(plugin: DRAPluginStub, name: str) -> Any:
     return answer.claims[claim.uid]
 
 
-async def test_a_claim_gets_what_the_grant_that_names_it_says(
+async def test_a_claim_gets_the_gpus_of_the_grant_that_names_it(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
@@ -79,13 +79,13 @@ async def test_a_claim_gets_what_the_grant_that_names_it_says(
         ]
         (cdi,) = [name for device in prepared.devices for name in device.cdi_device_ids]
         assert environment(host, cdi)["KERF_GPU_MEMORY_MIB"] == "300"
-        assert (await prepare(plugin, "p")) == prepared, "asked again it is the same"
+        assert (await prepare(plugin, "p")) == prepared, "a repeated call gets the same"
 
 
-async def test_what_a_claim_got_outlives_the_agent(
+async def test_a_prepared_claim_survives_a_restart_of_the_agent(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """A container that starts again in its pod is not asked for again, and needs the spec."""
+    """A container that restarts in its pod is not prepared again, and needs the spec."""
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
         prepared = await prepare(plugin, "p")
@@ -102,7 +102,7 @@ async def test_a_claim_that_no_grant_names_is_refused(
         assert list((host / "cdi").glob("*")) == []
 
 
-async def test_the_gate_stands_before_claims_too(
+async def test_the_device_gate_refuses_a_claim(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
@@ -112,10 +112,10 @@ async def test_the_gate_stands_before_claims_too(
         assert "gpu-memory-full" in (await prepare(plugin, "second")).error
 
 
-async def test_the_kubelet_may_come_before_the_grant(
+async def test_a_claim_prepared_before_the_grant_arrives_fetches_the_grant(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """Placement is asked by the claim's uid: the kubelet does not say the pod's."""
+    """Placement is queried by the claim's UID, because the kubelet does not name the pod's."""
     asked: list[str] = []
 
     async def placement(incoming: Incoming) -> None:
@@ -129,7 +129,7 @@ async def test_the_kubelet_may_come_before_the_grant(
         assert asked == ["claim-of-p"]
 
 
-async def test_a_grant_that_is_being_given_back_starts_nothing_new(
+async def test_a_releasing_grant_prepares_no_claim(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host, dra=True), driver(host) as plugin:
@@ -141,7 +141,7 @@ async def test_a_grant_that_is_being_given_back_starts_nothing_new(
         assert "grant-leaving" in (await prepare(plugin, "p")).error
 
 
-async def test_the_inventory_says_whether_the_kubelet_brings_claims(
+async def test_the_inventory_says_whether_the_kubelet_serves_claims(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async def serves() -> bool:

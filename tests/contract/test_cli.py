@@ -1,4 +1,4 @@
-"""The command line over a running stack: each command as a process, on the embedded defaults."""
+"""The command line on a running stack: each command as a process, with the embedded defaults."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Two nodes of two GPUs; `half` is bound, `huge` waits."""
+    """Two nodes of two GPUs; `half` is bound, `huge` is pending."""
     async with stack(NODES, trace_ratio=1.0) as made:
         one = World(made, tmp_path)
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
@@ -78,12 +78,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         )
         assert answer.refusals == ()
         await eventually(
-            lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"}, what="one bound, one told why not"
+            lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"},
+            what="one pod bound, one with a reason why not",
         )
         yield one
 
 
-async def test_inspect_speaks_in_gpushares_columns(world: World) -> None:
+async def test_inspect_has_the_columns_of_gpushare(world: World) -> None:
     done = await world.kerf("inspect")
     assert done.code == 0, done.err
     header, *rows = done.out.splitlines()
@@ -111,7 +112,7 @@ async def test_inspect_of_one_node_as_json(world: World) -> None:
     assert answer["cluster"]["gpus"] == 2
 
 
-async def test_why_says_what_keeps_a_pod_waiting_and_what_would_help(world: World) -> None:
+async def test_why_says_why_a_pod_is_pending_and_what_would_help(world: World) -> None:
     answer = await world.json("why", "team/huge")
     assert answer["state"] == "waiting"
     assert {r["code"] for n in answer["nodes"] for r in n["reasons"]} == {"too-few-gpus"}
@@ -121,19 +122,19 @@ async def test_why_says_what_keeps_a_pod_waiting_and_what_would_help(world: Worl
     assert "needs 4 GPUs on one node, the node has 2" in done.out
 
 
-async def test_why_of_a_bound_pod_says_where_it_is(world: World) -> None:
+async def test_why_of_a_bound_pod_names_its_node(world: World) -> None:
     answer = await world.json("why", "team/half")
     assert answer["state"] == "bound"
     assert "gpu-" in answer["sentence"]
 
 
-async def test_why_of_a_pod_that_nobody_knows(world: World) -> None:
+async def test_why_of_an_unknown_pod_is_an_error(world: World) -> None:
     done = await world.kerf("why", "team/nobody")
     assert (done.code, done.out) == (1, "")
     assert "team/nobody" in done.err
 
 
-async def test_what_if_finds_the_place_without_taking_it(world: World) -> None:
+async def test_what_if_finds_a_place_without_reserving_it(world: World) -> None:
     before = await world.json("inspect")
     answer = await world.json("what-if", "-f", world.file(manifest("dream", gpu="2")))
     assert answer["state"] == "would-fit", answer
@@ -142,7 +143,7 @@ async def test_what_if_finds_the_place_without_taking_it(world: World) -> None:
     assert refused["state"] == "would-wait"
 
 
-async def test_what_if_takes_pods_only(world: World) -> None:
+async def test_what_if_accepts_only_pods(world: World) -> None:
     done = await world.kerf("what-if", "-f", world.file({"kind": "Deployment", "metadata": {"name": "d"}}))
     assert done.code == 1
     assert "is no Pod manifest" in done.err
@@ -164,26 +165,26 @@ async def test_what_if_a_pod_were_larger(world: World) -> None:
     assert (done.code, "--limit" in done.err) == (1, True)
 
 
-async def test_when_says_that_nothing_is_known_where_nobody_says_when_they_end(world: World) -> None:
+async def test_when_is_unknown_if_no_pod_has_a_known_end(world: World) -> None:
     answer = await world.json("when", "team/huge")
     assert (answer["state"], bool(answer["assumptions"])) == ("unknown", True)
     done = await world.kerf("when", "team/half")
     assert (done.code, "does not wait for a place" in done.err) == (1, True)
 
 
-async def test_advice_is_given_for_groups_of_gpus_and_for_one_goal_only(world: World) -> None:
+async def test_advise_takes_gpu_groups_and_only_one_goal(world: World) -> None:
     answer = await world.json("advise", "--gpus", "1")
     assert answer["places_after"] >= answer.get("places_before", 0)
     done = await world.kerf("advise", "team/huge", "--gpus", "1")
     assert (done.code, "name what should fit" in done.err) == (1, True)
 
 
-async def test_events_begin_now_and_end_after_the_count(world: World) -> None:
+async def test_events_start_now_and_end_after_count(world: World) -> None:
     command = await Command.start("events", "--json", "--count", "1", "-n", "team", nats=world.made.url)
     number = iter(range(10_000))
 
     async def ended() -> bool:
-        """Pods until one of their events has been seen: when the other process has subscribed is not told."""
+        """Creates pods until an event of one arrives: nothing shows when the other process has subscribed."""
         await apply(world.made.bus, [manifest(f"more-{next(number)}", gpu_memory="1Mi")])
         return command.process.returncode is not None
 
@@ -208,13 +209,13 @@ async def test_trace_shows_every_service_that_touched_the_pod(world: World) -> N
     assert done.out.startswith("trace ")
 
 
-async def test_a_trace_that_is_not_kept_is_said_so(world: World) -> None:
+async def test_a_missing_trace_is_reported(world: World) -> None:
     done = await world.kerf("trace", "team/nobody")
     assert done.code == 1
     assert "no spans of team/nobody" in done.err or "team/nobody" in done.err
 
 
-async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
+async def test_top_counts_pods_and_shows_gpu_use(world: World) -> None:
     answer = await world.json("top")
     assert (
         answer["status"]["nodes"],
@@ -236,7 +237,7 @@ async def test_top_counts_pods_and_who_uses_the_gpus(world: World) -> None:
     assert "2 nodes (2 synced), 4 GPUs" in done.out
 
 
-async def test_queues_shows_what_each_has_and_waits_for(world: World) -> None:
+async def test_queues_shows_allocated_and_pending_of_each(world: World) -> None:
     assert "There are no queues" in (await world.kerf("queues")).out
     text = "queues: [{name: research, limit: {gpus: 1}}, {name: team, parent: research, guaranteed: {gpus: 0.25}}]"
     policy = {
@@ -264,10 +265,10 @@ async def test_queues_shows_what_each_has_and_waits_for(world: World) -> None:
         done = await world.kerf("queues")
         return "is not in force as it is written" in done.err and "research" in done.out
 
-    await eventually(told_so, within_s=20, every_s=0.2, what="the invalid text told, and the queues of before")
+    await eventually(told_so, within_s=20, every_s=0.2, what="the error about the invalid text, and the earlier queues")
 
 
-async def test_apply_creates_and_says_what_was_refused(world: World) -> None:
+async def test_apply_creates_objects_and_reports_refusals(world: World) -> None:
     done = await world.kerf("apply", "-f", world.file(manifest("third", gpu_memory="1Gi")))
     assert (done.code, done.out) == (0, "1 of 1 applied\n"), done.err
     await eventually(lambda: world.told.get("third") == "PodBound", what="the applied pod bound")
@@ -279,7 +280,7 @@ async def test_apply_creates_and_says_what_was_refused(world: World) -> None:
     assert "keep one of them" in again.err
 
 
-async def test_apply_says_what_is_wrong_with_a_file(world: World) -> None:
+async def test_apply_reports_errors_in_a_file(world: World) -> None:
     (world.folder / "bad.yaml").write_text("a: [b")
     bad = await world.kerf("apply", "-f", str(world.folder / "bad.yaml"))
     assert bad.code == 1
@@ -294,14 +295,14 @@ async def test_apply_says_what_is_wrong_with_a_file(world: World) -> None:
     assert "Traceback" not in binary.err
 
 
-async def test_without_nats_it_says_how_to_get_one() -> None:
+async def test_without_nats_the_error_says_how_to_start_it() -> None:
     done = await kerf("inspect", nats="nats://127.0.0.1:1")
     assert (done.code, done.out) == (1, "")
     assert "no NATS at nats://127.0.0.1:1" in done.err.replace("\n", " ")
     assert "kerf up" in done.err
 
 
-async def test_what_a_user_wrote_is_shown_as_it_is_and_not_read_as_markup(world: World) -> None:
+async def test_user_input_is_not_interpreted_as_markup(world: World) -> None:
     done = await world.kerf("why", "[/x]")
     assert done.code == 1
     assert "kerf: no pod [/x] is known" in done.err or "kerf: no pod default/[/x] is known" in done.err, done.err
@@ -317,14 +318,14 @@ async def test_what_a_user_wrote_is_shown_as_it_is_and_not_read_as_markup(world:
         (("--preemptor", "evictions_per_hour=-1", "--port", "0"), "`int` >= 0"),
     ],
 )
-async def test_up_says_what_keeps_it_from_starting(arguments: tuple[str, ...], words: str) -> None:
+async def test_up_reports_why_it_cannot_start(arguments: tuple[str, ...], words: str) -> None:
     done = await kerf("up", *arguments, nats="nats://127.0.0.1:1")
     assert (done.code, done.out) == (1, "")
     assert words in done.err.replace("\n", " ")
     assert "Traceback" not in done.err
 
 
-async def test_up_on_a_port_that_is_taken_says_so(world: World) -> None:
+async def test_up_reports_a_port_in_use(world: World) -> None:
     port = world.made.url.rsplit(":", 1)[1]
     done = await kerf("up", "--port", port, nats=world.made.url)
     assert done.code == 1
@@ -332,7 +333,7 @@ async def test_up_on_a_port_that_is_taken_says_so(world: World) -> None:
     assert "Traceback" not in done.err
 
 
-async def test_up_ends_with_a_sentence_when_its_nats_is_killed() -> None:
+async def test_up_ends_with_an_error_when_its_nats_is_killed() -> None:
     command = await Command.start("up", "--nodes", "1", "--port", "0")
     err = command.process.stderr
     assert err is not None

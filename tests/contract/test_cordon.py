@@ -1,4 +1,4 @@
-"""`kerf cordon` and `kerf drain` over a running stack with simulated nodes: real NATS, placement, watcher and agents."""
+"""`kerf cordon` and `kerf drain` on a running stack with hollow nodes: real NATS, placement, watcher and agents."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ async def gpus(world: World) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 async def taken(world: World) -> dict[str, Any]:
-    """The GPU that pod `half` is on."""
+    """The GPU of pod `half`."""
     return next(gpu for gpu in (await gpus(world)).values() if gpu.get("containers"))
 
 
-async def test_a_cordoned_gpu_takes_nothing_new_and_its_pod_stays(world: World, taken: dict[str, Any]) -> None:
+async def test_a_cordoned_gpu_takes_no_new_slices_and_its_pod_stays(world: World, taken: dict[str, Any]) -> None:
     answer = await world.json("cordon", taken["uuid"], "--reason", "a noisy fan")
     assert (answer["cordoned"], [pod["name"] for pod in answer["pods"]]) == (True, ["half"])
 
@@ -43,7 +43,7 @@ async def test_a_cordoned_gpu_takes_nothing_new_and_its_pod_stays(world: World, 
     assert "is draining: cordoned by" in done.out
 
 
-async def test_undone_it_takes_slices_again(world: World, taken: dict[str, Any]) -> None:
+async def test_an_uncordoned_gpu_takes_slices_again(world: World, taken: dict[str, Any]) -> None:
     await world.json("cordon", taken["node"])
     await world.json("cordon", taken["node"], "--undo")
 
@@ -62,8 +62,9 @@ async def test_a_drained_node_is_empty(world: World, taken: dict[str, Any]) -> N
     )
 
 
-async def test_a_disruption_budget_is_waited_for_and_shown(world: World, taken: dict[str, Any]) -> None:
-    """With a pod that a budget keeps there the drain ends at its time limit, and says so; without the budget it goes on."""
+async def test_drain_waits_for_a_disruption_budget_and_shows_it(world: World, taken: dict[str, Any]) -> None:
+    """With a pod that a budget protects, the drain ends at its time limit and says so; without the budget it
+    continues."""
     kept = manifest("kept", gpu_memory="1Gi")
     kept["metadata"]["labels"] = {"app": "kept"}
     kept["spec"]["nodeSelector"] = {"kubernetes.io/hostname": taken["node"]}
@@ -80,7 +81,7 @@ async def test_a_disruption_budget_is_waited_for_and_shown(world: World, taken: 
     assert "stays cordoned" in done.err
 
 
-async def test_what_is_neither_a_node_nor_a_gpu_is_said(world: World) -> None:
+async def test_cordoning_an_unknown_node_or_gpu_is_an_error(world: World) -> None:
     done = await world.kerf("cordon", "GPU-nowhere")
     assert (done.code, done.out) == (1, "")
     assert "GPU-nowhere" in done.err

@@ -1,4 +1,4 @@
-"""`kerf demo` as scripts use it: one JSON object alone on stdout, and nothing left behind."""
+"""`kerf demo` as scripts use it: only one JSON object on stdout, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = {
 }
 
 
-async def test_the_demo_says_one_json_object_and_leaves_nothing_running() -> None:
+async def test_the_demo_prints_one_json_object_and_leaves_nothing_running() -> None:
     done = await kerf("demo", "--pods", "60", "--json")
     assert done.code == 0, done.err
     result = json.loads(done.out)
@@ -44,13 +44,13 @@ async def test_the_demo_for_people_explains_a_waiting_pod_and_shows_a_trace() ->
     assert "placement" in done.out.split("kerf trace")[1]
 
 
-async def test_no_pods_make_no_demo() -> None:
+async def test_a_demo_without_pods_is_an_error() -> None:
     done = await kerf("demo", "--pods", "0", "--json")
     assert (done.code, done.out) == (1, "")
     assert "--pods must be at least 1" in done.err
 
 
-async def test_an_interrupted_demo_says_nothing_on_stdout_and_leaves_nothing_running() -> None:
+async def test_an_interrupted_demo_prints_nothing_and_leaves_nothing_running() -> None:
     command = await Command.start("demo", "--pods", "400", "--json")
     err = command.process.stderr
     assert err is not None

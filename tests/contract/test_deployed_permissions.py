@@ -1,4 +1,4 @@
-"""Every call that a service makes over the bus, under exactly the permissions of k8s/nats.conf."""
+"""Every call that a service makes over NATS, with exactly the permissions of k8s/nats.conf."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def everybody(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Everybody]
             await bus.close()
 
 
-async def test_placement_leads_writes_reads_and_watches(everybody: Everybody) -> None:
+async def test_placement_can_lead_write_read_and_watch(everybody: Everybody) -> None:
     bus, agent = await everybody.as_("placement"), await everybody.as_("node_agent")
     term = await bus.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0)
     assert [entry.sequence async for entry in bus.read_log()] == [term]
@@ -79,7 +79,7 @@ async def test_placement_leads_writes_reads_and_watches(everybody: Everybody) ->
     assert bus.stats.denied == 0
 
 
-async def test_an_agent_keeps_its_inventory_and_answers_placement(everybody: Everybody) -> None:
+async def test_an_agent_can_put_its_inventory_and_answer_placement(everybody: Everybody) -> None:
     bus, placement = await everybody.as_("node_agent"), await everybody.as_("placement")
     kv = bus.kv(subjects.KV_NODES)
     revision = await kv.put("n1", b"{}")
@@ -95,7 +95,7 @@ async def test_an_agent_keeps_its_inventory_and_answers_placement(everybody: Eve
     assert bus.stats.denied == 0
 
 
-async def test_the_watcher_feeds_and_answers_and_may_not_look_at_the_log(everybody: Everybody) -> None:
+async def test_the_watcher_can_feed_and_answer_but_not_read_the_log(everybody: Everybody) -> None:
     bus, placement = await everybody.as_("watcher"), await everybody.as_("placement")
     came: list[bytes] = []
 
@@ -115,7 +115,7 @@ async def test_the_watcher_feeds_and_answers_and_may_not_look_at_the_log(everybo
         await bus.log_end()
 
 
-async def test_metrics_follows_the_events_and_asks_placement(everybody: Everybody) -> None:
+async def test_metrics_can_follow_events_and_query_placement(everybody: Everybody) -> None:
     bus, placement = await everybody.as_("metrics"), await everybody.as_("placement")
     placement.publish_event(subjects.event_in_namespace("pod", "bound", "team"), b"{}", "1")
     assert await placement._events.flushed(5)
@@ -134,7 +134,7 @@ async def test_metrics_follows_the_events_and_asks_placement(everybody: Everybod
     assert bus.stats.denied == 0
 
 
-async def test_the_preemptor_asks_placement_for_advice_and_for_reservations(everybody: Everybody) -> None:
+async def test_the_preemptor_can_request_advice_and_reservations(everybody: Everybody) -> None:
     bus, placement = await everybody.as_("preemptor"), await everybody.as_("placement")
 
     async def answer(incoming: Incoming) -> None:
@@ -147,7 +147,7 @@ async def test_the_preemptor_asks_placement_for_advice_and_for_reservations(ever
 
 
 @pytest.mark.parametrize("user", ["watcher", "node_agent", "preemptor", "metrics", "reader", "operator"])
-async def test_nobody_but_placement_writes_the_log_or_orders_bindings(everybody: Everybody, user: str) -> None:
+async def test_only_placement_may_write_the_log_and_order_bindings(everybody: Everybody, user: str) -> None:
     bus = await everybody.as_(user)
     with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.log.term"):
         await bus._connection.request(subjects.LOG_TERM, b"{}", timeout_s=10)
@@ -155,7 +155,7 @@ async def test_nobody_but_placement_writes_the_log_or_orders_bindings(everybody:
         await bus.request(subjects.CMD_BIND, b"{}", timeout_s=10)
 
 
-async def test_a_reader_hears_events_and_no_orders(everybody: Everybody) -> None:
+async def test_a_reader_receives_events_but_no_commands(everybody: Everybody) -> None:
     bus, placement = await everybody.as_("reader"), await everybody.as_("placement")
     came: list[str] = []
 

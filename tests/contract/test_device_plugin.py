@@ -33,7 +33,7 @@ from tests.support.waiting import eventually
 
 
 def cgroup(host: Path, name: str) -> Path:
-    """Of a pod, as the kubelet makes it before the first start."""
+    """Creates a pod's cgroup, as the kubelet does before the first start."""
     made = host / "cgroup" / "kubepods" / "burstable" / f"pod{uid(name)}"
     made.mkdir(parents=True)
     (host / "cgroup" / "cgroup.procs").touch()
@@ -43,7 +43,7 @@ def cgroup(host: Path, name: str) -> Path:
 async def test_a_container_gets_the_slice_of_its_own_pod(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """Sixteen pods at once, allocated in one order and started in another: each reads its own grant."""
+    """Sixteen pods at once, allocated in one order and started in another: each gets its own grant."""
     async with agent(nats, host):
         await kubelet.sees_slots()
         assert len(kubelet.healthy) == 64
@@ -55,10 +55,10 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         names = await asyncio.gather(*(kubelet.start_container(one) for one in reversed(pods)))
         assert [environment(host, name)["KERF_GRANT"] for name in names] == [f"g-{one.name}" for one in reversed(pods)]
         assert len(set(names)) == len(pods)
-        assert kubelet.lists < len(pods), "one list serves those who ask meanwhile"
+        assert kubelet.lists < len(pods), "one list serves all concurrent callers"
 
 
-async def test_without_a_grant_nothing_starts_and_the_sentence_says_why(
+async def test_a_container_without_a_grant_does_not_start_and_the_error_says_why(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host):
@@ -84,7 +84,7 @@ async def test_a_grant_of_another_pod_under_the_same_uid_is_refused(
             await kubelet.start_container(stranger)
 
 
-async def test_the_gate_stands_before_the_container(
+async def test_the_device_gate_refuses_a_container(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host):
@@ -97,10 +97,10 @@ async def test_the_gate_stands_before_the_container(
             await kubelet.start_container(kubelet.pods[uid("second")])
 
 
-async def test_a_restarted_kubelet_gets_the_slots_again(
+async def test_slots_are_registered_again_after_a_restart_of_the_kubelet(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """What ran is started again under the same name, from the kubelet's own checkpoint."""
+    """Containers that ran are started again under the same name, from the kubelet's own checkpoint."""
     async with agent(nats, host) as ctx:
         await kubelet.sees_slots()
         one = pod("one")
@@ -114,7 +114,7 @@ async def test_a_restarted_kubelet_gets_the_slots_again(
         await eventually(lambda: ctx.health.ready)
 
 
-async def test_a_restarted_agent_serves_what_its_predecessor_allocated(
+async def test_a_restarted_agent_serves_slots_allocated_by_the_old_one(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     one = pod("one")
@@ -123,7 +123,7 @@ async def test_a_restarted_agent_serves_what_its_predecessor_allocated(
         await kubelet.admit(one)
         await grant(bus, "one")
     for path in (host / "cdi").glob("*"):
-        path.unlink()  # as a reboot does
+        path.unlink()  # as after a reboot
     kubelet.healthy = []
     async with agent(nats, host):
         await kubelet.sees_slots()
@@ -146,7 +146,7 @@ async def test_init_containers_run_within_the_largest_slice_of_their_pod(
         assert seen == {"load": "300", "small": "100", "large": "300"}
 
 
-async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(
+async def test_a_missing_kubelet_is_reported_and_found_when_it_starts(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     (host / "kubelet").mkdir()
@@ -160,7 +160,7 @@ async def test_a_kubelet_that_is_not_there_is_shown_and_met_when_it_comes(
     await late.stop()
 
 
-async def test_a_checkpoint_of_another_form_starts_nothing(
+async def test_nothing_starts_with_a_kubelet_checkpoint_in_an_unknown_format(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host):
@@ -173,10 +173,10 @@ async def test_a_checkpoint_of_another_form_starts_nothing(
             await kubelet.start_container(one)
 
 
-async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
+async def test_a_slice_is_released_only_when_its_container_has_ended(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """Deleted by force: the pod is gone for Kubernetes and for PodResources, and its cgroup stands."""
+    """Deleted by force: the pod is gone from Kubernetes and PodResources, but its cgroup exists."""
     released: list[str] = []
 
     async def ear(incoming: Incoming) -> None:
@@ -207,17 +207,17 @@ async def test_a_slice_is_given_back_when_its_container_is_gone_and_not_before(
         stays.rmdir()
         asked = kubelet.lists
         await eventually(lambda: kubelet.lists > asked)
-        assert released == ["g-goes"], "the kubelet names it still"
+        assert released == ["g-goes"], "the kubelet still lists it"
         kubelet.forget(kubelet.pods[uid("stays")])
         await eventually(lambda: released == ["g-goes", "g-stays"])
         assert list((host / "cdi").iterdir()) == []
 
 
-async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
+async def test_an_unconfirmed_end_of_a_container_releases_nothing(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """The cgroup is gone, and the kubelet cannot be read; or there are no cgroups of pods at all, as where the wrong folder
-    is mounted."""
+    """The cgroup is gone, but the kubelet cannot be read; or there are no pod cgroups, as when the wrong folder is
+    mounted."""
     released: list[str] = []
 
     async def ear(incoming: Incoming) -> None:
@@ -252,10 +252,10 @@ async def test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it(
         await eventually(lambda: released == ["g-one"])
 
 
-async def test_what_cannot_be_written_down_is_not_handed_over(
+async def test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """And the process ends, for its memory is ahead of the disk."""
+    """And the process ends, because its memory is newer than the disk."""
     async with agent(nats, host) as ctx:
         await kubelet.sees_slots()
         one = pod("one")
@@ -269,13 +269,13 @@ async def test_what_cannot_be_written_down_is_not_handed_over(
         (host / "state").unlink()
         with pytest.raises(grpc.aio.AioRpcError, match="checkpoint-not-written"):
             await kubelet.start_container(one)
-        assert not (host / "cdi").exists(), "what is in memory alone counts for nothing, whatever the disk does now"
+        assert not (host / "cdi").exists(), "the state in memory alone counts for nothing, whatever the disk does now"
 
 
-async def test_a_gpu_that_another_plugin_offers_too_takes_no_slices(
+async def test_a_gpu_that_another_plugin_offers_takes_no_slices(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NVIDIA's, which was left on the node, with replicas. It comes back when that plugin is gone."""
+    """NVIDIA's plugin, left on the node, with replicas. The GPU takes slices again when that plugin is removed."""
     monkeypatch.setattr(kubelet_service, "OTHER_PLUGINS_POLL_S", 0.05)
 
     async def states() -> dict[str, str]:
@@ -299,7 +299,7 @@ async def test_a_gpu_that_another_plugin_offers_too_takes_no_slices(
 
 
 class OldRuntime(RuntimeServiceServicer):
-    """CRI, as containerd 1.7 answers it."""
+    """CRI as containerd 1.7 answers it."""
 
     def __init__(self) -> None:
         self.cdi = False
@@ -313,7 +313,7 @@ class OldRuntime(RuntimeServiceServicer):
         return cri.StatusResponse(info={"config": json.dumps({"enableCDI": self.cdi})})
 
 
-async def test_a_runtime_without_cdi_is_offered_nothing(
+async def test_nothing_is_offered_if_the_runtime_lacks_cdi(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     (host / "run/containerd").mkdir(parents=True)
@@ -331,13 +331,13 @@ async def test_a_runtime_without_cdi_is_offered_nothing(
     await server.stop(0)
 
 
-async def test_where_there_is_no_kubelet_nothing_is_served(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_nothing_is_served_without_a_kubelet(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
     async with agent(nats, host, kubelet_dir=str(host / "nowhere")) as ctx:
         assert ctx.health.ready
         assert "kubelet" not in ctx.health.report()["parts"]
 
 
-def test_unused_imports_stay_away_from_simulated_nodes() -> None:
-    """gRPC costs some 20 MB; a process of simulated nodes does without."""
+def test_hollow_nodes_do_not_import_grpc() -> None:
+    """gRPC takes about 20 MB; a process of hollow nodes does not load it."""
     code = "import sys, services.node_agent.service; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

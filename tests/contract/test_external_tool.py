@@ -1,4 +1,4 @@
-"""What docs/external-tool.md promises: a tool with a NATS client and the schemas needs nothing else of Kerf."""
+"""The promise of docs/external-tool.md: a tool needs only a NATS client and the schemas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_page_names_every_event_and_its_schema() -> None:
 
 
 class Account:
-    """The tool as a process, and the last line it said of each namespace."""
+    """The tool as a process, and the last line that it printed for each namespace."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -90,8 +90,9 @@ async def nats() -> AsyncIterator[EmbeddedServer]:
         yield server
 
 
-async def test_the_account_of_known_events_is_exact_with_the_rights_of_the_page(nats: EmbeddedServer) -> None:
-    """Half a GPU for two hours, a quarter beside it, one event twice, one end before its start, one that goes on."""
+async def test_the_account_of_known_events_is_exact_with_the_documented_permissions(nats: EmbeddedServer) -> None:
+    """Half a GPU for two hours, a quarter at the same time, one event twice, one end before its start, one that
+    continues."""
     async with await NatsBus.connect(nats.url_as("kerf")) as bus:
         await provision(bus)
 
@@ -124,7 +125,9 @@ async def test_the_account_of_known_events_is_exact_with_the_rights_of_the_page(
             await eventually(lambda: {"team-a", "team-b"} <= set(account.said), what="both namespaces")
             assert account.said["team-a"] == {"gpu_hours": 1.0, "gib_hours": 80.0}
             ends("two", "team-b", 5)
-            await eventually(lambda: account.said["team-b"]["gpu_hours"] == 2.5, what="the slice that went on to end")
+            await eventually(
+                lambda: account.said["team-b"]["gpu_hours"] == 2.5, what="the slice that continued to the end"
+            )
             assert account.said["team-b"]["gib_hours"] == 8.0
         finally:
             await _end(account, reading)
@@ -141,7 +144,7 @@ def _limits(gpu: str) -> dict[str, Any]:
     return {"containers": [{"name": "c", "image": "i", "resources": {"limits": {"kerf.dev/gpu": gpu}}}]}
 
 
-async def test_what_the_services_publish_keeps_the_schemas_and_feeds_the_tool(made: Stack) -> None:
+async def test_published_events_follow_the_schemas_and_feed_the_tool(made: Stack) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
 
     async def hear(incoming: Incoming) -> None:
@@ -160,7 +163,7 @@ async def test_what_the_services_publish_keeps_the_schemas_and_feeds_the_tool(ma
             return {event["type"].removeprefix("dev.kerf.").removesuffix(".v1") for _, event in heard}
 
         await eventually(
-            lambda: {"slice.enforced", "placement.rejected"} <= types(), what="one that runs and one that waits"
+            lambda: {"slice.enforced", "placement.rejected"} <= types(), what="one that runs and one that is pending"
         )
         await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="team.x", name="fits")))
         await eventually(lambda: "grant.ended" in types(), what="the end")

@@ -62,7 +62,7 @@ LONG_AGO_S = time.time() - 3600
 
 
 def say(bus: NatsBus, event: Event, at_s: float) -> None:
-    """`at_s` counts from an hour ago: what ended months ago would be forgotten."""
+    """`at_s` counts from an hour ago, because what ended months ago would be dropped."""
     identity, payload = wrap(event, source="/test", now_s=LONG_AGO_S + at_s)
     bus.publish_event(subjects.event_in_namespace(event.ENTITY, event.VERB, "team"), payload, identity)
 
@@ -74,7 +74,7 @@ async def usage(bus: NatsBus, by: str = "pod") -> dict[str, UsageRow]:
 
 
 async def test_usage_is_exact_across_crash_and_restart(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
-    """What happened while the service was away is in the stream; what it had written is in its book; nothing counts twice."""
+    """Events from while the service was down are in the stream, and its own totals on disk; nothing counts twice."""
     config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
 
     async def costs(expected: dict[str, float]) -> bool:
@@ -103,10 +103,10 @@ async def _costs_at_least(bus: NatsBus, key: str, seconds: float) -> bool:
     return row is not None and row.gpu_seconds >= seconds
 
 
-async def test_a_wiped_stream_is_followed_from_its_new_beginning(
+async def test_a_recreated_stream_is_followed_from_its_beginning(
     nats: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
-    """The stored place in the old stream must not hide the new one's events."""
+    """The stored position in the old stream must not hide events of the new one."""
     config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
     async with running(MetricsService, config, bus_url=nats.url):
         for name in "abcdefgh":
@@ -120,8 +120,8 @@ async def test_a_wiped_stream_is_followed_from_its_new_beginning(
         await eventually(lambda: _row(bus, "team/z"), within_s=30)
 
 
-async def test_the_newest_traces_can_be_asked_for_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:
-    """Events teach the pod's UID, and the UID is the trace."""
+async def test_the_newest_traces_can_be_queried_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:
+    """Events carry the pod's UID, and the UID is the trace id."""
     trace_id = f"{trace_id_for('u-a'):032x}"
     spans = tuple(
         Span(trace_id=trace_id, span_id=f"s{i}", parent_id="", name="x", service="t", start_ns=i, end_ns=i + 1)
@@ -170,14 +170,14 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
         await eventually(exposed)
 
 
-async def test_an_event_that_keeps_no_contract_stops_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
+async def test_a_malformed_event_stops_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
     async with running(MetricsService, Config(), bus_url=nats.url):
         bus.publish_event("kerf.v1.event.slice.enforced.ns.team", b"{}", "x1")
         say(bus, enforced("a"), 100)
         await eventually(lambda: _row(bus, "team/a"))
 
 
-async def test_a_wrong_question_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
+async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
     async with running(MetricsService, Config(), bus_url=nats.url):
         answer = decode(await bus.request(subjects.QUERY_USAGE, encode(UsageQuery(by="colour"))), UsageAnswer)
         assert "not by 'colour'" in answer.error

@@ -1,4 +1,4 @@
-"""k8s/nats.conf on a real server: each service can do its work as its own user, and nobody writes what is not theirs."""
+"""k8s/nats.conf on a real server: each service can work with its own user, and cannot write what belongs to others."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def lifecycle(user: str) -> Lifecycle:
     return Lifecycle(nats_inbox_prefix=f"_INBOX_{user}")
 
 
-async def test_nobody_comes_in_without_the_password(nats: EmbeddedServer) -> None:
+async def test_a_connection_without_the_password_is_refused(nats: EmbeddedServer) -> None:
     with pytest.raises(BusError):
         await NatsBus.connect(url(nats, "placement", "guess"), timeout_s=1)
 
 
 async def test_only_placement_appends_to_the_log(nats: EmbeddedServer) -> None:
-    """The fence is of no use against one who may write anything."""
+    """The fence does not help against a client that may write anything."""
     async with await connect(nats, "placement") as placement:
         await provision(placement)
         assert await placement.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0) > 0
@@ -73,7 +73,7 @@ async def test_only_placement_appends_to_the_log(nats: EmbeddedServer) -> None:
 
 
 async def test_only_placement_writes_the_logs_mark(nats: EmbeddedServer) -> None:
-    """By a false mark a leader would delete its log, or trust one that has lost records."""
+    """With a false mark a leader would delete its log, or trust one that has lost records."""
     async with await connect(nats, "placement") as placement:
         await provision(placement)
         found = await placement.read_mark()
@@ -87,7 +87,7 @@ async def test_only_placement_writes_the_logs_mark(nats: EmbeddedServer) -> None
 
 
 async def test_only_placement_deletes_the_log_and_no_other_stream(nats: EmbeddedServer) -> None:
-    """It begins a log anew that has lost records. The mark, by which that shows, nobody deletes."""
+    """Placement recreates a log that has lost records. No service deletes the mark, which shows the loss."""
     async with await connect(nats, "placement") as placement:
         await provision(placement)
         for user in USERS[1:]:
@@ -112,11 +112,13 @@ async def test_only_placement_deletes_the_log_and_no_other_stream(nats: Embedded
         *((user, subjects.ack("instance", "sync", "n1")) for user in USERS),
     ],
 )
-async def test_what_only_agents_say_to_placement_nobody_else_says(
+async def test_only_agents_may_publish_releases_and_answers_to_placement(
     nats: EmbeddedServer, user: str, subject: str
 ) -> None:  # fmt: skip
-    """What is released is given to others. Nobody answers grants and syncs unasked: an agent may publish there only
-    as the reply to an order."""
+    """Released capacity is given to other pods.
+
+    An agent may only publish answers to grants and syncs as the reply to a command, and other services not at all.
+    """
     heard: list[tuple[str, bytes]] = []
 
     async def handler(incoming: Incoming) -> None:
@@ -135,7 +137,7 @@ async def test_what_only_agents_say_to_placement_nobody_else_says(
     assert heard == [(subjects.release("n2"), b"right")]
 
 
-async def test_an_agent_answers_an_order_on_the_subject_that_the_order_names(nats: EmbeddedServer) -> None:
+async def test_an_agent_may_answer_on_the_reply_subject_of_a_command(nats: EmbeddedServer) -> None:
     heard: list[str] = []
 
     async def answered(incoming: Incoming) -> None:
@@ -180,9 +182,11 @@ async def test_an_agent_answers_an_order_on_the_subject_that_the_order_names(nat
         ("reader", subjects.release("n1")),
     ],
 )
-async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str, subject: str) -> None:
-    """Heard by whoever may hear it: placement's commands by the agent and the watcher, events by the reader, releases by
-    placement."""
+async def test_messages_on_subjects_of_other_services_reach_no_subscriber(
+    nats: EmbeddedServer, user: str, subject: str
+) -> None:
+    """Received by the permitted users: placement's commands by the agent and the watcher, events by the reader,
+    releases by placement."""
     listener = {"cmd": "watcher", "event": "reader", "release": "placement"}[subject.split(".")[2]]
     if ".cmd.node." in subject:
         listener = "node_agent"
@@ -212,8 +216,8 @@ async def test_what_is_not_theirs_reaches_nobody(nats: EmbeddedServer, user: str
     assert heard == [b"right"]
 
 
-async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) -> None:
-    """Inventories, commands and their answers, events, replay and queries, with these permissions and no more."""
+async def test_agents_and_metrics_work_with_their_own_users(nats: EmbeddedServer) -> None:
+    """Inventories, commands and their answers, events, replay and queries work with these permissions and no more."""
     async with await connect(nats, "placement") as placement, await connect(nats, "reader") as reader:
         await provision(placement)
         async with (
@@ -236,8 +240,8 @@ async def test_agents_and_metrics_work_as_their_own_users(nats: EmbeddedServer) 
                 await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)
 
 
-async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(nats: EmbeddedServer) -> None:
-    """Feed, inventories, rejections, placement's word and what slices use, with these permissions and no more."""
+async def test_the_preemptor_works_with_its_own_user(nats: EmbeddedServer) -> None:
+    """Feed, inventories, rejections, placement's answers and usage work with these permissions and no more."""
     plan = Plan(plan_id="p", beneficiaries=(), victims=(), deadline_s=1)
     async with await connect(nats, "placement") as placement, await connect(nats, "preemptor") as bus:
         await provision(placement)
@@ -260,8 +264,8 @@ async def test_the_preemptor_leads_and_has_its_plans_reserved_as_its_own_user(na
         await _hears_what_is_used(bus, agent)
 
 
-async def test_an_operator_holds_back_a_node_and_evicts(nats: EmbeddedServer) -> None:
-    """And hears what is used. The agent may ask for evictions too: by policy, when a GPU fails."""
+async def test_an_operator_may_cordon_and_evict(nats: EmbeddedServer) -> None:
+    """It also receives usage. The agent may request evictions, too: by setting, when a GPU fails."""
     evicted: list[EvictBatch] = []
     async with (
         await connect(nats, "placement") as placement,
@@ -310,8 +314,8 @@ async def _hears_what_is_used(bus: NatsBus, agent: NatsBus) -> None:
     await eventually(lambda: heard)
 
 
-async def test_placement_leads_as_its_own_user(nats: EmbeddedServer) -> None:
-    """It provisions the streams, wins the hint in KV and takes a term."""
+async def test_placement_works_with_its_own_user(nats: EmbeddedServer) -> None:
+    """It provisions the streams, wins the leader lease in the key-value store and takes a term."""
     async with (
         running(Placement, bus_url=url(nats, "placement"), lifecycle=lifecycle("placement")) as ctx,
         await connect(nats, "placement") as bus,

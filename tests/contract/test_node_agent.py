@@ -46,7 +46,7 @@ def grant(name: str, *, term: int = 1, memory: int = 400) -> NodeGrant:
 
 
 class Ear:
-    """Public events about slices, as anyone hears them."""
+    """Public events about slices, as any subscriber receives them."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -72,7 +72,8 @@ async def inventories(bus: NatsBus) -> dict[str, Inventory]:
 
 
 async def test_a_fleet_serves_all_its_nodes(nats: EmbeddedServer, bus: NatsBus) -> None:
-    """Inventories, beats, grants, the gate, releases until booked, and a sync, as placement meets them."""
+    """Inventories, heartbeats, grants, the device gate, releases until acknowledged, and a sync, as placement sees
+    them."""
     ear, beats = Ear(), []
     await bus.subscribe("kerf.v1.event.slice.>", ear)
 
@@ -100,8 +101,8 @@ async def test_a_fleet_serves_all_its_nodes(nats: EmbeddedServer, bus: NatsBus) 
         assert not (await ask(bus, "grant", grant("a", term=2), Accepted)).ok
 
 
-async def test_a_lost_store_is_filled_again(nats: EmbeddedServer, bus: NatsBus) -> None:
-    """The server comes back with nothing; whoever provisions does so, and every inventory is there again."""
+async def test_inventories_are_put_again_after_the_store_is_lost(nats: EmbeddedServer, bus: NatsBus) -> None:
+    """The server comes back empty; after provisioning every inventory is there again."""
     async with running(NodeAgent, Config(hollow=NODES[:3]), bus_url=nats.url):
         await eventually(lambda: _all_there(bus, 3))
         await nats.restart(wipe=True)
@@ -120,7 +121,7 @@ async def _all_there(bus: NatsBus, count: int = len(NODES)) -> dict[str, Invento
     return found if len(found) == count else None
 
 
-async def test_nodes_may_come_from_a_file(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
+async def test_hollow_nodes_are_read_from_a_file(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
     file = tmp_path / "nodes.json"
     file.write_text(json.dumps([{"name": NODES[0].name, "count": 4}, {"name": NODES[1].name}]))
     async with running(NodeAgent, Config(hollow_file=str(file)), bus_url=nats.url):

@@ -1,4 +1,4 @@
-"""A real node's agent over real NATS: NVML (the library of the tests), a checkpoint on disk, restarts."""
+"""A real node's agent over real NATS: the tests' NVML, a checkpoint on disk, restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ONE = "driver 580.1\ngpu 0 GPU-a NVIDIA_H200 1000 00000000:01:00.0 0 9 0 0 0\n"
 
 @pytest.fixture(scope="module", autouse=True)
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where it was built."""
+    """The path of the built library."""
     built = tmp_path_factory.mktemp("nvml")
     load(built)
     return built
@@ -71,7 +71,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Known(NodeAgent):
-    """An agent that tests can ask."""
+    """An agent that tests can query."""
 
     started: ClassVar[list[Known]] = []
 
@@ -112,9 +112,7 @@ async def stored(bus: NatsBus) -> Inventory | None:
     return None if entry.value is None else decode(entry.value, Inventory)
 
 
-async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(
-    nats: EmbeddedServer, bus: NatsBus, host: Path
-) -> None:
+async def test_a_lost_gpu_and_its_return_are_published(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
     async with agent(nats, host):
         first = await eventually(lambda: stored(bus))
         assert (first.gpus[0].model, first.boot_id, first.simulated) == ("NVIDIA-H200", "boot-1", False)
@@ -123,10 +121,13 @@ async def test_a_lost_gpu_is_seen_on_the_bus_and_so_is_its_return(
             await eventually(lambda state=state: _has_state(bus, state))
 
 
-async def test_a_driver_that_comes_after_the_agent_is_seen(
+async def test_a_driver_loaded_after_the_agent_started_is_found(
     nats: EmbeddedServer, bus: NatsBus, host: Path, library: Path
 ) -> None:
-    """As at boot, when a driver container builds its module. In a process of its own: this one has an NVML already."""
+    """As at boot, when a driver container builds its module.
+
+    In a separate process, because this one has loaded NVML already.
+    """
     there = FakeHost(host)
     settings = {
         "node": "n1",
@@ -162,10 +163,13 @@ async def test_a_driver_that_comes_after_the_agent_is_seen(
         await process.wait()
 
 
-async def test_an_xid_takes_a_gpu_out_and_a_restart_of_the_agent_does_not_bring_it_back(
+async def test_a_gpu_with_a_fatal_xid_stays_unhealthy_after_a_restart_of_the_agent(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    """Heard between two looks, which are far apart here. Another boot does; a driver that has no word on it does not."""
+    """Received between two polls, which are far apart here.
+
+    A reboot clears it; a driver that reports no recovery action does not.
+    """
     become(host, f"{ONE}recovery 0 -1\n")
     async with agent(nats, host, health_s=3600, poll_s=3600):
         await eventually(lambda: _xid_came_through(bus, host))
@@ -176,7 +180,7 @@ async def test_an_xid_takes_a_gpu_out_and_a_restart_of_the_agent_does_not_bring_
 
 
 async def _xid_came_through(bus: NatsBus, host: Path) -> bool:
-    """Said again until the agent listens: nothing says when it has begun."""
+    """Repeated until the agent listens, because nothing shows when it has started."""
     text = (host / "nvml").read_text()
     become(host, f"{text}event {text.count('event') + 1} 0 8 74\n")
     return await _has_state(bus, "unhealthy")
@@ -192,7 +196,9 @@ async def _has_state(bus: NatsBus, state: str) -> bool:
     return inventory is not None and inventory.gpus[0].state == state
 
 
-async def test_an_agents_memory_outlives_it(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_leases_releases_and_the_term_survive_a_restart_of_the_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     """Running slices stay handed over and counted, a release stays final, the term stays."""
     async with agent(nats, host) as first:
         for name in ("runs", "gone"):
@@ -213,7 +219,7 @@ async def test_an_agents_memory_outlives_it(nats: EmbeddedServer, bus: NatsBus, 
         assert refused.code == "gpu-memory-full"
 
 
-async def test_a_release_waits_for_the_container_and_is_said_again_after_a_restart(
+async def test_a_release_waits_for_the_container_and_is_repeated_after_a_restart(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     heard: list[str] = []
@@ -232,13 +238,16 @@ async def test_a_release_waits_for_the_container_and_is_said_again_after_a_resta
         await first.node.end_container("u-a", "c")
         await eventually(lambda: heard == ["g-a"])
     async with agent(nats, host):
-        await eventually(lambda: len(heard) > 1, what="nobody has booked it, so it is repeated")
+        await eventually(lambda: len(heard) > 1, what="no acknowledgement came, so it is repeated")
 
 
-async def test_placement_hears_of_a_release_on_the_nodes_own_subject(
+async def test_a_release_is_sent_to_placement_on_the_subject_of_the_node(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    """The subject names the node, and a NATS user can be bound to it. It is said until it is booked."""
+    """The subject names the node, and a NATS user can be bound to it.
+
+    The release is repeated until it is acknowledged.
+    """
     heard: list[tuple[str, str]] = []
 
     async def placement(incoming: Incoming) -> None:
@@ -251,7 +260,7 @@ async def test_placement_hears_of_a_release_on_the_nodes_own_subject(
     assert set(heard) == {("n1", "g-a")}
 
 
-async def test_a_wall_clock_that_is_set_back_does_not_keep_a_release_from_being_said_again(
+async def test_a_release_is_repeated_after_the_wall_clock_was_set_back(
     nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[str] = []
@@ -269,7 +278,7 @@ async def test_a_wall_clock_that_is_set_back_does_not_keep_a_release_from_being_
 
 
 class SlowDisk(CheckpointFile):
-    """Writes when it may, and tells how many wrote at once."""
+    """Writes when it is allowed to, and counts concurrent writes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -283,7 +292,7 @@ class SlowDisk(CheckpointFile):
         self.writing -= 1
 
 
-async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one(
+async def test_a_start_that_the_kubelet_abandons_is_saved_before_the_next_one(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     async with agent(nats, host) as made:
@@ -303,10 +312,10 @@ async def test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next
         assert (disk.most, saved is not None and [lease.uid for lease in saved.leases]) == (1, ["u-a", "u-b"])
 
 
-async def test_an_end_is_looked_at_last_when_no_start_can_come_between(
+async def test_the_end_of_a_container_is_checked_when_no_start_can_come_between(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    """A container that was seen to be gone, and came again while its end waited for its turn, keeps what it has."""
+    """A container that seemed to have ended, and was started again while its end waited its turn, keeps its share."""
     async with agent(nats, host) as made:
         assert (await ask(bus, "grant", grant("a"), Accepted)).ok
         disk = made.node._file = SlowDisk(host / "state" / "agent.json")
@@ -324,11 +333,11 @@ async def test_an_end_is_looked_at_last_when_no_start_can_come_between(
         disk.may.set()
         assert isinstance(await start, m.HandOver)
         await end
-        assert looked == [0], "once, and not while the start was being written down"
+        assert looked == [0], "checked once, and not while the start was saved"
         assert [live.uid for live in made.node.agent.live()] == ["u-a"]
 
 
-async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_a_cordon_survives_a_restart_of_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
     async with agent(nats, host):
         assert (await ask(bus, "cordon", NodeCordon(node="n1", gpu="GPU-a", by="ada"), NodeCordonAnswer)).ok
         await eventually(lambda: _has_state(bus, "draining"))
@@ -338,7 +347,7 @@ async def test_a_cordon_outlives_the_agent(nats: EmbeddedServer, bus: NatsBus, h
         await eventually(lambda: _has_state(bus, "healthy"))
 
 
-async def test_a_person_may_bring_back_a_gpu_that_waits_for_a_reset(
+async def test_uncordoning_brings_back_a_gpu_that_waits_for_a_reset(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     become(host, f"{ONE}recovery 0 -1\n")
@@ -348,12 +357,14 @@ async def test_a_person_may_bring_back_a_gpu_that_waits_for_a_reset(
 
 
 async def _pardoned(bus: NatsBus) -> bool:
-    """Said again, too: an XID of those that were told may still come."""
+    """Cleared repeatedly, because an earlier XID may still arrive."""
     assert (await ask(bus, "cordon", NodeCordon(node="n1", undo=True), NodeCordonAnswer)).ok
     return await _has_state(bus, "healthy")
 
 
-async def test_by_policy_the_pods_of_a_failed_gpu_are_evicted(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+async def test_with_evict_unhealthy_the_pods_of_a_failed_gpu_are_evicted(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
     asked = await evictions(bus)
     async with agent(nats, host, evict_unhealthy=True) as made:
         await ask(bus, "grant", grant("a"), Accepted)
@@ -363,10 +374,10 @@ async def test_by_policy_the_pods_of_a_failed_gpu_are_evicted(nats: EmbeddedServ
     assert (asked[0].uid, asked[0].name, asked[0].reason) == ("u-a", "a", "GPU GPU-a is unhealthy: NVML: GPU is lost")
 
 
-async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(
+async def test_usage_is_published_and_foreign_memory_is_in_the_inventory(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    """This very process is one: it is in no pod."""
+    """This process itself is one: it belongs to no pod."""
     heard: list[UsageSample] = []
 
     async def ear(incoming: Incoming) -> None:
@@ -382,10 +393,10 @@ async def test_what_is_used_is_said_on_the_bus_and_strangers_are_booked(
         assert inventory.gpus[0].foreign_mib == 64
 
 
-async def test_a_slices_use_stands_beside_its_grant_and_goes_with_it(
+async def test_the_use_of_a_slice_is_reported_until_it_is_released(
     nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the bus and in Prometheus. Whose the process is would be in /proc of a real pod."""
+    """Published on NATS and in Prometheus. A real pod's process would be identified by /proc."""
     monkeypatch.setattr(
         monitor, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner("u-a", "f" * 64)}.get)
     )
@@ -413,13 +424,15 @@ async def test_a_slices_use_stands_beside_its_grant_and_goes_with_it(
         assert series in made.ctx.metrics.render().decode()
         await made.node.end_container("u-a", "c")
         await eventually(
-            lambda: heard[-1].gpus[0].foreign_mib == 500, what="the process that outlives its container is a stranger"
+            lambda: heard[-1].gpus[0].foreign_mib == 500, what="a process that outlives its container is foreign"
         )
         assert series not in made.ctx.metrics.render().decode()
 
 
-async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
-    """An unknown pod's grant is asked of placement; without an answer nothing starts."""
+async def test_a_start_before_the_grant_arrives_fetches_the_grant(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    """The grant of an unknown pod is fetched from placement; without an answer nothing starts."""
     async with agent(nats, host) as made:
         closed = await made.node.start_container("u-a", "c")
         assert isinstance(closed, m.RefuseStart)
@@ -436,7 +449,7 @@ async def test_the_kubelet_may_come_before_the_bus(nats: EmbeddedServer, bus: Na
         assert isinstance(await made.node.start_container("u-b", "c"), m.RefuseStart)
 
 
-async def test_a_damaged_checkpoint_keeps_the_agent_from_starting(
+async def test_the_agent_does_not_start_with_a_damaged_checkpoint(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     async with agent(nats, host):

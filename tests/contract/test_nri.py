@@ -1,4 +1,4 @@
-"""NRI as containerd speaks it: byte for byte as it was recorded, and over a socket that comes and goes, with a whole agent."""
+"""NRI as containerd speaks it: a recorded session byte for byte, and a restarting socket with a whole agent."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ TWO_CPUS = Allowed(cpus=frozenset({0, 1}), mems=frozenset({0}))
 
 
 async def _said(written: bytes, size: int) -> tuple[bytes, list[str]]:
-    """What the agent writes to a runtime that writes this, so many bytes at a time, and what became of containers with GPUs."""
+    """What the agent answers to these bytes, in chunks of this size, and the outcomes for containers with GPUs."""
     outcomes: list[str] = []
     plugin = CpuPlugin(
-        # Of the recorded pods, this one has a GPU that is still to be given.
+        # In the recording, this pod has a GPU that is still to be given.
         gpus_of=lambda uid, container: LATE,
         allowed=lambda group: TWO_CPUS,
         memory=False,
@@ -57,8 +57,9 @@ async def _said(written: bytes, size: int) -> tuple[bytes, list[str]]:
 
 
 @pytest.mark.parametrize("size", [11, 4096, 1 << 20])
-async def test_what_containerd_wrote_is_answered_as_containerd_took_it(size: int) -> None:
-    """Registration, configuration, what runs, and a container that is created, resized beyond its CPUs and stopped."""
+async def test_recorded_containerd_sessions_are_answered_byte_for_byte(size: int) -> None:
+    """Registration, configuration, running containers, and a container that is created, resized beyond its CPUs and
+    stopped."""
     runtime, plugin = (
         gzip.decompress((RECORDED / f"containerd-2.4.2-{side}.bin.gz").read_bytes()) for side in ("runtime", "plugin")
     )
@@ -75,7 +76,7 @@ def _nri(host: Path) -> Path:
 
 
 def _node_of_four_cpus(host: Path, name: str) -> None:
-    """Its first GPU is beside the first two; the pod's group is there before its containers are."""
+    """Its first GPU is near the first two CPUs; the pod's cgroup exists before its containers."""
     machine = host / "nvml"
     machine.write_text(machine.read_text() + "cpus 0 3\ncpus 1 c\n")
     group = host / "cgroup" / "kubepods" / f"pod{uid(name)}"
@@ -97,13 +98,13 @@ async def _created(runtime: FakeRuntime, name: str, container: str = "main") -> 
 
 
 def _detail(ctx: Context) -> str:
-    """What its health says of NRI, without which a node is as ready as with it."""
+    """What its health reports about NRI. Without NRI a node is just as ready."""
     part = ctx.health.report()["parts"].get("nri", {"ok": True, "detail": "not asked yet"})
     assert part["ok"]
     return str(part["detail"])
 
 
-async def test_a_granted_container_gets_the_cpus_beside_its_gpu(
+async def test_a_container_with_a_grant_gets_the_cpus_near_its_gpu(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     _node_of_four_cpus(host, "granted")
@@ -121,31 +122,31 @@ async def test_a_granted_container_gets_the_cpus_beside_its_gpu(
     await runtime.stop()
 
 
-async def test_the_agent_finds_a_runtime_that_comes_and_comes_again(
+async def test_the_agent_connects_to_a_runtime_that_starts_and_restarts(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     async with agent(nats, host) as ctx:
-        await eventually(lambda: "serves no NRI" in _detail(ctx), what="the agent says that there is no NRI")
+        await eventually(lambda: "serves no NRI" in _detail(ctx), what="the agent reports that there is no NRI")
         for _ in range(2):
             runtime = FakeRuntime(_nri(host))
             await runtime.start()
             await asyncio.wait_for(runtime.synchronized.wait(), 15)
             assert _detail(ctx) == ""
             await runtime.stop()
-            await eventually(lambda: _detail(ctx) != "", what="the agent misses the runtime")
+            await eventually(lambda: _detail(ctx) != "", what="the agent has noticed that the runtime is down")
 
 
-async def test_a_runtime_that_does_not_take_the_plugin_is_named_in_the_health(
+async def test_a_rejected_plugin_is_reported_in_the_health(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     runtime = FakeRuntime(_nri(host), rejects="two plugins of that name")
     await runtime.start()
     async with agent(nats, host) as ctx:
-        await eventually(lambda: "two plugins of that name" in _detail(ctx), what="the runtime's reason is told")
+        await eventually(lambda: "two plugins of that name" in _detail(ctx), what="the runtime's reason is reported")
     await runtime.stop()
 
 
-async def test_with_the_policy_off_the_runtime_has_no_plugin(
+async def test_with_cpu_affinity_off_no_plugin_is_registered(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     runtime = FakeRuntime(_nri(host))

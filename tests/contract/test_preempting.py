@@ -1,4 +1,5 @@
-"""The preemptor on the bus and on the command line, over a stack of its own: who hears of a plan, and what is said of it."""
+"""The preemptor on NATS and on the command line, on a stack of its own: who receives a plan's events, and their
+text."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class World:
         self.made = made
         self.bound: set[str] = set()
         self.heard: list[tuple[str, str]] = []
-        """Of each event about a plan: what, and under which namespace."""
+        """Of each event about a plan: its kind, and its namespace."""
 
     async def hear(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
@@ -61,7 +62,7 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    """One node of two GPUs, both with pods of the lowest priority; one of them must run for an hour yet."""
+    """One node of two GPUs, both with pods of the lowest priority; one of them has an hour of minimum run time left."""
     async with stack(NODES, preemption={}) as made:
         one = World(made)
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
@@ -79,26 +80,26 @@ async def world() -> AsyncIterator[World]:
             pod("low-0", "theirs", "low"),
             pod("low-1", "theirs", "low", min_runtime="1h"),
         )
-        await eventually(lambda: one.bound == {"low-0", "low-1"}, what="both have their places")
+        await eventually(lambda: one.bound == {"low-0", "low-1"}, what="both are bound")
         yield one
 
 
-async def test_both_sides_hear_of_a_plan_once_each(world: World) -> None:
+async def test_the_events_of_a_plan_go_once_to_both_namespaces(world: World) -> None:
     await world.create(pod("high", "ours", "high"))
-    await eventually(lambda: "high" in world.bound, what="the important one has its place")
-    await eventually(lambda: ("executed", "theirs") in world.heard, what="those who gave way have heard of it")
+    await eventually(lambda: "high" in world.bound, what="the important pod is bound")
+    await eventually(lambda: ("executed", "theirs") in world.heard, what="the preempted pods' namespace has the events")
     for what in ("proposed", "reserved", "executed"):
         assert sorted(where for verb, where in world.heard if verb == what) == ["ours", "theirs"]
     counted = world.made.services["preemptor"].metrics.render().decode()
     assert 'kerf_preemptor_plans_total{outcome="executed"} 1' in counted
 
 
-async def test_a_plan_is_shown_once_in_words(bus: NatsBus, nats: EmbeddedServer) -> None:
+async def test_kerf_events_shows_a_plan_once(bus: NatsBus, nats: EmbeddedServer) -> None:
     command = await Command.start("events", "--count", "2", nats=nats.url)
     numbers = itertools.count()
 
     async def ended() -> bool:
-        """Plans until two have been seen: when the other process has subscribed is not told."""
+        """Creates plans until two arrive: nothing shows when the other process has subscribed."""
         victims = (
             Victim(uid="l", namespace="theirs", name="low-0", grant_id="g", action="pause"),
             Victim(uid="m", namespace="theirs", name="low-1", grant_id="h", action="move", to="gpu-1"),
@@ -121,13 +122,14 @@ async def test_a_plan_is_shown_once_in_words(bus: NatsBus, nats: EmbeddedServer)
     lines = done.out.splitlines()
     assert len(lines) == len({line.split("(plan ")[1] for line in lines}) == 2
     assert (
-        "preemption.abandoned ours/high on gpu-0, theirs/low-0 is paused, theirs/low-1 is migrated to gpu-1; 1 pod would be evicted (1 with capacity reserved elsewhere) and lose 11 GPU-seconds"
+        "preemption.abandoned ours/high on gpu-0, theirs/low-0 is paused, theirs/low-1 is migrated to gpu-1; "
+        "1 pod would be evicted (1 with capacity reserved elsewhere) and lose 11 GPU-seconds"
         in lines[0]
     )
     assert lines[0].endswith(": a budget said no")
 
 
-async def test_a_dry_run_says_why_nobody_would_give_way(world: World) -> None:
+async def test_a_dry_run_says_why_no_pod_would_be_preempted(world: World) -> None:
     await world.create(pod("huge", "ours", "high", gpus=2))
     done = await kerf("preempt", "--dry-run", "ours/huge", nats=world.made.url)
     assert done.code == 0, done.err
@@ -138,7 +140,7 @@ async def test_a_dry_run_says_why_nobody_would_give_way(world: World) -> None:
     ]
 
 
-async def test_a_dry_run_shows_what_else_there_was(bus: NatsBus, nats: EmbeddedServer) -> None:
+async def test_a_dry_run_shows_the_alternatives(bus: NatsBus, nats: EmbeddedServer) -> None:
     plan = Plan(plan_id="p", beneficiaries=(), victims=(), deadline_s=60)
     others = (
         Alternative(nodes=("gpu-1",), action="evict", victims=2, price_gpu_seconds=90),

@@ -1,4 +1,4 @@
-"""A sandbox that somebody starts and never stops: `python -m tests.node.abandoned DIR`. Says its folder, and waits."""
+"""Starts a sandbox and never stops it: `python -m tests.node.abandoned DIR`. Prints its folder, and waits."""
 
 import sys
 import threading

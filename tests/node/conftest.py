@@ -1,4 +1,4 @@
-"""A real node for the tests of this folder: one sandbox a session, a namespace and all of Kerf a test."""
+"""A real node for the tests of this folder: one sandbox per session, one namespace and all of Kerf per test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GPUSHARE_IMAGE = "docker.io/cheyang/gpu-player:v2"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs them all: the machine has one place for a kubelet."""
+    """One worker runs them all: the machine has room for one kubelet."""
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("node"))

@@ -39,7 +39,7 @@ async def pod(world: World, name: str, scheduler: str = "kerf", **source: str) -
     await world.create_pod(name, containers=users, spec=spec)
 
 
-async def test_claims_get_what_their_grants_say_beside_pods_with_slots(world: World) -> None:
+async def test_claims_and_slots_get_the_gpus_of_their_grants(world: World) -> None:
     """Ten pods of each kind at once: parts of one GPU by claim, parts by resources, and two whole GPUs by claim."""
     await template(world, "part", memory="4Gi", compute="5")
     await template(world, "pair", count=2)
@@ -65,7 +65,7 @@ async def test_claims_get_what_their_grants_say_beside_pods_with_slots(world: Wo
     await world.free()
 
 
-async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> None:
+async def test_claims_survive_restarts_of_agent_and_kubelet(world: World) -> None:
     await template(world, "part", memory="4Gi")
     await pod(world, "before", resourceClaimTemplateName="part")
     first = (await world.running("before"))["before"]
@@ -81,7 +81,7 @@ async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> Non
         == first["status"]["containerStatuses"][0]["containerID"]
     )
     assert (await world.inside("after")).environment["KERF_GRANT"] == grant_of(now["after"]).grant_id
-    # Its claim is not prepared again for a container that restarts in place: what was written for it must still be there.
+    # The kubelet does not prepare the claim again for a container that restarts in place, so its spec must still exist.
     for pid in world.processes(now["before"]):
         os.kill(pid, signal.SIGKILL)
 
@@ -93,8 +93,10 @@ async def test_restarts_of_agent_and_kubelet_change_nothing(world: World) -> Non
 
 
 async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> None:
-    """Everything that the API server and the kubelet check is right: allocated, reserved, bound. No decision of Kerf's stands
-    behind it."""
+    """All that the API server and the kubelet check is correct: allocated, reserved, bound.
+
+    But Kerf has decided nothing.
+    """
     made = await world.ask(
         "POST",
         f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims",
@@ -130,7 +132,7 @@ async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> Non
     assert not any(s.get("started") for s in seen["status"].get("containerStatuses", []))
 
 
-async def test_the_slice_in_the_api_says_what_the_node_has(world: World) -> None:
+async def test_the_resource_slice_lists_the_gpus_of_the_node(world: World) -> None:
     await template(world, "one")
     await pod(world, "p", resourceClaimTemplateName="one")
     running = (await world.running("p"))["p"]

@@ -1,4 +1,4 @@
-"""Manifests that know nothing of Kerf, on a real kubelet."""
+"""Manifests in other dialects, on a real kubelet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.node.world import World, grant_of
 MANIFEST = Path(__file__).resolve().parents[1] / "data" / "gpushare-statefulset.yaml"
 
 
-async def test_gpushares_statefulset_finds_its_own_words_in_its_environment(world: World) -> None:
+async def test_a_gpushare_statefulset_gets_the_variables_of_its_dialect(world: World) -> None:
     async with webhook(world.plane):
         document = yaml.safe_load(MANIFEST.read_text())
         await world.ask("POST", f"/apis/apps/v1/namespaces/{world.namespace}/statefulsets", document)

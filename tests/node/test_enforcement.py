@@ -1,4 +1,4 @@
-"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find the library and their page."""
+"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find library and page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRM = {"kerf.dev/isolation": "firm"}
 
 
 class SameGpus(Gpus):
-    """NVML's are those of the fake driver."""
+    """NVML reports the UUIDs of the fake driver."""
 
     def uuid(self, index: int) -> str:
         return f"GPU-00000000-0000-0000-0000-{index + 1:012x}"
@@ -43,7 +43,7 @@ async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_a_firm_slice_finds_its_library_and_a_page_that_it_cannot_write(world: World) -> None:
+async def test_a_firm_slice_has_its_library_and_a_read_only_page(world: World) -> None:
     await world.create_pod("firm", gpu_memory="2Gi", gpu_compute="30", annotations=FIRM)
     pod = (await world.running("firm"))["firm"]
     assert grant_of(pod).containers["main"].strategy == "interposer"
@@ -65,10 +65,10 @@ async def test_a_firm_slice_finds_its_library_and_a_page_that_it_cannot_write(wo
     assert count(pages) == 1
     await world.delete("firm")
     await world.gone("firm")
-    await eventually(lambda: count(pages) == 0, within_s=WITHIN_S, what="the page goes with its container")
+    await eventually(lambda: count(pages) == 0, within_s=WITHIN_S, what="the page is removed with its container")
 
 
-async def test_two_that_reserved_no_time_take_turns_by_priority(world: World) -> None:
+async def test_two_pods_without_reserved_compute_share_time_by_priority(world: World) -> None:
     gpu = {"kerf.dev/gpu-uuid": world.gpus.uuid(0)} | FIRM
     await world.create_pod("low", gpu_memory="2Gi", annotations=gpu | {"kerf.dev/tier": "opportunistic"})
     await world.create_pod("usual", gpu_memory="2Gi", annotations=gpu)
@@ -88,7 +88,7 @@ def root(world: World, pod: Any) -> Path:
 
 
 def mounted(world: World, pod: Any) -> dict[str, list[str]]:
-    """What stands below /run/kerf, with the options of its mount."""
+    """The entries below /run/kerf, with the options of its mount."""
     lines = [line.split() for line in Path(f"/proc/{world.processes(pod)[0]}/mounts").read_text().splitlines()]
     return {
         Path(place).name: options.split(",") for _, place, _, options, *_ in lines if place.startswith("/run/kerf/")

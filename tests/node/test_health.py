@@ -14,7 +14,7 @@ async def _state(world: World, index: int) -> str:
     return "" if node is None else next(gpu.state for gpu in node.gpus if gpu.index == index)
 
 
-async def test_a_gpu_that_falls_off_the_bus_is_out_of_the_pool_within_five_seconds_and_comes_back(world: World) -> None:
+async def test_a_lost_gpu_leaves_the_pool_within_five_seconds_and_comes_back(world: World) -> None:
     await world.create_pod("runs", gpu="1")
     uuid = grant_of((await world.running("runs"))["runs"]).containers["main"].gpus[0].uuid
     failed = next(i for i in range(world.gpus.count) if world.gpus.uuid(i) == uuid)
@@ -27,7 +27,7 @@ async def test_a_gpu_that_falls_off_the_bus_is_out_of_the_pool_within_five_secon
 
     world.gpus.set(errors={failed: LOST})
     await eventually(
-        is_out, within_s=5.0, every_s=0.05, what="placement does not count on the GPU"
+        is_out, within_s=5.0, every_s=0.05, what="placement no longer counts the GPU"
     )  # the promise in docs/operators.md
     await world.delete("runs")
     await world.gone("runs")

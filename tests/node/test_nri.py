@@ -1,4 +1,4 @@
-"""The CPUs of containers, through NRI of a real containerd: beside the granted GPUs, and nobody waits for that."""
+"""The CPUs of containers, through NRI of a real containerd: near the granted GPUs, without delaying a start."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tools.sandbox.agent import Gpus
 FIRST, SECOND = (sorted(os.sched_getaffinity(0)) * 2)[:2]
 PLAIN = {"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"}
 
-pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is no other to be kept from")
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="only one CPU: containers cannot be confined")
 
 
 @pytest.fixture
 async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
-    """A node whose first four GPUs are beside one CPU, and the others beside another."""
+    """A node whose first four GPUs are near one CPU, and the others near another."""
     gpus.set(
         more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)]
     )
@@ -37,7 +37,7 @@ async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
 
 
 async def _asked(world: World) -> None:
-    """Waits until containerd asks the agent."""
+    """Waits until containerd calls the agent's plugin."""
     await eventually(
         lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0},
         within_s=WITHIN_S,
@@ -47,7 +47,7 @@ async def _asked(world: World) -> None:
 
 
 async def _create(world: World, name: str, *gpus: int, requests: str = "", limit: str = "") -> None:
-    """A pod with some memory of these GPUs, which has this much CPU."""
+    """A pod with a memory share of these GPUs and this CPU request."""
     made = container(gpu=str(len(gpus)), gpu_memory=f"{len(gpus)}Gi")
     if requests:
         made["resources"]["requests"] = {"cpu": requests}
@@ -59,12 +59,12 @@ async def _create(world: World, name: str, *gpus: int, requests: str = "", limit
 
 
 def _cpus(world: World, pod: Any) -> Numbers:
-    """Where the container's processes may run."""
+    """The CPUs that the container's processes may use."""
     status = Path(f"/proc/{world.processes(pod)[0]}/status").read_text().splitlines()
     return numbers(next(line.split()[1] for line in status if line.startswith("Cpus_allowed_list:")))
 
 
-async def test_a_container_runs_beside_its_gpus_and_one_without_gpus_anywhere(world: World) -> None:
+async def test_only_containers_with_gpus_are_confined_to_the_cpus_near_them(world: World) -> None:
     await asyncio.gather(
         _create(world, "first", 0),
         _create(world, "second", 4),
@@ -81,8 +81,8 @@ async def test_a_container_runs_beside_its_gpus_and_one_without_gpus_anywhere(wo
     assert given(await world.inside("second")) == expected(world, pods["second"])
 
 
-async def test_nobody_is_kept_from_the_cpu_time_that_it_was_promised(world: World) -> None:
-    """Not by a limit that is more than the CPUs beside the GPU have, and not by others that are confined to them."""
+async def test_no_container_is_confined_below_its_promised_cpu_time(world: World) -> None:
+    """Neither by a limit above the CPUs near the GPU, nor by other containers that are confined to them."""
     await _create(world, "wide", 0, requests="100m", limit="1500m")
     await _create(world, "lives", 0, requests="600m")
     await world.running("wide", "lives")
@@ -103,7 +103,7 @@ async def test_nobody_is_kept_from_the_cpu_time_that_it_was_promised(world: Worl
     assert _cpus(world, (await world.running("next"))["next"]) == {FIRST}
 
 
-async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_run_anywhere(world: World) -> None:
+async def test_a_container_resized_beyond_its_cpus_may_use_all_cpus(world: World) -> None:
     await _create(world, "grows", 0, requests="100m", limit="500m")
     pod = (await world.running("grows"))["grows"]
     assert _cpus(world, pod) == {FIRST}
@@ -125,8 +125,8 @@ async def test_a_container_that_is_resized_beyond_the_cpus_beside_its_gpu_may_ru
     )
 
 
-async def test_a_plugin_that_manages_cpus_has_the_first_word(world: World) -> None:
-    """Two that set the same would keep the container from being created."""
+async def test_the_cpuset_of_another_plugin_is_kept(world: World) -> None:
+    """If two plugins set the same field, the container cannot be created."""
 
     def manages(method: str, payload: bytes) -> bytes:
         answer: Message = pb.Empty()
@@ -152,7 +152,7 @@ async def test_a_plugin_that_manages_cpus_has_the_first_word(world: World) -> No
     assert world.agent.samples("kerf_agent_cpu_affinity_total") == {'outcome="own-cpuset"': 1}
 
 
-async def test_containers_start_without_the_agent_and_with_one_that_does_not_answer(world: World) -> None:
+async def test_containers_start_while_the_agent_is_down_or_hangs(world: World) -> None:
     world.agent.kill()
     await world.create_pod("without", spec=PLAIN)
     await world.running("without")
@@ -169,7 +169,7 @@ async def test_containers_start_without_the_agent_and_with_one_that_does_not_ans
     assert _cpus(world, (await world.running("back"))["back"]) == {SECOND}
 
 
-async def test_after_a_restart_of_agent_or_runtime_the_cpus_that_were_promised_are_known(world: World) -> None:
+async def test_cpu_promises_are_known_after_a_restart_of_agent_or_runtime(world: World) -> None:
     await _create(world, "lives", 0, requests="600m")
     pod = (await world.running("lives"))["lives"]
     world.agent.kill()
@@ -183,7 +183,7 @@ async def test_after_a_restart_of_agent_or_runtime_the_cpus_that_were_promised_a
         lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0},
         within_s=WITHIN_S,
         every_s=0.05,
-        what="NRI is lost",
+        what="NRI is disconnected",
     )
     world.sandbox.start_containerd()
     await _asked(world)

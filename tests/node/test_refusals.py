@@ -1,7 +1,7 @@
-"""Without a grant that holds on this node nothing starts, and the pod's events say why.
+"""Nothing starts without a grant that is valid on this node, and the pod's events say why.
 
-The pods here ask for more GPUs than the node has, so placement lets them wait; then they are bound around it, as by
-somebody with the watcher's rights, and what the agent is told goes to it straight over the bus.
+The pods here request more GPUs than the node has, so placement keeps them pending. Then they are bound around it, as by
+an account with the watcher's permissions, and the agent's orders are sent to it directly over NATS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def _bound_by_hand(world: World, name: str) -> str:
 
 
 async def _never_ran(world: World, name: str, code: str) -> None:
-    """The kubelet has tried, was refused, and has no container to show."""
+    """The kubelet has tried, was refused, and reports no container."""
     await world.told(name, "PreStartContainer", code)
     pod: Any = (await world.pods())[name]
     assert pod["status"]["phase"] == "Pending"
@@ -49,7 +49,7 @@ def _order(world: World, uid: str, name: str, *, term: int, memory_mib: int = 10
     return NodeGrant(term=term, uid=uid, namespace=world.namespace, name=name, grant=grant)
 
 
-async def test_a_pod_that_somebody_bound_without_a_grant_never_runs(world: World) -> None:
+async def test_a_pod_bound_without_a_grant_never_runs(world: World) -> None:
     await _bound_by_hand(world, "bare")
     await _never_ran(world, "bare", "no-grant")
 
@@ -62,13 +62,13 @@ async def test_a_grant_of_an_old_term_starts_nothing(world: World) -> None:
     await _never_ran(world, "old", "no-grant")
 
 
-async def test_a_grant_that_exceeds_the_device_starts_nothing(world: World) -> None:
+async def test_a_grant_that_exceeds_the_gpu_starts_nothing(world: World) -> None:
     uid = await _bound_by_hand(world, "huge")
     assert (await _tell(world, _order(world, uid, "huge", term=await _term(world), memory_mib=81_921))).ok
     await _never_ran(world, "huge", "gpu-memory-full")
 
 
-async def test_somebody_elses_grant_starts_nothing_and_the_other_keeps_it(world: World) -> None:
+async def test_a_copied_grant_starts_nothing_and_its_owner_keeps_it(world: World) -> None:
     await world.create_pod("owner", gpu_memory="3Gi")
     owner = (await world.running("owner"))["owner"]
     uid = await _bound_by_hand(world, "thief")

@@ -1,4 +1,4 @@
-"""Capacity comes back when the container is gone, and not before, whatever Kubernetes says of the pod."""
+"""Capacity is released when the container has ended, and not before, whatever the state of the pod in Kubernetes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tests.node.world import WITHIN_S, World, expected, given
 from tests.support.waiting import eventually
 
 
-async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(world: World) -> None:
-    """The API server forgets it at once; the kubelet hangs, so its container runs on."""
+async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_has_ended(world: World) -> None:
+    """The API server removes the pod at once; the kubelet is stopped, so its container runs on."""
     await world.create_pod("stubborn", args=["stubborn"], gpu=str(world.gpus.count), grace_s=1)
     pod = (await world.running("stubborn"))["stubborn"]
     await world.inside("stubborn")
@@ -21,7 +21,7 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
         await eventually(
             lambda: _states(world, "leaving"),
             within_s=WITHIN_S,
-            what="placement has heard of it, and the node has not given back",
+            what="placement has requested the release, and the node has not released",
         )
         assert world.processes(pod) != []
         assert "nodeName" not in (await world.pods())["next"]["spec"]
@@ -35,15 +35,15 @@ async def test_a_force_deleted_pod_keeps_its_gpus_until_its_container_is_gone(wo
 
 
 async def _states(world: World, state: str) -> bool:
-    """Whether every GPU of the node is booked by one pod in this state."""
+    """Whether every GPU of the node is held by one pod in this state."""
     node = await world.node()
     return node is not None and all(
         [p.state for p in gpu.pods] == [state] and gpu.allocated_compute_milli == 1000 for gpu in node.gpus
     )
 
 
-async def test_a_pod_that_has_ended_gives_back(world: World) -> None:
-    """Its object stays, as a Job's does."""
+async def test_a_finished_pod_releases_its_gpus(world: World) -> None:
+    """The pod object stays, as a Job's does."""
     await world.create_pod("job", args=["once"], gpu=str(world.gpus.count), spec={"restartPolicy": "Never"})
     await world.create_pod("next", gpu=str(world.gpus.count))
     await world.running("next")
@@ -52,7 +52,7 @@ async def test_a_pod_that_has_ended_gives_back(world: World) -> None:
     await world.free()
 
 
-async def test_a_gpu_whose_slices_are_freed_while_the_agent_is_down_is_given_back_when_it_returns(world: World) -> None:
+async def test_slices_that_end_while_the_agent_is_down_are_released_after_its_restart(world: World) -> None:
     await world.create_pod("short", gpu=str(world.gpus.count), grace_s=1)
     await world.running("short")
     world.agent.kill()

@@ -1,4 +1,4 @@
-"""Agent, kubelet and containers that end and come back."""
+"""Restarts of the agent, the kubelet and containers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.support.waiting import eventually
 
 
 def _lives(pods: dict[str, Any]) -> dict[str, tuple[str, int]]:
-    """Which container of each pod runs, and how often it was started again."""
+    """The container id of each pod, and how often it was restarted."""
     return {
         name: (container_id(pod), pod["status"]["containerStatuses"][0]["restartCount"]) for name, pod in pods.items()
     }
 
 
-async def test_agent_and_kubelet_may_be_killed_between_and_running_pods_do_not_notice(world: World) -> None:
+async def test_running_pods_survive_the_kill_of_agent_and_kubelet(world: World) -> None:
     before = [f"before-{i}" for i in range(6)]
     await asyncio.gather(*(world.create_pod(name, gpu_memory="3Gi") for name in before))
     lives = _lives(await world.running(*before))
 
     async def round_of(name: str) -> None:
-        """New pods work, the old ones are as they were, and all have what they were granted."""
+        """New pods work, the old ones are unchanged, and all have what they were granted."""
         after = [f"{name}-{i}" for i in range(4)]
         await asyncio.gather(*(world.create_pod(one, gpu_memory="4Gi") for one in after))
         pods = await world.running(*before, *after)
@@ -50,9 +50,8 @@ async def test_agent_and_kubelet_may_be_killed_between_and_running_pods_do_not_n
     await round_of("both")
 
 
-async def test_a_pod_that_comes_while_the_kubelet_is_down_gets_its_grant_or_nothing(world: World) -> None:
-    """Whether the agent is quick enough to register again before the kubelet admits the pod is between those two
-    (kubernetes #125579)."""
+async def test_a_pod_created_while_the_kubelet_is_down_gets_its_grant_or_nothing(world: World) -> None:
+    """It depends on whether the agent registers again before the kubelet admits the pod (kubernetes #125579)."""
     await world.kill_kubelet()
     await world.create_pod("early", gpu_memory="3Gi")
     await world.bound("early")
@@ -70,8 +69,8 @@ async def test_a_pod_that_comes_while_the_kubelet_is_down_gets_its_grant_or_noth
         assert given(await world.inside("early")) == expected(world, pod)
 
 
-async def test_a_pod_that_comes_while_the_agent_is_down_is_rejected_by_the_kubelet_and_given_back(world: World) -> None:
-    """A device plugin that is away has no healthy devices, and the kubelet gives a pod up for that (docs/operators.md)."""
+async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(world: World) -> None:
+    """A device plugin that is down has no healthy devices, so the kubelet rejects the pod (docs/operators.md)."""
     world.agent.kill()
     await world.create_pod("early", gpu_memory="3Gi")
     await world.told("early", "Allocate failed", "kerf.dev/slot")
@@ -97,8 +96,8 @@ async def test_a_container_that_restarts_in_place_gets_the_same_slice(world: Wor
     assert given(await world.inside("crash")) == given(seen) == expected(world, second)
 
 
-async def test_containers_of_one_pod_have_each_its_own_part_and_an_init_container_the_largest(world: World) -> None:
-    """The kubelet gives an init container's slots on to an app container, so it runs within that one's share."""
+async def test_each_container_of_a_pod_has_its_own_share_and_an_init_container_the_largest(world: World) -> None:
+    """The kubelet passes an init container's slots on to an app container, so it runs within that one's share."""
     init = [{**container("prepare", args=["once"], gpu_memory="4Gi")}]
     await world.create_pod(
         "several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init

@@ -1,4 +1,4 @@
-"""What runs a kubelet leaves nothing behind, however it ends."""
+"""The sandbox that runs a kubelet leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _processes(words: str) -> list[str]:
         try:
             line = file.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         if words in line:
             found.append(line)
     return found
@@ -37,8 +37,8 @@ def _mounts() -> str:
     return Path("/proc/mounts").read_text()
 
 
-async def test_a_sandbox_whose_owner_is_killed_goes_with_it(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Processes, mounts, cgroups and files; and another sandbox beside it is not disturbed."""
+async def test_a_sandbox_ends_when_its_owner_is_killed(sandbox: Sandbox, tmp_path: Path) -> None:
+    """Processes, mounts, cgroups and files are removed, and another sandbox is not disturbed."""
     mounts = _mounts()
     owner = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.node.abandoned", str(tmp_path), cwd=ROOT, stdout=asyncio.subprocess.PIPE
@@ -49,7 +49,7 @@ async def test_a_sandbox_whose_owner_is_killed_goes_with_it(sandbox: Sandbox, tm
     assert any("kubelet" in line for line in _processes(str(state)))
     owner.kill()
     await owner.wait()
-    # The guard is the last to go.
+    # The guard is the last process to end.
     await eventually(
         lambda: not _processes(str(state)), within_s=WITHIN_S, every_s=0.05, what="all its processes have ended"
     )

@@ -1,4 +1,4 @@
-"""From a user's manifest to a running container: every one gets exactly what its pod was granted."""
+"""From a user's manifest to a running container: each one gets exactly what its pod was granted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPES = (
 )
 
 
-async def test_thirty_pods_at_once_get_exactly_their_grants_in_every_round(world: World) -> None:
+async def test_thirty_pods_at_once_get_exactly_their_grants(world: World) -> None:
     for number in range(3):
         names = [f"slice-{number}-{i}" for i in range(30)]
         await asyncio.gather(*(world.create_pod(name, **SHAPES[i % len(SHAPES)]) for i, name in enumerate(names)))
@@ -29,8 +29,9 @@ async def test_thirty_pods_at_once_get_exactly_their_grants_in_every_round(world
         await world.free()
 
 
-async def test_a_slice_has_the_hosts_driver_and_a_pod_without_one_has_nothing_of_it(world: World) -> None:
-    """Exactly the version of the kernel module, under every name, where the dynamic linker of any image looks by itself."""
+async def test_a_slice_has_the_driver_of_the_host_and_other_pods_do_not(world: World) -> None:
+    """Exactly the version of the kernel module, under every name, where the dynamic linker of any image searches by
+    default."""
     await world.create_pod("slice", gpu="1")
     await world.create_pod("plain", spec={"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"})
     await world.running("slice", "plain")

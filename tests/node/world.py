@@ -1,4 +1,4 @@
-"""The cluster of one real node as its user sees it, and Kerf in it: every service, and the agent beside the kubelet."""
+"""A cluster of one real node, and Kerf in it: every service, and the agent beside the kubelet."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _NUMBERS = itertools.count(1)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What the workload says of its container."""
+    """What the workload prints about its container."""
 
     environment: dict[str, str]
     devices: list[str]
-    """Those of NVIDIA's driver."""
+    """The files of NVIDIA's driver."""
     files: list[str]
-    """Below /usr, where its image has nothing."""
+    """Files below /usr, where its image has none."""
 
 
 class World(Whole):
@@ -47,9 +47,10 @@ class World(Whole):
 
     async def create_pod(
         self, name: str, *, args: Iterable[str] = (), annotations: dict[str, str] | None = None, grace_s: int = 2,
-        containers: list[dict[str, Any]] | None = None, init: list[dict[str, Any]] | None = None, spec: dict[str, Any] | None = None, **limits: str,
+        containers: list[dict[str, Any]] | None = None, init: list[dict[str, Any]] | None = None,
+        spec: dict[str, Any] | None = None, **limits: str,
     ) -> Any:  # fmt: skip
-        """`limits` by the last word of Kerf's resources (gpu, gpu_memory) of its one container `main`."""
+        """A pod with one container `main`. `limits` by the last part of Kerf's resource names (gpu, gpu_memory)."""
         document = {
             "metadata": {"name": name, "annotations": annotations or {}},
             "spec": {
@@ -66,7 +67,7 @@ class World(Whole):
         }
 
     async def running(self, *names: str) -> dict[str, Any]:
-        """These pods, when every container of them runs."""
+        """Waits until every container of these pods runs, and returns the pods."""
 
         async def all_run() -> dict[str, Any] | None:
             pods = await self.pods()
@@ -84,7 +85,8 @@ class World(Whole):
         pods = await self.pods()
         late = [n for n in names if n not in pods or not _runs(pods[n])]
         told = [e["note" if "note" in e else "message"] for e in await self.events(late[0])] if late else []
-        return f"{late}; {late and json.dumps(pods.get(late[0], {}).get('status'))}; {told}\nagent: {self.sandbox.log('agent')}"
+        status = late and json.dumps(pods.get(late[0], {}).get("status"))
+        return f"{late}; {status}; {told}\nagent: {self.sandbox.log('agent')}"
 
     async def events(self, name: str) -> list[Any]:
         listed = await self.ask(
@@ -93,7 +95,7 @@ class World(Whole):
         return list(listed["items"])
 
     async def told(self, name: str, *words: str) -> str:
-        """The first event on the pod that says all of `words`."""
+        """Waits for an Event on the pod that contains all of `words`, and returns it."""
 
         async def there() -> str | None:
             return next(
@@ -109,7 +111,7 @@ class World(Whole):
         return message
 
     async def inside(self, name: str, container: str = "main", *, previous: bool = False) -> Seen:
-        """What the container was given, in its own words, through the API server and the kubelet."""
+        """What the container reports that it was given, through the API server and the kubelet."""
 
         async def said() -> Seen | None:
             path = (
@@ -122,7 +124,7 @@ class World(Whole):
         return seen
 
     async def bind_by_hand(self, name: str) -> str:
-        """The pod's uid. Around placement, by the only account that the policies let bind."""
+        """Binds a pod around placement, with the only account that the policies let bind. Returns the pod's UID."""
         uid = str((await self.seen("Pod", name))["metadata"]["uid"])
         access = await load_access(str(self.plane.service_account("kerf-system", "kerf-watcher")))
         client = transport_for(access, max_connections=1)
@@ -142,11 +144,11 @@ class World(Whole):
         return uid
 
     def processes(self, pod: Any, container: str = "main") -> list[int]:
-        """What runs in the container that this pod's status names."""
+        """The command in the container that this pod's status names."""
         return self.sandbox.pids_of(container_id(pod, container))
 
     async def delete(self, *names: str, query: str = "") -> None:
-        """Of a pod that has gone by itself meanwhile nothing is left to delete."""
+        """A pod that is already gone is ignored."""
         for name in names:
             path = resources.POD.path(name, self.namespace) + query
             status, answer = await asyncio.to_thread(self.plane.request, "DELETE", path)
@@ -159,28 +161,31 @@ class World(Whole):
         await eventually(all_gone, within_s=WITHIN_S, every_s=0.1, what=f"pods {names} gone from the API server")
 
     async def node(self) -> InspectNode | None:
-        """This node in placement's book, on the bus."""
+        """This node in placement's book, queried over NATS."""
         answer = await ask(self.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
         return next((n for n in answer.nodes if n.node == NODE), None)
 
     async def free(self) -> None:
-        """Waits until the book has nothing of anybody on the node."""
+        """Waits until the book has no pod on the node."""
 
         async def nothing() -> bool:
             node = await self.node()
             return node is not None and all(not gpu.pods and gpu.allocated_memory_mib == 0 for gpu in node.gpus)
 
-        await eventually(nothing, within_s=WITHIN_S, every_s=0.1, what="everything is given back")
+        await eventually(nothing, within_s=WITHIN_S, every_s=0.1, what="everything is released")
 
     async def kill_kubelet(self) -> None:
-        """Returns when the agent has seen it, so that what it says afterwards is of the next kubelet."""
+        """Stops the kubelet. Returns when the agent has noticed, so that its next report is about the next kubelet."""
         self.sandbox.kill("kubelet")
         await eventually(
-            lambda: not self.agent.ready, within_s=WITHIN_S, every_s=0.05, what="the agent misses the kubelet"
+            lambda: not self.agent.ready,
+            within_s=WITHIN_S,
+            every_s=0.05,
+            what="the agent has noticed that the kubelet is down",
         )
 
     async def offered(self) -> None:
-        """Waits until the agent is well, the kubelet follows its slots and placement has its GPUs."""
+        """Waits until the agent is healthy, the kubelet watches its slots and placement has its GPUs."""
         try:
             await eventually(
                 self._offered,
@@ -215,7 +220,7 @@ def grant_of(pod: Any) -> Grant:
 
 
 def expected(world: World, pod: Any, container: str = "main") -> tuple[dict[str, str], list[str]]:
-    """What the container's environment must say, and the device nodes that it must have, by the grant on its pod."""
+    """The environment that the container must have, and its device nodes, by the pod's grant."""
     grant = grant_of(pod)
     shares = grant.containers[container].gpus
     words = {
@@ -231,14 +236,14 @@ def expected(world: World, pod: Any, container: str = "main") -> tuple[dict[str,
 
 
 def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
-    """The same as the container found it."""
+    """The same, as the container sees it."""
     words = ("KERF_GRANT", "KERF_CONTAINER", "KERF_GPUS", "KERF_GPU_MEMORY_MIB", "KERF_GPU_COMPUTE_MILLI")
     return {name: seen.environment.get(name, "") for name in words}, sorted(seen.devices)
 
 
 @contextlib.asynccontextmanager
 async def world_on(sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | None = None) -> AsyncIterator[World]:
-    """In a namespace that no other test has. `settings` are the agent's, by their environment variables."""
+    """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace, settings=settings)
@@ -254,7 +259,7 @@ async def world_on(sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | N
             try:
                 await world.delete(*await world.pods(), query="?gracePeriodSeconds=1")
                 await world.gone(*await world.pods())
-            finally:  # an agent that is left over would offer its slots to the next test's kubelet
+            finally:  # a leftover agent would offer its slots to the next test's kubelet
                 if sandbox.status("agent") is None:
                     agent.end()
 

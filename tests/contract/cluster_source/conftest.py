@@ -1,4 +1,4 @@
-"""Every test here runs against the simulated cluster, and against a real API server by WatchList and by paged list."""
+"""Every test here runs on the simulated cluster, and on a real API server by WatchList and by paged list."""
 
 from __future__ import annotations
 

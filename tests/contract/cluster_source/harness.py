@@ -1,4 +1,4 @@
-"""One hand on a cluster, simulated or real, so that the same tests hold for both."""
+"""Controls a cluster, simulated or real, so that the same tests run on both."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUICK = Timing(backoff_s=0.02, backoff_max_s=0.5)
 
 
 class Harness:
-    """`facts` is all that the source emitted. Requests go past the source, as those of other people do."""
+    """`facts` is all that the source emitted. Requests bypass the source, as those of other users do."""
 
     def __init__(self, source: Source, transport: Transport, namespace: str, *, real: bool) -> None:
         self.source, self.transport, self.namespace, self.real = source, transport, namespace, real
@@ -56,7 +56,7 @@ class Harness:
         return answer
 
     async def create_pod(self, name: str, *, spec: Any = None, **metadata: Any) -> Pod:
-        """Created, and seen by the source."""
+        """Creates a pod, and waits until the source has seen it."""
         made = {
             "schedulerName": "kerf",
             "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "100m"}}}],
@@ -64,16 +64,16 @@ class Harness:
         }
         answer = await self.create("Pod", name, {"spec": made}, **metadata)
         uid = answer["metadata"]["uid"]
-        return await eventually(lambda: self.by_uid(uid), what=f"sight of pod {name}")
+        return await eventually(lambda: self.by_uid(uid), what=f"the fact of pod {name}")
 
     async def create_node(self) -> str:
         name = f"node-{next(_NUMBERS)}-{self.namespace}"
         await self.create("Node", name, {"status": {"allocatable": {"cpu": "8", "pods": "110"}}})
-        await eventually(lambda: any(f.object.metadata.name == name for f in self.facts), what=f"sight of {name}")
+        await eventually(lambda: any(f.object.metadata.name == name for f in self.facts), what=f"the fact of {name}")
         return name
 
     async def run_pod(self, name: str) -> None:
-        """The kubelet's part, which the simulated cluster plays by itself."""
+        """Acts as the kubelet, which the simulated cluster does by itself."""
         if self.real:
             path = resources.POD.path(name, self.namespace, sub="status")
             status, answer = await self.request(
@@ -86,12 +86,12 @@ class Harness:
         )
 
     async def finish_pod(self, name: str) -> None:
-        """The kubelet's part once more: the pod's containers have ended after its deletion."""
+        """Acts as the kubelet after a deletion: the pod's containers have ended."""
         if self.real:
             await self.request("DELETE", resources.POD.path(name, self.namespace), {"gracePeriodSeconds": 0})
         await eventually(lambda: self.seen(name) is None, what=f"the end of {name}")
 
-    # --- what the source said -------------------------------------------------------------------------------------------
+    # --- what the source emitted ----------------------------------------------------------------------------
 
     def of(self, name: str, kind: str = "Pod") -> list[Fact]:
         """All facts about this name, in order."""
@@ -104,7 +104,7 @@ class Harness:
         ]
 
     def seen(self, name: str, kind: str = "Pod") -> Any:
-        """The newest state by the facts, None where it is gone or never was."""
+        """The newest state by the facts; None if it is gone or never existed."""
         facts = self.of(name, kind)
         return facts[-1].object if facts and isinstance(facts[-1], Put) else None
 

@@ -1,4 +1,4 @@
-"""A Binding: node and grant in one write, only for the pod that was meant, as it was."""
+"""A Binding sets node and grant in one write, only for the intended pod in the intended version."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ async def test_node_and_grant_become_true_at_once(cluster: Harness) -> None:
     assert between == [], "no version has one without the other"
 
 
-async def test_repeating_it_is_harmless(cluster: Harness) -> None:
+async def test_repeating_a_binding_is_harmless(cluster: Harness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p")
     assert (await cluster.bind(pod, node)).outcome == "done"
     assert (await cluster.bind(pod, node)).outcome == "conflict"
     now = await cluster.changed(pod)
     again = await cluster.bind(now, node)
-    assert again.outcome == "conflict", "even at the version of now: it is bound"
+    assert again.outcome == "conflict", "even at the current version: it is bound"
     assert "already assigned to node" in again.message or "Precondition failed" in again.message
 
 
-async def test_a_version_that_passed_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_at_an_old_version_is_a_conflict(cluster: Harness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p")
     await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "1"})
@@ -47,7 +47,7 @@ async def test_a_version_that_passed_is_a_conflict(cluster: Harness) -> None:
     assert (await cluster.changed(pod)).spec.node_name == ""
 
 
-async def test_another_pod_of_that_name_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_another_pod_of_the_same_name_is_a_conflict(cluster: Harness) -> None:
     node = await cluster.create_node()
     first = await cluster.create_pod("p")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
@@ -56,26 +56,26 @@ async def test_another_pod_of_that_name_is_a_conflict(cluster: Harness) -> None:
     assert cluster.pod("p").spec.node_name == ""
 
 
-async def test_a_pod_that_is_not_there_is_gone(cluster: Harness) -> None:
+async def test_a_binding_for_a_missing_pod_reports_it_as_gone(cluster: Harness) -> None:
     order = Bind(uid="u", namespace=cluster.namespace, name="nobody", resource_version="1", node="n")
     assert (await cluster.writes.bind(order)).outcome == "gone"
 
 
-async def test_a_gated_pod_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_a_gated_pod_is_a_conflict(cluster: Harness) -> None:
     pod = await cluster.create_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
     refused = await cluster.bind(pod, await cluster.create_node())
     assert refused.outcome == "conflict"
     assert "non-empty .spec.schedulingGates" in refused.message
 
 
-async def test_a_node_that_does_not_exist_is_taken(cluster: Harness) -> None:
-    """The server does not look; so the watcher has to."""
+async def test_a_binding_to_an_unknown_node_succeeds(cluster: Harness) -> None:
+    """The server does not check it, so the watcher must."""
     pod = await cluster.create_pod("p")
     assert (await cluster.bind(pod, "nowhere")).outcome == "done"
     assert (await cluster.changed(pod)).spec.node_name == "nowhere"
 
 
-async def test_a_key_that_the_server_would_not_check_is_never_sent(cluster: Harness) -> None:
+async def test_a_binding_with_an_invalid_annotation_key_is_never_sent(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     order = Bind(
         uid=pod.metadata.uid,
@@ -90,7 +90,7 @@ async def test_a_key_that_the_server_would_not_check_is_never_sent(cluster: Harn
     assert len(cluster.of("p")) == 1
 
 
-async def test_without_its_preconditions_it_is_never_sent(cluster: Harness) -> None:
+async def test_a_binding_without_preconditions_is_never_sent(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     whole = Bind(
         uid=pod.metadata.uid,
@@ -103,9 +103,9 @@ async def test_without_its_preconditions_it_is_never_sent(cluster: Harness) -> N
         assert (await cluster.writes.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
 
 
-async def test_a_pod_on_its_way_out_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_a_terminating_pod_is_a_conflict(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     await cluster.bind(pod, "nowhere")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
-    await eventually(lambda: cluster.pod("p").metadata.deletion_timestamp, what="the deletion's begin")
+    await eventually(lambda: cluster.pod("p").metadata.deletion_timestamp, what="the start of the deletion")
     assert (await cluster.bind(cluster.pod("p"), "elsewhere")).outcome == "conflict"

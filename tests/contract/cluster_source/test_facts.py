@@ -1,4 +1,4 @@
-"""What a source tells: everything, in order, each version once."""
+"""The facts of a source: everything, in order, each version once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.contract.cluster_source.harness import Harness
 from tests.support.waiting import eventually
 
 
-async def test_a_new_pod_is_told_with_what_the_server_filled_in(cluster: Harness) -> None:
+async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: Harness) -> None:
     pod = await cluster.create_pod("p", labels={"a": "b"}, annotations={"x.y/z": "1"})
     assert pod.metadata.uid
     assert pod.metadata.namespace == cluster.namespace
@@ -22,7 +22,7 @@ async def test_a_new_pod_is_told_with_what_the_server_filled_in(cluster: Harness
     assert pod.spec.containers[0].resources.requests == {"cpu": "100m"}, "requests follow limits"
 
 
-async def test_versions_of_an_object_rise_and_none_comes_twice(cluster: Harness) -> None:
+async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     for number in range(10):
         await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": str(number)})
@@ -43,7 +43,7 @@ async def test_a_write_that_changes_nothing_is_no_fact(cluster: Harness) -> None
     assert len(cluster.of("p")) == 1
 
 
-async def test_a_name_that_comes_again_is_another_pod(cluster: Harness) -> None:
+async def test_a_pod_with_a_reused_name_is_another_pod(cluster: Harness) -> None:
     first = await cluster.create_pod("p")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
     second = await cluster.create_pod("p")
@@ -58,8 +58,8 @@ async def test_a_name_that_comes_again_is_another_pod(cluster: Harness) -> None:
     ]
 
 
-async def test_a_refresh_has_told_all_that_was_true_before_it(cluster: Harness) -> None:
-    """Rule R5 rests on this: what a new leader reads may not be older than its question."""
+async def test_a_refresh_includes_all_earlier_changes(cluster: Harness) -> None:
+    """Rule R5 depends on this: what a new leader reads may not be older than its query."""
     for number in range(20):
         await cluster.create("Pod", f"p{number}", {"spec": {"containers": [{"name": "c", "image": "i"}]}})
         await cluster.source.refresh()
@@ -86,7 +86,7 @@ async def test_an_unknown_priority_class_is_refused(cluster: Harness) -> None:
     assert "no PriorityClass with name nobody-made-it was found" in answer["message"]
 
 
-async def test_a_gate_that_goes_is_told(cluster: Harness) -> None:
+async def test_the_removal_of_a_scheduling_gate_is_a_fact(cluster: Harness) -> None:
     pod = await cluster.create_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
     assert [g.name for g in pod.spec.scheduling_gates] == ["example.com/wait"]
     assert pod.status.conditions[0].reason == "SchedulingGated"
@@ -95,7 +95,7 @@ async def test_a_gate_that_goes_is_told(cluster: Harness) -> None:
     assert (await cluster.changed(pod)).spec.scheduling_gates == ()
 
 
-async def test_a_namespace_that_is_not_there_takes_no_pods(cluster: Harness) -> None:
+async def test_a_pod_in_a_missing_namespace_is_refused(cluster: Harness) -> None:
     status, answer = await cluster.request(
         "POST",
         resources.POD.collection("nowhere"),
@@ -104,7 +104,7 @@ async def test_a_namespace_that_is_not_there_takes_no_pods(cluster: Harness) -> 
     assert (status, answer["reason"]) == (404, "NotFound")
 
 
-async def test_a_name_that_is_taken_is_a_conflict(cluster: Harness) -> None:
+async def test_a_duplicate_name_is_a_conflict(cluster: Harness) -> None:
     await cluster.create_pod("p")
     status, answer = await cluster.request(
         "POST",

@@ -46,14 +46,14 @@ async def bound(cluster: Harness, name: str = "p", **metadata: Any) -> Pod:
     return cluster.pod(name)
 
 
-async def test_a_touch_moves_the_version(cluster: Harness) -> None:
+async def test_a_touch_changes_the_resource_version(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     touched = await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"})
     assert touched.outcome == "done"
     assert (await cluster.changed(pod)).metadata.annotations == {"kerf.dev/touched": "t1"}
 
 
-async def test_a_touch_never_hits_another_pod_of_that_name(cluster: Harness) -> None:
+async def test_a_touch_never_changes_another_pod_of_the_same_name(cluster: Harness) -> None:
     await cluster.create_pod("p")
     assert (
         await cluster.writes.annotate_pod(cluster.namespace, "p", "somebody-else", {"kerf.dev/touched": "t"})
@@ -63,8 +63,8 @@ async def test_a_touch_never_hits_another_pod_of_that_name(cluster: Harness) -> 
     ).outcome == "gone"
 
 
-async def test_a_pod_with_as_many_annotations_as_the_server_takes_is_touched_by_its_status(cluster: Harness) -> None:
-    """Otherwise a tenant could hold up every takeover after a wipe of NATS."""
+async def test_a_pod_with_the_maximum_of_annotations_is_touched_by_its_status(cluster: Harness) -> None:
+    """Otherwise a tenant could block every recovery after a loss of NATS."""
     pod = await cluster.create_pod("p", annotations={"a": "x" * (256 * 1024 - 1)})
     by_annotation = await cluster.writes.annotate_pod(
         cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"}
@@ -80,7 +80,7 @@ async def test_a_pod_with_as_many_annotations_as_the_server_takes_is_touched_by_
     assert (await cluster.writes.mark_touched(cluster.namespace, "p", "somebody-else", token="t3")).outcome == "gone"
 
 
-async def test_a_report_stands_as_a_condition_beside_the_others(cluster: Harness) -> None:
+async def test_a_report_is_a_condition_next_to_the_others(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     other = {"status": {"conditions": [{"type": "example.com/Other", "status": "True"}]}}
     await cluster.request(
@@ -97,7 +97,7 @@ async def test_a_report_stands_as_a_condition_beside_the_others(cluster: Harness
     assert conditions == {"example.com/Other": ("True", "", ""), "PodScheduled": ("False", "Unschedulable", "second")}
 
 
-async def test_a_late_report_does_not_land_on_a_pod_that_moved_on(cluster: Harness) -> None:
+async def test_a_late_report_does_not_change_a_newer_pod(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     await cluster.bind(pod, "somewhere")
     result = await cluster.writes.report_unscheduled(
@@ -107,7 +107,7 @@ async def test_a_late_report_does_not_land_on_a_pod_that_moved_on(cluster: Harne
     assert result.outcome == "conflict"
 
 
-async def test_labels_of_nodes_come_and_go(cluster: Harness) -> None:
+async def test_node_labels_are_set_and_removed(cluster: Harness) -> None:
     node = await cluster.create_node()
     assert (
         await cluster.writes.label_node(node, {"nvidia.com/gpu.product": "NVIDIA-H100", "x": "y"})
@@ -119,18 +119,18 @@ async def test_labels_of_nodes_come_and_go(cluster: Harness) -> None:
     assert (await cluster.writes.label_node(node, {"no key": "y"})).outcome == "refused"
 
 
-async def test_a_pending_pod_goes_at_once(cluster: Harness) -> None:
+async def test_a_pending_pod_is_deleted_at_once(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     assert (await cluster.writes.delete_pod(delete(pod))).outcome == "done"
     last = await cluster.gone("p")
     assert (last.certain, last.object.metadata.uid) == (True, pod.metadata.uid)
 
 
-async def test_a_bound_pod_is_told_as_leaving_and_then_as_gone(cluster: Harness) -> None:
+async def test_a_bound_pod_is_first_terminating_and_then_gone(cluster: Harness) -> None:
     pod = await bound(cluster)
     assert (await cluster.writes.delete_pod(delete(pod))).outcome == "done"
     await eventually(
-        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin"
+        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the start of the deletion"
     )
     leaving = next(f.object for f in cluster.of("p") if f.object.metadata.deletion_timestamp)
     assert leaving.metadata.deletion_grace_period_seconds == 30
@@ -138,7 +138,7 @@ async def test_a_bound_pod_is_told_as_leaving_and_then_as_gone(cluster: Harness)
     assert (await cluster.gone("p")).certain
 
 
-async def test_deleting_needs_the_right_pod_at_the_right_version(cluster: Harness) -> None:
+async def test_a_deletion_needs_the_right_uid_and_version(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     assert (await cluster.writes.delete_pod(delete(pod, uid="another"))).outcome == "conflict"
     assert (await cluster.writes.delete_pod(delete(pod, resource_version="1"))).outcome == "conflict"
@@ -154,12 +154,12 @@ async def test_an_eviction_without_budgets_is_a_deletion(cluster: Harness) -> No
     assert (await cluster.writes.evict(evict(pod, name="nobody"))).outcome == "gone"
     assert (await cluster.writes.evict(evict(pod))).outcome == "done"
     await eventually(
-        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the deletion's begin"
+        lambda: any(f.object.metadata.deletion_timestamp for f in cluster.of("p")), what="the start of the deletion"
     )
 
 
 async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> None:
-    """A real cluster without its disruption controller says the same: nothing may go yet."""
+    """A real cluster without its disruption controller answers the same: no pod may be evicted yet."""
     pod = await bound(cluster, labels={"app": "precious"})
     await cluster.create(
         "PodDisruptionBudget", "keep", {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "precious"}}}}
@@ -170,7 +170,7 @@ async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> No
     assert cluster.pod("p").metadata.deletion_timestamp is None
 
 
-async def test_an_event_needs_a_name_of_its_own(cluster: Harness) -> None:
+async def test_an_event_needs_a_unique_name(cluster: Harness) -> None:
     pod = await cluster.create_pod("p")
     event = AnnounceEvent(
         uid=pod.metadata.uid,
@@ -192,7 +192,7 @@ async def test_an_event_needs_a_name_of_its_own(cluster: Harness) -> None:
     assert len(held["note"]) == 1024
 
 
-async def test_a_late_binding_claim_learns_its_node(cluster: Harness) -> None:
+async def test_a_claim_with_late_binding_gets_its_node(cluster: Harness) -> None:
     await cluster.create(
         "PersistentVolumeClaim",
         "data",

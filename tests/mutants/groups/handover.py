@@ -1,4 +1,4 @@
-"""Whose container is about to start, and what of the node may be offered at all."""
+"""Which container is about to start, and what of the node may be offered at all."""
 
 from tests.mutants.mutant import Mutant
 
@@ -9,7 +9,7 @@ AGREE = f"{UNIT}/test_slots.py::test_nothing_starts_if_the_records_disagree"
 MUTANTS = [
     Mutant(
         name="slot-of-two-pods",
-        what="a slot that two pods hold is the first one's",
+        what="a slot that two pods hold is resolved to the first one",
         file=SLOTS,
         old="    if len(now) > 1 or len(uids) > 1:\n",
         new="    if False:\n",
@@ -17,7 +17,7 @@ MUTANTS = [
     ),
     Mutant(
         name="slot-of-two-uids",
-        what="a slot that two UIDs hold by the kubelet's checkpoint is the first one's",
+        what="a slot that two UIDs hold by the kubelet's checkpoint is resolved to the first one",
         file=SLOTS,
         old="    if len(now) > 1 or len(uids) > 1:\n",
         new="    if len(now) > 1:\n",
@@ -25,7 +25,7 @@ MUTANTS = [
     ),
     Mutant(
         name="slot-of-two-containers",
-        what="a slot that two containers hold by PodResources is the first one's",
+        what="a slot that two containers hold by PodResources is resolved to the first one",
         file=SLOTS,
         old="    if len(now) > 1 or len(uids) > 1:\n",
         new="    if len(uids) > 1:\n",
@@ -33,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         name="slot-of-another-container",
-        what="a slot is whose the checkpoint says, whatever container PodResources names",
+        what="a slot is resolved by the checkpoint alone, whichever container PodResources lists",
         file=SLOTS,
         old="next((h for h in before if h.container == holder.container), None)",
         new="next(iter(before), None)",
@@ -41,7 +41,7 @@ MUTANTS = [
     ),
     Mutant(
         name="slot-without-a-device",
-        what="a slot that was handed out without a device of Kerf's is served",
+        what="a slot that was allocated without a Kerf device is served",
         file=SLOTS,
         old="    if not own.cdi_names:\n",
         new="    if False:\n",
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         name="runtime-without-cdi",
-        what="a runtime whose CDI is switched off counts as one that has it",
+        what="a runtime with CDI disabled counts as one that supports it",
         file="services/node_agent/handover/runtime.py",
         old='enabled = runtime.config.get("enableCDI", None if version == (1, 7) else True)',
         new="enabled = True",

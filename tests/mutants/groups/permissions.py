@@ -46,7 +46,7 @@ MUTANTS = [
         file=_CONF,
         old=_WATCHER,
         new=_WATCHER + '          "kerf.v1.release.*"\n',
-        tests=(_TESTS + "test_what_only_agents_say_to_placement_nobody_else_says",),
+        tests=(_TESTS + "test_only_agents_may_publish_releases_and_answers_to_placement",),
     ),
     Mutant(
         name="agents-may-answer-unasked",
@@ -54,6 +54,6 @@ MUTANTS = [
         file=_CONF,
         old=_AGENT,
         new=_AGENT + '"kerf.v1.ack.>", ',
-        tests=(_TESTS + "test_what_only_agents_say_to_placement_nobody_else_says",),
+        tests=(_TESTS + "test_only_agents_may_publish_releases_and_answers_to_placement",),
     ),
 ]  # fmt: skip

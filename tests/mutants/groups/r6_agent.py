@@ -1,5 +1,5 @@
-"""R6, the agent's side: which orders it follows, what it never hands over again, and what is on disk before it is
-said."""
+"""R6, the agent's side: which orders it follows, what it never hands over again, and what it saves before it
+answers."""
 
 from tests.mutants.mutant import Mutant
 
@@ -15,14 +15,14 @@ REAL = "tests/contract/test_node_agent_real.py"
 SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_slices"
 FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_synced_before_the_rename_and_the_directory_after_it"
 IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_has_ended_when_no_record_has_it"
-UNSAVED = "tests/contract/test_device_plugin.py::test_what_cannot_be_written_down_is_not_handed_over"
-SEEMS_GONE = "tests/contract/test_device_plugin.py::test_what_seems_gone_is_not_given_back_while_nobody_can_confirm_it"
+UNSAVED = "tests/contract/test_device_plugin.py::test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written"
+SEEMS_GONE = "tests/contract/test_device_plugin.py::test_an_unconfirmed_end_of_a_container_releases_nothing"
 
 MUTANTS = [
     # --- on disk before it is said ---------------------------------------------------------------------------------
     Mutant(
         name="release-said-before-it-is-saved",
-        what="a release of what never ran is said before it is on disk",
+        what="the release of a grant without containers is published before it is saved",
         file=CORE,
         old="return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]",
         new="return [self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now), m.Save()]",
@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         name="release-after-an-end-said-before-it-is-saved",
-        what="a release after a container's end is said before it is on disk",
+        what="a release after a container's end is published before it is saved",
         file=CORE,
         old='return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]',
         new='return [*self._release_if_ended(lease.grant_id, "its containers have ended", now), m.Save()]',
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         name="release-after-a-boot-said-before-it-is-saved",
-        what="releases after a reboot are said before they are on disk",
+        what="releases after a reboot are published before they are saved",
         file=CORE,
         old="        return [m.Save(), *out]\n\n    # --- cordons, and eviction by policy",
         new="        return [*out, m.Save()]\n\n    # --- cordons, and eviction by policy",
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         name="handed-over-before-it-is-saved",
-        what="a share is handed over before that is on disk",
+        what="a share is handed over before the lease is saved",
         file=CORE,
         old="return [m.Save(), hand_over, start_checks",
         new="return [hand_over, m.Save(), start_checks",
@@ -54,7 +54,7 @@ MUTANTS = [
     ),
     Mutant(
         name="accepted-before-it-is-saved",
-        what="a grant is accepted before it is on disk",
+        what="a grant is accepted before it is saved",
         file=CORE,
         old="return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]",
         new="return [self._granted(grant_id, order.reason, ok=order.ok), m.Save()]",
@@ -78,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         name="rename-without-fsync",
-        what="the folder of a renamed checkpoint is not synced",
+        what="the directory of a renamed checkpoint is not synced",
         file=FILE,
         old="            os.fsync(directory)\n",
         new="            pass\n",
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         name="checkpoint-written-over-itself",
-        what="a checkpoint is written over the one before",
+        what="a checkpoint overwrites the one before in place",
         file=FILE,
         old='beside = self.path.with_name(f"{self.path.name}.new")',
         new="beside = self.path",
@@ -94,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         name="goes-on-unsaved",
-        what="after a checkpoint that could not be written the agent goes on",
+        what="the agent continues after a checkpoint that could not be written",
         file=RUNTIME,
         old="            if self._unsaved:\n                raise OSError(self._unsaved)\n",
         new="",
@@ -111,34 +111,35 @@ MUTANTS = [
     ),
     Mutant(
         name="two-inputs-at-once",
-        what="two inputs of an agent are decided at once",
+        what="two inputs of an agent are handled at the same time",
         file=RUNTIME,
         old="        async with self._serial:\n",
         new="        if True:\n",
-        tests=(f"{REAL}::test_a_start_that_the_kubelet_gives_up_is_written_down_before_the_next_one",),
+        tests=(f"{REAL}::test_a_start_that_the_kubelet_abandons_is_saved_before_the_next_one",),
     ),
     Mutant(
         name="end-not-looked-at-last",
-        what="a lease that ended is given back though its container came again",
+        what="a lease is ended although its container was started again",
         file=RUNTIME,
         old="            if not if_so():\n                return []\n",
         new="",
-        tests=(f"{REAL}::test_an_end_is_looked_at_last_when_no_start_can_come_between",),
+        tests=(f"{REAL}::test_the_end_of_a_container_is_checked_when_no_start_can_come_between",),
     ),
     Mutant(
         name="end-looked-at-too-soon",
-        what="an end is looked at before its turn, so a start may come between",
+        what="the end of a container is checked before its turn, so that a start may come in between",
         file=RUNTIME,
-        old="        async with self._serial:\n            if self._unsaved:\n                raise OSError(self._unsaved)\n"
+        old="        async with self._serial:\n            if self._unsaved:\n"
+        "                raise OSError(self._unsaved)\n"
         "            if not if_so():\n                return []\n",
         new="        if not if_so():\n            return []\n        async with self._serial:\n"
         "            if self._unsaved:\n                raise OSError(self._unsaved)\n",
-        tests=(f"{REAL}::test_an_end_is_looked_at_last_when_no_start_can_come_between",),
+        tests=(f"{REAL}::test_the_end_of_a_container_is_checked_when_no_start_can_come_between",),
     ),
     # --- what the checkpoint holds ---------------------------------------------------------------------------------
     Mutant(
         name="term-not-saved",
-        what="an agent that comes back follows older terms",
+        what="a restarted agent follows older terms",
         file=CORE,
         old=("            node=self.node,\n            term=self.term,\n"),
         new="            node=self.node,\n",
@@ -146,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         name="closed-term-not-saved",
-        what="an agent that comes back has forgotten which terms are closed",
+        what="a restarted agent has lost which terms are closed",
         file=CORE,
         old="            closed_term=self._closed_term,\n",
         new="",
@@ -154,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-number-not-saved",
-        what="an agent that comes back follows a sync that was overtaken",
+        what="a restarted agent follows an overtaken sync",
         file=CORE,
         old="            sync_number=self._sync_number,\n",
         new="",
@@ -162,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         name="unbooked-not-saved",
-        what="an agent that comes back does not repeat what placement has not booked",
+        what="a restarted agent does not repeat unacknowledged releases",
         file=CORE,
         old=" unbooked=self.released.unbooked,",
         new="",
@@ -170,7 +171,7 @@ MUTANTS = [
     ),
     Mutant(
         name="tombstones-not-saved",
-        what="an agent that comes back has forgotten what it gave back for good",
+        what="a restarted agent has lost its tombstones",
         file=CORE,
         old="            tombstones=self.released.tombstones,\n",
         new="",
@@ -179,7 +180,7 @@ MUTANTS = [
     # --- terms and numbers -----------------------------------------------------------------------------------------
     Mutant(
         name="grants-of-older-terms",
-        what="the agent takes grants of older terms",
+        what="the agent accepts grants of older terms",
         file=CORE,
         old="        grant_id = came.grant.grant_id\n        if came.term < self.term:",
         new="        grant_id = came.grant.grant_id\n        if False:",
@@ -203,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         name="syncs-for-another-node",
-        what="the agent takes another node's sync for its own, and buries its grants",
+        what="the agent follows another node's sync, and voids its own grants",
         file=CORE,
         old="if sync.node != self.node or sync.term < self.term:",
         new="if sync.term < self.term:",
@@ -211,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-that-was-overtaken",
-        what="a sync that was overtaken in its term is followed",
+        what="an overtaken sync is followed",
         file=CORE,
         old="if (sync.term, sync.number) < (self._closed_term, self._sync_number):",
         new="if False:",
@@ -219,7 +220,7 @@ MUTANTS = [
     ),
     Mutant(
         name="order-that-was-overtaken",
-        what="an order about a grant that was overtaken is followed",
+        what="an overtaken order about a grant is followed",
         file=CORE,
         old="if known is not None and (came.term, came.number) < known.order:",
         new="if False:",
@@ -227,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-answer-without-number",
-        what="the answer to a sync does not say to which",
+        what="the answer to a sync lacks its number",
         file=CORE,
         old="                number=sync.number,\n",
         new="",
@@ -236,15 +237,16 @@ MUTANTS = [
     # --- what a sync buries and closes -----------------------------------------------------------------------------
     Mutant(
         name="sync-buries-nothing",
-        what="grants that a sync does not name stay good",
+        what="grants that a sync does not name stay valid",
         file=CORE,
-        old="                self.store.forget(unnamed.grant_id)\n                self.released.add_tombstone(unnamed.grant_id)\n",
+        old="                self.store.forget(unnamed.grant_id)\n"
+        "                self.released.add_tombstone(unnamed.grant_id)\n",
         new="                pass\n",
         tests=(SYNCED,),
     ),
     Mutant(
         name="sync-forgets-without-burying",
-        what="grants that a sync does not name are forgotten, and good again when they are told again",
+        what="grants that a sync does not name are forgotten, and valid again when they are sent again",
         file=CORE,
         old="                self.released.add_tombstone(unnamed.grant_id)\n",
         new="",
@@ -252,7 +254,7 @@ MUTANTS = [
     ),
     Mutant(
         name="late-sync-buries-a-fresh-grant",
-        what="a sync buries what was learned by later orders than it",
+        what="a sync voids grants of later orders",
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if True:",
@@ -260,7 +262,7 @@ MUTANTS = [
     ),
     Mutant(
         name="numbers-compared-across-terms",
-        what="a sync of a later term does not bury what had a higher number in the term before",
+        what="a sync of a later term does not void grants with a higher number from an earlier term",
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order[1] < sync.number:",
@@ -268,7 +270,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-without-number-buries-all",
-        what="a sync of a placement that does not count buries grants of its own term",
+        what="a sync without a number voids grants of its own term",
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order < (sync.term, sync.number) or not sync.number:",
@@ -276,7 +278,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-closes-nothing",
-        what="a sync does not close the terms before it",
+        what="a sync does not close the earlier terms",
         file=CORE,
         old="self.term = self._closed_term = sync.term",
         new="self.term = sync.term",
@@ -284,7 +286,7 @@ MUTANTS = [
     ),
     Mutant(
         name="closed-terms-not-asked",
-        what="a grant of a closed term is taken",
+        what="a grant of a closed term is accepted",
         file=CORE,
         old=(
             "        return grant.grant_id in self.released or (\n"
@@ -296,7 +298,7 @@ MUTANTS = [
     ),
     Mutant(
         name="closed-terms-void-what-was-named",
-        what="a grant of an earlier term is void although the sync has named it",
+        what="a grant of an earlier term is void although the sync names it",
         file=CORE,
         old=(
             "        return grant.grant_id in self.released or (\n"
@@ -316,7 +318,7 @@ MUTANTS = [
     ),
     Mutant(
         name="later-sync-opens-a-closed-term",
-        what="a void grant that a later sync names is good again",
+        what="a void grant that a later sync names is valid again",
         file=CORE,
         old=(
             "                # An earlier sync closed its term, and placement was told so.\n"
@@ -335,7 +337,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-brings-back-the-dead",
-        what="a sync brings back what was released",
+        what="a sync revives a released grant",
         file=CORE,
         old="if came.grant.grant_id not in self.released and (known is None",
         new="if (known is None",
@@ -343,7 +345,7 @@ MUTANTS = [
     ),
     Mutant(
         name="sync-gives-a-grant-to-another-pod",
-        what="a sync that names another pod for a grant is believed",
+        what="a sync may assign a grant to another pod",
         file=CORE,
         old=" and (known is None or known.grant.uid == came.uid):",
         new=":",
@@ -352,7 +354,7 @@ MUTANTS = [
     # --- released is final -----------------------------------------------------------------------------------------
     Mutant(
         name="dead-grant-taken",
-        what="a grant that was released is taken again",
+        what="a released grant is accepted",
         file=CORE,
         old="        if grant_id in self.released:\n            return [self._refused(",
         new="        if False:\n            return [self._refused(",
@@ -361,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         name="void-grant-taken",
-        what="a void grant is taken",
+        what="a void grant is accepted",
         file=CORE,
         old="        if self.is_void(came.grant):\n",
         new="        if False:\n",
@@ -369,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         name="dead-grant-not-said-to-be-dead",
-        what="the refusal of a released grant does not say that it is for good",
+        what="the refusal of a released grant does not say that the grant is dead",
         file=CORE,
         old='"this grant was released for good", dead=True)',
         new='"this grant was released for good")',
@@ -377,7 +379,7 @@ MUTANTS = [
     ),
     Mutant(
         name="void-grant-not-said-to-be-dead",
-        what="the refusal of a void grant does not say that it is for good",
+        what="the refusal of a void grant does not say that the grant is dead",
         file=CORE,
         old="return [self._refused(grant_id, why, dead=True)]",
         new="return [self._refused(grant_id, why)]",
@@ -393,7 +395,7 @@ MUTANTS = [
     ),
     Mutant(
         name="unbooked-tombstones-trimmed",
-        what="tombstones of releases that were not booked are trimmed, too",
+        what="tombstones of unacknowledged releases are trimmed, too",
         file="services/node_agent/releases.py",
         old="oldest = next((g for g in self._tombstones if g not in self._unbooked), None)",
         new="oldest = next(iter(self._tombstones), None)",
@@ -401,7 +403,7 @@ MUTANTS = [
     ),
     Mutant(
         name="release-said-once",
-        what="a release that was lost is not said again",
+        what="a lost release is not repeated",
         file="services/node_agent/releases.py",
         old="        self._unbooked[released.grant_id] = released\n",
         new="",
@@ -409,7 +411,7 @@ MUTANTS = [
     ),
     Mutant(
         name="released-while-it-runs",
-        what="what runs is released as soon as that is asked for",
+        what="a running grant is released as soon as that is ordered",
         file=CORE,
         old="if known is not None and self.store.is_running(grant_id):",
         new="if False:",
@@ -425,7 +427,7 @@ MUTANTS = [
     ),
     Mutant(
         name="released-unasked",
-        what="a grant is released when its container ends, though the pod lives",
+        what="a grant is released when its container ends, although the pod lives",
         file=CORE,
         old="if known is None or not known.releasing or self.store.is_running(grant_id):",
         new="if known is None or self.store.is_running(grant_id):",
@@ -433,7 +435,7 @@ MUTANTS = [
     ),
     Mutant(
         name="reboot-keeps-leases",
-        what="the leases of the boot before count on, and what was leaving is never given back",
+        what="leases of the last boot stay, and releasing grants are never released",
         file=CORE,
         old="            for grant_id in self.store.end_all_leases():\n",
         new="            for grant_id in ():\n",
@@ -441,7 +443,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gone-by-podresources-alone",
-        what="a container is gone when PodResources does not name it, though its cgroup stands",
+        what="a container counts as ended when PodResources does not list it, although its cgroup exists",
         file=EVIDENCE,
         old="if lease.uid not in evidence.cgroups\n        and lease.uid",
         new="if lease.uid",
@@ -449,7 +451,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gone-with-a-process-on-the-gpu",
-        what="a container is gone though a process of it is still on a GPU",
+        what="a container counts as ended although a process of it is still on a GPU",
         file=EVIDENCE,
         old="        and lease.uid not in evidence.on_gpus\n",
         new="",
@@ -457,7 +459,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gone-though-the-kubelet-names-it",
-        what="a container is gone though the kubelet still names it",
+        what="a container counts as ended although the kubelet still lists it",
         file=EVIDENCE,
         old=" and (lease.uid, lease.container) not in named",
         new="",
@@ -514,7 +516,7 @@ MUTANTS = [
     ),
     Mutant(
         name="leaving-grant-told-again-is-good",
-        what="a grant that is being given back starts containers again when it is told again",
+        what="a releasing grant starts containers again when it is sent again",
         file=GRANT_STORE,
         old="releasing=before is not None and before.releasing,",
         new="releasing=False,",
@@ -522,7 +524,7 @@ MUTANTS = [
     ),
     Mutant(
         name="leaving-grant-starts-containers",
-        what="containers start by a grant that is being given back",
+        what="containers start by a releasing grant",
         file="services/node_agent/start_checks.py",
         old="    if known.releasing:\n",
         new="    if False:\n",
@@ -539,7 +541,7 @@ MUTANTS = [
     # --- evidence that a container is gone -------------------------------------------------------------------------
     Mutant(
         name="gone-without-cgroups",
-        what="where pods have no cgroups of their own all containers are gone",
+        what="on a node without pod cgroups all containers count as ended",
         file="services/node_agent/release/monitor.py",
         old="        if not self._cgroups.has_pod_cgroups():\n",
         new="        if False:\n",
@@ -547,7 +549,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gone-unconfirmed",
-        what="where the kubelet cannot be read its word counts as no",
+        what="a kubelet that cannot be read counts as listing nothing",
         file="services/node_agent/release/monitor.py",
         old=("            )\n            return\n"),
         new=("            )\n            pod_resources, checkpoint, on_gpus = (), (), frozenset()\n"),
@@ -555,7 +557,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gone-by-a-services-name",
-        what="a folder of systemd's that is called like a pod counts as the cgroup of one",
+        what="a systemd directory named like a pod counts as a pod's cgroup",
         file="services/node_agent/release/cgroups.py",
         old="        if entry.name in _ELSEWHERE:\n",
         new="        if False:\n",
@@ -563,32 +565,34 @@ MUTANTS = [
     ),
     Mutant(
         name="silent-nvml-counts-as-idle",
-        what="where NVML hangs nobody has a process on a GPU",
+        what="while NVML hangs no pod has a process on a GPU",
         file="services/node_agent/release/processes.py",
         old="        pids = await self._worker.call(_pids)\n",
-        new="        try:\n            pids = await self._worker.call(_pids)\n        except Exception:\n            pids = frozenset()\n",
+        new="        try:\n            pids = await self._worker.call(_pids)\n"
+        "        except Exception:\n            pids = frozenset()\n",
         tests=(f"{UNIT}/release/test_processes.py::test_a_hung_nvml_raises",),
     ),
     Mutant(
         name="release-not-said-to-placement",
-        what="a release is told to listeners, and not to placement",
+        what="a release is published as an event, but not sent to placement",
         file="services/node_agent/publisher.py",
         old="            self._released(node, Released(grant_id=event.grant_id, reason=event.reason))\n",
         new="            pass\n",
-        tests=(f"{REAL}::test_placement_hears_of_a_release_on_the_nodes_own_subject",),
+        tests=(f"{REAL}::test_a_release_is_sent_to_placement_on_the_subject_of_the_node",),
     ),
     # --- a checkpoint that cannot be trusted -----------------------------------------------------------------------
     Mutant(
         name="damaged-checkpoint-counts-as-none",
-        what="an agent whose checkpoint is damaged begins as if nothing had been",
+        what="an agent with a damaged checkpoint starts as if the node were new",
         file=FILE,
-        old='            raise CheckpointError(\n                f"{self.path}: {error}. Drain this node\'s GPU pods, then move the file away; the agent starts "\n                "without it"\n            ) from error\n',
+        old="            raise CheckpointError(\n                f\"{self.path}: {error}. Drain this node's GPU pods, "
+        'then move the file away; the agent starts "\n                "without it"\n            ) from error\n',
         new="            return None\n",
         tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_checkpoint_raises_an_error_that_says_what_to_do",),
     ),
     Mutant(
         name="checkpoint-of-another-node",
-        what="an agent takes another node's checkpoint for its own",
+        what="an agent loads another node's checkpoint",
         file="services/node_agent/state.py",
         old="    if found.node != node:\n",
         new="    if False:\n",
@@ -604,7 +608,7 @@ MUTANTS = [
     ),
     Mutant(
         name="ailments-not-saved",
-        what="an agent that comes back has forgotten which GPUs wait for a reset",
+        what="a restarted agent has lost which GPUs wait for a reset",
         file=CORE,
         old="            ailments=self.ailments,\n",
         new="",
@@ -612,7 +616,7 @@ MUTANTS = [
     ),
     Mutant(
         name="cordons-not-saved",
-        what="an agent that comes back has forgotten what people hold back",
+        what="a restarted agent has lost its cordons",
         file=CORE,
         old="            cordons=self._cordons.saved,\n",
         new="",

@@ -209,7 +209,7 @@ MUTANTS = [
         new="if False:",
         tests=(
             f"{UNIT}/leader/test_session.py::test_an_agent_speaks_of_its_own_node_alone",
-            f"{BAD}::test_a_bad_message_is_logged_and_passed_over[sync answer: of another node]",
+            f"{BAD}::test_a_malformed_message_is_logged_and_ignored[sync answer: of another node]",
         ),
     ),
     Mutant(
@@ -218,7 +218,7 @@ MUTANTS = [
         file=SESSION,
         old="        _own_word(incoming, answer.node)\n        if not answer.ok:",
         new="        if not answer.ok:",
-        tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[grant answer: of another node]",),
+        tests=(f"{BAD}::test_a_malformed_message_is_logged_and_ignored[grant answer: of another node]",),
     ),
     Mutant(
         name="heartbeat-for-another-node-counts",
@@ -226,7 +226,7 @@ MUTANTS = [
         file=SESSION,
         old="            _own_word(incoming, *nodes)\n",
         new="            pass\n",
-        tests=(f"{BAD}::test_a_bad_message_is_logged_and_passed_over[heartbeat: of another node]",),
+        tests=(f"{BAD}::test_a_malformed_message_is_logged_and_ignored[heartbeat: of another node]",),
     ),
     Mutant(
         name="releases-by-anyone",
@@ -236,7 +236,7 @@ MUTANTS = [
         new='          "kerf.v1.feed.*", "kerf.v1.release.*"\n          "kerf.v1.spans.watcher"\n',
         tests=(
             "tests/contract/test_nats_permissions.py::"
-            "test_what_is_not_theirs_reaches_nobody[watcher-kerf.v1.release.n1]",
+            "test_messages_on_subjects_of_other_services_reach_no_subscriber[watcher-kerf.v1.release.n1]",
         ),
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS = [
         file=SESSION,
         old="if entry.key != subjects.token(inventory.node):",
         new="if False:",
-        tests=(f"{BAD}::test_a_bad_inventory_is_logged_and_counts_for_nothing[another node's name]",),
+        tests=(f"{BAD}::test_a_malformed_inventory_is_logged_and_ignored[another node's name]",),
     ),
     # --- what nodes are told ---------------------------------------------------------------------------------------
     Mutant(

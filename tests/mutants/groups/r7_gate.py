@@ -1,4 +1,4 @@
-"""R7: what is handed over on a GPU never exceeds it."""
+"""R7: the slices that are handed over on a GPU never exceed it."""
 
 from tests.mutants.mutant import Mutant
 
@@ -15,7 +15,7 @@ INSTANCES = f"{MIG}::test_a_mig_instance_is_handed_over_once_and_only_if_it_exis
 MUTANTS = [
     Mutant(
         name="gate-without-memory",
-        what="the gate does not look at memory",
+        what="the gate does not check memory",
         file=GATE,
         old="    if share.memory_mib > free:\n",
         new="    if False:\n",
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-without-compute",
-        what="the gate does not look at compute",
+        what="the gate does not check compute",
         file=GATE,
         old="    if share.compute_milli > WHOLE_GPU_MILLI - compute:\n",
         new="    if False:\n",
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-counts-the-last-slice-alone",
-        what="of several slices on a GPU the gate counts one",
+        what="the gate counts only one of several slices on a GPU",
         file=GATE,
         old="room[share.uuid] = (memory + share.memory_mib, compute + share.compute_milli)",
         new="room[share.uuid] = (share.memory_mib, share.compute_milli)",
@@ -39,10 +39,11 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-without-leaving",
-        what="the gate counts what is handed over under grants that are leaving as free",
+        what="the gate counts the shares of releasing grants as free",
         file=GRANT_STORE,
         old="for key, lease in self._leases.items() if key not in without]",
-        new="for key, lease in self._leases.items() if key not in without and not self._known[lease.grant_id].releasing]",
+        new="for key, lease in self._leases.items() if key not in without "
+        "and not self._known[lease.grant_id].releasing]",
         tests=(f"{TEST}::test_the_share_of_a_releasing_grant_is_not_free",),
     ),
     Mutant(
@@ -55,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-without-mig-mode",
-        what="a share is handed over on a GPU that is in another mode",
+        what="a share is handed over on a GPU in the wrong MIG mode",
         file=GATE,
         old="    if gpu.mig_enabled != (share.mig is not None):\n",
         new="    if False:\n",
@@ -71,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-counts-the-last-instance-alone",
-        what="of several MIG instances on a GPU the gate counts one",
+        what="the gate counts only one of several MIG instances on a GPU",
         file=GATE,
         old="taken[share.uuid] = taken.get(share.uuid, 0) | _mask",
         new="taken[share.uuid] = _mask",
@@ -79,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-not-told-of-mig-slices",
-        what="a start is not compared with the MIG instances that are handed over",
+        what="a start is not checked against the MIG instances that are handed over",
         file=START_CHECKS,
         old="gate.occupied(others, node), gate.used_mig_slices(others, gpus)",
         new="gate.occupied(others, node), {}",
@@ -87,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         name="gate-without-instances",
-        what="an instance is handed over that the GPU has no more",
+        what="a MIG instance is handed over that the GPU no longer has",
         file=GATE,
         old="        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:\n",
         new="        if False:\n",
@@ -95,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         name="unkept-strategy-starts",
-        what="a slice starts by a strategy that the node cannot keep now",
+        what="a slice starts with a strategy that the node does not offer now",
         file=START_CHECKS,
         old="    if strategy_refusal is not None:\n",
         new="    if False:\n",
@@ -104,7 +105,7 @@ MUTANTS = [
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
         name="taken-back-from-others",
-        what="the agent gives back to a suspended slice what others have",
+        what="a suspended slice resumes with capacity that other slices have",
         file=SUSPENSION,
         old="""            why = (
                 gate.capacity_refusal(share, gpus[share.uuid], room)
@@ -117,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         name="free-before-it-is-given-up",
-        what="what a pod is told to give up is free before its slices have done it",
+        what="suspended capacity is free before the slices have freed it",
         file=GRANT_STORE,
         old="applied = before.applied if before is not None and before.applied == came.suspension else None",
         new="applied = came.suspension",
@@ -125,7 +126,7 @@ MUTANTS = [
     ),
     Mutant(
         name="free-by-an-overtaken-deed",
-        what="the word on an order that was overtaken counts as evidence of the newer one",
+        what="the result of an overtaken suspension counts for the newer order",
         file=SUSPENSION,
         old="        if known is None or known.grant.suspension != task.suspension:\n",
         new="        if known is None:\n",
@@ -133,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         name="torn-slice-counts-as-it-was",
-        what="of a slice that went to the host in part nobody brings back the rest",
+        what="a partial checkpoint is never restored",
         file=SUSPENSION,
         old="            if result.is_partial:\n",
         new="            if False:\n",
@@ -141,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         name="half-restored-slice-is-free",
-        what="memory counts as free of which some may have come back from the host",
+        what="memory counts as free although some of it may be back on the GPU",
         file=SUSPENSION,
         old='applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied',
         new="applied = task.applied",
@@ -149,7 +150,7 @@ MUTANTS = [
     ),
     Mutant(
         name="checkpointed-pod-starts",
-        what="a container of a checkpointed pod starts, with memory that others have",
+        what="a container of a checkpointed pod starts, with memory that other pods have",
         file=START_CHECKS,
         old='if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":',
         new="if False:",

@@ -17,8 +17,8 @@ from shared.model.mig import MigInstance
 
 VERSION = "580.82.07"
 NVRM = (
-    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  (dvs-builder@U22)  Thu Aug 28\n"
-    "GCC version:  gcc 12\n"
+    f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {VERSION}  Release Build  "
+    "(dvs-builder@U22)  Thu Aug 28\nGCC version:  gcc 12\n"
 )
 DEBIAN = "usr/lib/x86_64-linux-gnu"
 # Minor numbers are not the indices.

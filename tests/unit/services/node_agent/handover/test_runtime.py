@@ -59,7 +59,8 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
     ("runtime", "config", "exposed"),
     [
         (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False),
-        (BY_NAME, CLOSED.replace("false", "true"), True), (BY_NAME, "this is = no [toml", True), (Runtime(name="cri-o", version="1.34.0"), "", False),
+        (BY_NAME, CLOSED.replace("false", "true"), True), (BY_NAME, "this is = no [toml", True),
+        (Runtime(name="cri-o", version="1.34.0"), "", False),
     ],
 )  # fmt: skip
 def test_the_nvidia_default_runtime_exposes_gpus_to_all_pods(runtime: Runtime, config: str, exposed: bool) -> None:
