@@ -38,12 +38,12 @@ class CheckpointFile:
     def save(self, checkpoint: Checkpoint) -> None:
         """Writes the checkpoint; it is durable when this returns. Raises OSError; then the old content still stands."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f"{self.path.name}.new")
-        with beside.open("wb") as file:
+        temporary = self.path.with_name(f"{self.path.name}.new")
+        with temporary.open("wb") as file:
             file.write(state.write(checkpoint))
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self.path)
+        temporary.replace(self.path)
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -156,35 +156,35 @@ class Agent:
 
     # --- grants and releases ----------------------------------------------------------------------------------
 
-    def _grant(self, came: NodeGrant) -> list[m.Command]:
-        grant_id = came.grant.grant_id
-        if came.term < self.term:
-            return [self._refused(grant_id, f"term {came.term} is over; this node follows term {self.term}")]
+    def _grant(self, received: NodeGrant) -> list[m.Command]:
+        grant_id = received.grant.grant_id
+        if received.term < self.term:
+            return [self._refused(grant_id, f"term {received.term} is over; this node follows term {self.term}")]
         if grant_id in self.released:
             return [self._refused(grant_id, "this grant was released for good", dead=True)]
-        if self.is_void(came.grant):
-            why = f"this grant is of term {came.grant.term}, and the sync of term {self._closed_term} does not name it"
+        if self.is_void(received.grant):
+            why = f"this grant is of term {received.grant.term}, and the sync of term {self._closed_term} does not name it"
             return [self._refused(grant_id, why, dead=True)]
         known = self.store.get(grant_id)
-        if known is not None and known.grant.uid != came.uid:
+        if known is not None and known.grant.uid != received.uid:
             return [self._refused(grant_id, f"this grant belongs to pod {known.grant.uid}")]
-        if known is not None and (came.term, came.number) < known.order:
-            if known.unbound and not came.unbound:
+        if known is not None and (received.term, received.number) < known.order:
+            if known.unbound and not received.unbound:
                 self.store.confirm_bound(known)
                 return [m.Save(), self._granted(grant_id)]
             return [self._granted(grant_id)]
         if (
             known is not None
-            and came.term == self.term
-            and known.grant.grant == came.grant
-            and known.grant.suspension is None is came.suspension
-            and known.unbound <= came.unbound
+            and received.term == self.term
+            and known.grant.grant == received.grant
+            and known.grant.suspension is None is received.suspension
+            and known.unbound <= received.unbound
         ):
             return [self._accepted(grant_id)]
-        self.term = came.term
-        order = suspensions.apply_order(self.store, came, self.node, self._gpus)
+        self.term = received.term
+        order = suspensions.apply_order(self.store, received, self.node, self._gpus)
         if order.task is not None:
-            return [m.Save(), m.SuspendSlices(came, (order.task,))]
+            return [m.Save(), m.SuspendSlices(received, (order.task,))]
         return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]
 
     def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
@@ -193,21 +193,25 @@ class Agent:
             Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, suspension=suspension)
         )
 
-    def _release(self, came: NodeRelease, now: float) -> list[m.Command]:
-        grant_id = came.grant_id
-        if came.term < self.term:
-            return [self._refused(grant_id, f"term {came.term} is over; this node follows term {self.term}")]
-        advanced, self.term = came.term > self.term, came.term
+    def _release(self, received: NodeRelease, now: float) -> list[m.Command]:
+        grant_id = received.grant_id
+        if received.term < self.term:
+            return [self._refused(grant_id, f"term {received.term} is over; this node follows term {self.term}")]
+        advanced, self.term = received.term > self.term, received.term
         if grant_id in self.released:
             # The release was acknowledged before: a new leader asks that has not heard of it.
             save: list[m.Command] = [m.Save()] if advanced else []
-            return [*save, self._accepted(grant_id), *self._release_events(self.released.repeat(grant_id, came.uid))]
+            return [
+                *save,
+                self._accepted(grant_id),
+                *self._release_events(self.released.repeat(grant_id, received.uid)),
+            ]
         known = self.store.get(grant_id)
         if known is not None and self.store.is_running(grant_id):
             self.store.mark_releasing(known)
             return [m.Save(), self._accepted(grant_id)]
         reason = "none of its containers runs" if known is not None and not known.unbound else "never handed over here"
-        return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]
+        return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, received.uid, reason, now)]
 
     def _finish_release(self, grant_id: str, uid: str, reason: str, now: float) -> list[m.Command]:
         """Marks a grant as released, and returns the events that publish it. The caller puts Save before them."""
@@ -245,10 +249,10 @@ class Agent:
                 self.store.forget(unnamed.grant_id)
                 self.released.add_tombstone(unnamed.grant_id)
         tasks = []
-        for came in sync.grants:
-            known = self.store.get(came.grant.grant_id)
-            if came.grant.grant_id not in self.released and (known is None or known.grant.uid == came.uid):
-                order = suspensions.apply_order(self.store, came, self.node, self._gpus)
+        for received in sync.grants:
+            known = self.store.get(received.grant.grant_id)
+            if received.grant.grant_id not in self.released and (known is None or known.grant.uid == received.uid):
+                order = suspensions.apply_order(self.store, received, self.node, self._gpus)
                 tasks += [] if order.task is None else [order.task]
         return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self._synced(sync)]
 
@@ -376,7 +380,7 @@ class Agent:
         out = self._release_events(*self.released.due_for_repeat(now))
         for order in suspensions.retry_restores(self.store, self.node, self._gpus):
             if order.task is not None:
-                out += [m.Save(), m.SuspendSlices(order.came, (order.task,))]
+                out += [m.Save(), m.SuspendSlices(order.received, (order.task,))]
         if (
             self._evict_unhealthy
             and now >= self._evict_at

@@ -54,17 +54,17 @@ class GrantStore:
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
-    def remember(self, came: NodeGrant) -> Known:
+    def remember(self, received: NodeGrant) -> Known:
         """Stores a grant as it was received, and returns what is known of it.
 
         A grant that is being released stays so, and a pod that was seen bound stays bound. The applied suspension
         stands only as long as the same suspension is ordered.
         """
-        before = self._known.get(came.grant.grant_id)
-        if before is not None and came.unbound and not before.unbound:
-            came = msgspec.structs.replace(came, unbound=False)
-        applied = before.applied if before is not None and before.applied == came.suspension else None
-        known = Known(grant=came, releasing=before is not None and before.releasing, applied=applied)
+        before = self._known.get(received.grant.grant_id)
+        if before is not None and received.unbound and not before.unbound:
+            received = msgspec.structs.replace(received, unbound=False)
+        applied = before.applied if before is not None and before.applied == received.suspension else None
+        known = Known(grant=received, releasing=before is not None and before.releasing, applied=applied)
         self.put(known)
         return known
 
@@ -136,12 +136,12 @@ class GrantStore:
         return share
 
     def _live(self, lease: Lease, node: str) -> LiveSlice:
-        came, share = self._known[lease.grant_id].grant, self._share(lease)
+        received, share = self._known[lease.grant_id].grant, self._share(lease)
         gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus if g.node == node}
         return LiveSlice(
             uid=lease.uid,
-            namespace=came.namespace,
-            name=came.name,
+            namespace=received.namespace,
+            name=received.name,
             container=lease.container,
             grant_id=lease.grant_id,
             strategy=share.strategy,

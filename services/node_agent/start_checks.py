@@ -64,20 +64,20 @@ def enforced_event(
 ) -> m.Publish:
     amounts = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
     models = {} if inventory is None else {gpu.uuid: gpu.model for gpu in inventory.gpus}
-    came = known.grant
+    received = known.grant
     simulated = inventory is not None and inventory.simulated
     event = SliceEnforced(
         node=node,
-        uid=came.uid,
-        namespace=came.namespace,
-        name=came.name,
+        uid=received.uid,
+        namespace=received.namespace,
+        name=received.name,
         container=lease.container,
         grant_id=known.grant_id,
         strategy=share.strategy,
         promise="soft" if simulated else ISOLATION_OF[share.strategy],
         gpus=amounts,
         model=models.get(share.gpus[0].uuid, "") if share.gpus else "",
-        traceparent=came.grant.traceparent,
+        traceparent=received.grant.traceparent,
     )
     identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}"
-    return m.Publish(event, identity, came.namespace, came.grant.traceparent)
+    return m.Publish(event, identity, received.namespace, received.grant.traceparent)

@@ -25,28 +25,31 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from a received grant. `task` None: the slices have nothing to do; `reason` says why, if they
     should."""
 
-    came: NodeGrant
+    received: NodeGrant
     task: SuspendTask | None = None
     reason: str = ""
     ok: bool = True
 
 
-def apply_order(store: GrantStore, came: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> Order:
+def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> Order:
     """Stores a received grant, with its suspension if that can be carried out. The caller has checked the grant."""
-    before = store.get(came.grant.grant_id)
+    before = store.get(received.grant.grant_id)
     was = None if before is None else before.grant.suspension
-    if came.suspension is None and was is None:
-        store.remember(came)
-        return Order(came=came)
-    reason = _unsupported(came) or _full(store, before, came, node, gpus)
+    if received.suspension is None and was is None:
+        store.remember(received)
+        return Order(received=received)
+    reason = _unsupported(received) or _full(store, before, received, node, gpus)
     if reason:
-        known = store.remember(msgspec.structs.replace(came, suspension=was))
-        store.put(msgspec.structs.replace(known, restore_pending=came.suspension is None))
-        return Order(came=came, reason=reason, ok=came.suspension is not None)
+        known = store.remember(msgspec.structs.replace(received, suspension=was))
+        store.put(msgspec.structs.replace(known, restore_pending=received.suspension is None))
+        return Order(received=received, reason=reason, ok=received.suspension is not None)
     applied = None if before is None else before.applied
-    store.remember(came)
-    containers = tuple(lease.container for lease in store.leases_of(came.grant.grant_id))
-    return Order(came=came, task=SuspendTask(came.grant.grant_id, came.uid, containers, came.suspension, was, applied))
+    store.remember(received)
+    containers = tuple(lease.container for lease in store.leases_of(received.grant.grant_id))
+    return Order(
+        received=received,
+        task=SuspendTask(received.grant.grant_id, received.uid, containers, received.suspension, was, applied),
+    )
 
 
 def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
@@ -64,9 +67,9 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
                 continue
             # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
             applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
-            came = msgspec.structs.replace(known.grant, suspension=task.was)
+            received = msgspec.structs.replace(known.grant, suspension=task.was)
             store.put(
-                msgspec.structs.replace(known, grant=came, applied=applied, restore_pending=task.suspension is None)
+                msgspec.structs.replace(known, grant=received, applied=applied, restore_pending=task.suspension is None)
             )
         else:
             store.put(msgspec.structs.replace(known, applied=task.suspension))
@@ -76,7 +79,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
 def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> list[Order]:
     """Tries again to resume pods that could not take everything back."""
     waiting = [known.grant for known in store.known if known.restore_pending]
-    return [apply_order(store, msgspec.structs.replace(came, suspension=None), node, gpus) for came in waiting]
+    return [apply_order(store, msgspec.structs.replace(received, suspension=None), node, gpus) for received in waiting]
 
 
 def applied_to(store: GrantStore, grant_id: str) -> Suspension | None:
@@ -84,19 +87,19 @@ def applied_to(store: GrantStore, grant_id: str) -> Suspension | None:
     return None if known is None else known.applied
 
 
-def _unsupported(came: NodeGrant) -> str:
-    if came.suspension is None or can_suspend(came.suspension.action, came.grant.containers.values()):
+def _unsupported(received: NodeGrant) -> str:
+    if received.suspension is None or can_suspend(received.suspension.action, received.grant.containers.values()):
         return ""
-    strategies = sorted({part.strategy for part in came.grant.containers.values()})
-    return f"slices of strategy {' and '.join(strategies)} do not support {came.suspension.action} while they run"
+    strategies = sorted({part.strategy for part in received.grant.containers.values()})
+    return f"slices of strategy {' and '.join(strategies)} do not support {received.suspension.action} while they run"
 
 
-def _full(store: GrantStore, before: Known | None, came: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
+def _full(store: GrantStore, before: Known | None, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
     """Why the pod cannot take back what its suspension has freed; empty if it can."""
     if before is None or before.applied is None:
         return ""
-    wanted = came.grant if came.suspension is None else left_of(came.grant, came.suspension)
-    mine = store.leases_of(came.grant.grant_id)
+    wanted = received.grant if received.suspension is None else left_of(received.grant, received.suspension)
+    mine = store.leases_of(received.grant.grant_id)
     shares = store.shares(without=tuple((lease.uid, lease.container) for lease in mine))
     for lease in mine:
         room, part = gate.occupied(shares, node), wanted.containers[lease.container]

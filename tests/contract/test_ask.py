@@ -67,8 +67,8 @@ async def test_when_names_the_reason_why_pods_end(bus: NatsBus, nats: EmbeddedSe
     )
 
     async def answer(incoming: Incoming) -> None:
-        told = WhenExplanation(namespace="team", name="p", state="known", sentence="in 60 s", counts_on=ends)
-        await bus.respond(incoming, encode(WhenAnswer(when=told)))
+        explanation = WhenExplanation(namespace="team", name="p", state="known", sentence="in 60 s", counts_on=ends)
+        await bus.respond(incoming, encode(WhenAnswer(when=explanation)))
 
     await bus.subscribe(subjects.QUERY_WHEN, answer)
     done = await kerf("when", "team/p", nats=nats.url)

@@ -92,7 +92,7 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("why: field missing", subjects.QUERY_WHY, {"namespace": "x"}, "missing required field `name`"),
     ("why: not UTF-8", subjects.QUERY_WHY, b'{"namespace":"\xff","name":"x"}', "this is no WhyQuery"),
     ("why: nested without end", subjects.QUERY_WHY, b"[" * 100_000, "this is no WhyQuery"),
-    ("why: nobody of that name", subjects.QUERY_WHY, {"namespace": "a", "name": "b"}, "no pod a/b is known"),
+    ("why: no pod of that name", subjects.QUERY_WHY, {"namespace": "a", "name": "b"}, "no pod a/b is known"),
     ("what-if: no JSON", subjects.QUERY_WHAT_IF, b"nonsense", "this is no WhatIfQuery"),
     ("what-if: a number for a pod", subjects.QUERY_WHAT_IF, {"pod": 5}, "that is no pod manifest"),
     ("what-if: another kind", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Node"}}, "that is no pod manifest"),
@@ -130,7 +130,7 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("usage: no such key", subjects.QUERY_USAGE, {"by": "colour"}, "colour"),
     ("trace: no JSON", subjects.QUERY_TRACE, b"\x00", "this is no TraceQuery"),
     (
-        "trace: nobody of that name",
+        "trace: no pod of that name",
         subjects.QUERY_TRACE,
         {"namespace": "a", "name": "b"},
         "no event has spoken of pod a/b",

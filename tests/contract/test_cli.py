@@ -39,12 +39,12 @@ def manifest(name: str, **limits: str) -> dict[str, Any]:
 class World:
     def __init__(self, made: Stack, folder: Path) -> None:
         self.made, self.folder = made, folder
-        self.told: dict[str, str] = {}
+        self.outcomes: dict[str, str] = {}
 
     async def heard(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
         if isinstance(event, PodBound | PlacementRejected):
-            self.told[event.name] = type(event).__name__
+            self.outcomes[event.name] = type(event).__name__
 
     def file(self, *documents: Any) -> str:
         path = self.folder / "objects.yaml"
@@ -78,7 +78,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         )
         assert answer.refusals == ()
         await eventually(
-            lambda: one.told == {"half": "PodBound", "huge": "PlacementRejected"},
+            lambda: one.outcomes == {"half": "PodBound", "huge": "PlacementRejected"},
             what="one pod bound, one with a reason why not",
         )
         yield one
@@ -253,8 +253,8 @@ async def test_queues_shows_allocated_and_pending_of_each(world: World) -> None:
         return rows[1:] == [["research", "0.5", "0.25", "1", "1", "0", "1"], ["team", "0.5", "0.25", "1", "0", "1"]]
 
     await eventually(both, within_s=20, every_s=0.2, what="both queues")
-    told = await world.json("queues")
-    assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in told["queues"]] == [
+    answer = await world.json("queues")
+    assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in answer["queues"]] == [
         ("research", 500, 1),
         ("team", 500, 1),
     ]
@@ -271,7 +271,7 @@ async def test_queues_shows_allocated_and_pending_of_each(world: World) -> None:
 async def test_apply_creates_objects_and_reports_refusals(world: World) -> None:
     done = await world.kerf("apply", "-f", world.file(manifest("third", gpu_memory="1Gi")))
     assert (done.code, done.out) == (0, "1 of 1 applied\n"), done.err
-    await eventually(lambda: world.told.get("third") == "PodBound", what="the applied pod bound")
+    await eventually(lambda: world.outcomes.get("third") == "PodBound", what="the applied pod bound")
     mixed = manifest("mixed", gpu_memory="1Gi")
     mixed["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "1"
     again = await world.kerf("apply", "-f", world.file(mixed, manifest("fourth", gpu_memory="1Gi")))

@@ -36,7 +36,7 @@ async def test_a_cordoned_gpu_takes_no_new_slices_and_its_pod_stays(world: World
 
     await eventually(draining)
     answer = await apply(world.made.bus, [manifest("next", gpu_memory="1Gi")])
-    await eventually(lambda: world.told.get("next") == "PodBound")
+    await eventually(lambda: world.outcomes.get("next") == "PodBound")
     now = await gpus(world)
     assert now[taken["uuid"]]["containers"] == 1
     done = await world.kerf("inspect", "-d")
@@ -73,7 +73,7 @@ async def test_drain_waits_for_a_disruption_budget_and_shows_it(world: World, ta
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}},
     }  # fmt: skip
     await apply(world.made.bus, [budget, kept])
-    await eventually(lambda: world.told.get("kept") == "PodBound")
+    await eventually(lambda: world.outcomes.get("kept") == "PodBound")
     done = await world.kerf("drain", taken["node"], "--timeout", "1")
     assert done.code == 1
     assert "team/half is gone" in done.err

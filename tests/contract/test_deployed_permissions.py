@@ -20,7 +20,7 @@ CONF = Path(__file__).parents[2] / "k8s" / "nats.conf"
 USERS = ("placement", "watcher", "node_agent", "preemptor", "metrics", "reader", "operator")
 
 
-class Everybody:
+class Clients:
     """One client for each user."""
 
     def __init__(self, server: EmbeddedServer) -> None:
@@ -37,19 +37,19 @@ class Everybody:
 
 
 @pytest.fixture
-async def everybody(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Everybody]:
+async def clients(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Clients]:
     for user in USERS:
         monkeypatch.setenv(f"KERF_NATS_{user.upper()}", "secret")
     async with EmbeddedServer(config_file=CONF) as server:
-        everybody = Everybody(server)
-        await provision(await everybody.as_("placement"))
-        yield everybody
-        for bus in everybody.made.values():
+        clients = Clients(server)
+        await provision(await clients.as_("placement"))
+        yield clients
+        for bus in clients.made.values():
             await bus.close()
 
 
-async def test_placement_can_lead_write_read_and_watch(everybody: Everybody) -> None:
-    bus, agent = await everybody.as_("placement"), await everybody.as_("node_agent")
+async def test_placement_can_lead_write_read_and_watch(clients: Clients) -> None:
+    bus, agent = await clients.as_("placement"), await clients.as_("node_agent")
     term = await bus.append(subjects.LOG_TERM, b"{}", fence_subject=subjects.LOG_TERM, fence_sequence=0)
     assert [entry.sequence async for entry in bus.read_log()] == [term]
     assert await bus.log_end() == term
@@ -79,8 +79,8 @@ async def test_placement_can_lead_write_read_and_watch(everybody: Everybody) -> 
     assert bus.stats.denied == 0
 
 
-async def test_an_agent_can_put_its_inventory_and_answer_placement(everybody: Everybody) -> None:
-    bus, placement = await everybody.as_("node_agent"), await everybody.as_("placement")
+async def test_an_agent_can_put_its_inventory_and_answer_placement(clients: Clients) -> None:
+    bus, placement = await clients.as_("node_agent"), await clients.as_("placement")
     kv = bus.kv(subjects.KV_NODES)
     revision = await kv.put("n1", b"{}")
     assert (await kv.get("n1")).revision == revision
@@ -95,8 +95,8 @@ async def test_an_agent_can_put_its_inventory_and_answer_placement(everybody: Ev
     assert bus.stats.denied == 0
 
 
-async def test_the_watcher_can_feed_and_answer_but_not_read_the_log(everybody: Everybody) -> None:
-    bus, placement = await everybody.as_("watcher"), await everybody.as_("placement")
+async def test_the_watcher_can_feed_and_answer_but_not_read_the_log(clients: Clients) -> None:
+    bus, placement = await clients.as_("watcher"), await clients.as_("placement")
     came: list[bytes] = []
 
     async def batch(incoming: Incoming) -> None:
@@ -115,8 +115,8 @@ async def test_the_watcher_can_feed_and_answer_but_not_read_the_log(everybody: E
         await bus.log_end()
 
 
-async def test_metrics_can_follow_events_and_query_placement(everybody: Everybody) -> None:
-    bus, placement = await everybody.as_("metrics"), await everybody.as_("placement")
+async def test_metrics_can_follow_events_and_query_placement(clients: Clients) -> None:
+    bus, placement = await clients.as_("metrics"), await clients.as_("placement")
     placement.publish_event(subjects.event_in_namespace("pod", "bound", "team"), b"{}", "1")
     assert await placement._events.flushed(5)
     came: list[LogEntry] = []
@@ -134,8 +134,8 @@ async def test_metrics_can_follow_events_and_query_placement(everybody: Everybod
     assert bus.stats.denied == 0
 
 
-async def test_the_preemptor_can_request_advice_and_reservations(everybody: Everybody) -> None:
-    bus, placement = await everybody.as_("preemptor"), await everybody.as_("placement")
+async def test_the_preemptor_can_request_advice_and_reservations(clients: Clients) -> None:
+    bus, placement = await clients.as_("preemptor"), await clients.as_("placement")
 
     async def answer(incoming: Incoming) -> None:
         await placement.respond(incoming, b"yes")
@@ -147,16 +147,16 @@ async def test_the_preemptor_can_request_advice_and_reservations(everybody: Ever
 
 
 @pytest.mark.parametrize("user", ["watcher", "node_agent", "preemptor", "metrics", "reader", "operator"])
-async def test_only_placement_may_write_the_log_and_order_bindings(everybody: Everybody, user: str) -> None:
-    bus = await everybody.as_(user)
+async def test_only_placement_may_write_the_log_and_order_bindings(clients: Clients, user: str) -> None:
+    bus = await clients.as_(user)
     with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.log.term"):
         await bus._connection.request(subjects.LOG_TERM, b"{}", timeout_s=10)
     with pytest.raises(BusError, match=r"not permitted to publish to kerf.v1.cmd.bind"):
         await bus.request(subjects.CMD_BIND, b"{}", timeout_s=10)
 
 
-async def test_a_reader_receives_events_but_no_commands(everybody: Everybody) -> None:
-    bus, placement = await everybody.as_("reader"), await everybody.as_("placement")
+async def test_a_reader_receives_events_but_no_commands(clients: Clients) -> None:
+    bus, placement = await clients.as_("reader"), await clients.as_("placement")
     came: list[str] = []
 
     async def event(incoming: Incoming) -> None:

@@ -126,7 +126,7 @@ async def test_an_allocation_without_a_grant_starts_nothing(world: World) -> Non
     path = f"/apis/resource.k8s.io/v1/namespaces/{world.namespace}/resourceclaims/{made['metadata']['name']}/status"
     await world.ask("PATCH", path, {"status": status}, content_type="application/merge-patch+json")
     await world.bind_by_hand("thief")
-    assert "this node has no grant for ResourceClaim" in await world.told("thief", "no-grant")
+    assert "this node has no grant for ResourceClaim" in await world.wait_for_event("thief", "no-grant")
     seen = await world.seen("Pod", "thief")
     assert "kerf.dev/grant" not in seen["metadata"].get("annotations", {})
     assert not any(s.get("started") for s in seen["status"].get("containerStatuses", []))

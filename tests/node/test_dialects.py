@@ -22,8 +22,8 @@ async def test_a_gpushare_statefulset_gets_the_variables_of_its_dialect(world: W
                 (share,) = grant_of(pod).containers["binpack-1"].gpus
                 found = (await world.inside(name, "binpack-1")).environment
                 index = next(i for i in range(world.gpus.count) if world.gpus.uuid(i) == share.uuid)
-                told = {key: value for key, value in found.items() if key.startswith("ALIYUN_COM_GPU_MEM_")}
+                variables = {key: value for key, value in found.items() if key.startswith("ALIYUN_COM_GPU_MEM_")}
                 wanted = {"IDX": str(index), "DEV": "80", "POD": "3", "CONTAINER": "3"}
-                assert {key: told.get(f"ALIYUN_COM_GPU_MEM_{key}") for key in wanted} == wanted
+                assert {key: variables.get(f"ALIYUN_COM_GPU_MEM_{key}") for key in wanted} == wanted
         finally:
             await world.ask("DELETE", f"/apis/apps/v1/namespaces/{world.namespace}/statefulsets/binpack-1")

@@ -33,7 +33,7 @@ async def _bound_by_hand(world: World, name: str) -> str:
 
 async def _never_ran(world: World, name: str, code: str) -> None:
     """The kubelet has tried, was refused, and reports no container."""
-    await world.told(name, "PreStartContainer", code)
+    await world.wait_for_event(name, "PreStartContainer", code)
     pod: Any = (await world.pods())[name]
     assert pod["status"]["phase"] == "Pending"
     (status,) = pod["status"]["containerStatuses"]

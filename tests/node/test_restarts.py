@@ -73,7 +73,7 @@ async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(wo
     """A device plugin that is down has no healthy devices, so the kubelet rejects the pod (docs/operators.md)."""
     world.agent.kill()
     await world.create_pod("early", gpu_memory="3Gi")
-    await world.told("early", "Allocate failed", "kerf.dev/slot")
+    await world.wait_for_event("early", "Allocate failed", "kerf.dev/slot")
     pod = (await world.pods())["early"]
     assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "UnexpectedAdmissionError")
     world.agent.start()

@@ -84,9 +84,9 @@ class World(Whole):
     async def why_not(self, names: Iterable[str]) -> str:
         pods = await self.pods()
         late = [n for n in names if n not in pods or not _runs(pods[n])]
-        told = [e["note" if "note" in e else "message"] for e in await self.events(late[0])] if late else []
+        messages = [e["note" if "note" in e else "message"] for e in await self.events(late[0])] if late else []
         status = late and json.dumps(pods.get(late[0], {}).get("status"))
-        return f"{late}; {status}; {told}\nagent: {self.sandbox.log('agent')}"
+        return f"{late}; {status}; {messages}\nagent: {self.sandbox.log('agent')}"
 
     async def events(self, name: str) -> list[Any]:
         listed = await self.ask(
@@ -94,7 +94,7 @@ class World(Whole):
         )
         return list(listed["items"])
 
-    async def told(self, name: str, *words: str) -> str:
+    async def wait_for_event(self, name: str, *words: str) -> str:
         """Waits for an Event on the pod that contains all of `words`, and returns it."""
 
         async def there() -> str | None:
@@ -107,7 +107,7 @@ class World(Whole):
                 there, within_s=WITHIN_S, every_s=0.1, what=f"an Event on {name} that says {words}"
             )
         except AssertionError as error:
-            raise AssertionError(f"{error}; told was {[e['message'] for e in await self.events(name)]}") from None
+            raise AssertionError(f"{error}; events were {[e['message'] for e in await self.events(name)]}") from None
         return message
 
     async def inside(self, name: str, container: str = "main", *, previous: bool = False) -> Seen:

@@ -157,6 +157,6 @@ def _load(path: Path) -> Proof | None:
 
 def _save(path: Path, proof: Proof) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(proof), indent=2))
-    beside.replace(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(proof), indent=2))
+    temporary.replace(path)

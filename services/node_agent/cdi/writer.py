@@ -26,9 +26,9 @@ class SpecDir:
         for name in names:
             path = self._dir / f"{_stem(uid, container)}-{name}.json"
             # Runtimes ignore files whose names do not end in .json or .yaml.
-            beside = path.with_suffix(".new")
-            beside.write_bytes(spec.document(self._kind, name, edits))
-            beside.replace(path)
+            temporary = path.with_suffix(".new")
+            temporary.write_bytes(spec.document(self._kind, name, edits))
+            temporary.replace(path)
 
     def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
         """Removes the specs of all containers except these (pod UID, container) pairs."""

@@ -36,9 +36,9 @@ def events_for(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
 def _state_changes(before: dict[str, Gpu], after: dict[str, Gpu]) -> list[tuple[str, str, str]]:
     """(uuid, state, reason) of each GPU whose state has changed or that is gone. New GPUs are not listed."""
     gone = [(uuid, "gone", "the node does not report it any more") for uuid in before if uuid not in after]
-    came = [
+    changed = [
         (g.uuid, g.state, g.reason)
         for g in after.values()
         if (old := before.get(g.uuid)) is not None and old.state != g.state
     ]
-    return gone + came
+    return gone + changed

@@ -4,7 +4,7 @@
 2. A GPU comes back only after `recover_s` without a fault. Meanwhile it is suspect, and the reason names the last
    fault.
 3. A fault that only a reset or a reboot clears (an ailment) stays until there is evidence of one: another boot, the
-   driver loaded anew, the driver's recovery action back to none, or an operator's word. Ailments outlive the agent.
+   driver loaded again, the driver's recovery action back to none, or an operator who clears it. Ailments outlive the agent.
 4. Heat, the power brake and a slow PCIe link only count as faults once they have lasted `throttled_s`. A power cap
    never counts.
 """
@@ -96,7 +96,7 @@ class Health:
     def update(self, symptoms: Iterable[Symptoms], boot_id: str, loaded: int, now: float) -> None:
         """Takes the observations of one poll.
 
-        `loaded` changes each time the driver was loaded anew, as far as this process knows.
+        `loaded` changes each time the driver was loaded again, as far as this process knows.
         """
         if self._loaded is not None and loaded != self._loaded:
             self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.reboot}

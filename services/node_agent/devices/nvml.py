@@ -51,7 +51,7 @@ class NvmlDevices:
         self._started = False
         self._unloaded = False
         self.loaded = 0
-        """Incremented each time the driver is found loaded anew."""
+        """Incremented each time the driver is found loaded again."""
         self._sampled_us: dict[str, int] = {}
         self._linked: tuple[int, frozenset[str], tuple[Link, ...]] = (0, frozenset(), ())
         """How often the links have been reported since they were read, the UUIDs of their GPUs, and the links."""
@@ -133,7 +133,7 @@ class NvmlDevices:
                 error, pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_LibRmVersionMismatch
             )
             if self._started:
-                # NVML is initialised again at the next question: a driver that was loaded anew needs it.
+                # NVML is initialised again at the next question: a driver that was loaded again needs it.
                 self._started = False
                 with contextlib.suppress(pynvml.NVMLError):  # the caller gets the original error
                     pynvml.nvmlShutdown()

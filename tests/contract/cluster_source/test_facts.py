@@ -49,8 +49,10 @@ async def test_a_pod_with_a_reused_name_is_another_pod(cluster: Harness) -> None
     second = await cluster.create_pod("p")
     assert second.metadata.uid != first.metadata.uid
     assert version(second.metadata) > version(first.metadata)
-    told = [(type(f), f.object.metadata.uid, f.object.metadata.deletion_timestamp is not None) for f in cluster.of("p")]
-    assert told == [
+    found = [
+        (type(f), f.object.metadata.uid, f.object.metadata.deletion_timestamp is not None) for f in cluster.of("p")
+    ]
+    assert found == [
         (Put, first.metadata.uid, False),
         (Put, first.metadata.uid, True),
         (Gone, first.metadata.uid, True),
@@ -72,9 +74,9 @@ async def test_a_priority_class_becomes_a_number_in_the_pod(cluster: Harness) ->
     pod = await cluster.create_pod("p", spec={"priorityClassName": name})
     assert (pod.spec.priority, pod.spec.preemption_policy) == (77, "Never")
     await eventually(lambda: cluster.seen(name, "PriorityClass"), what="the class")
-    told = cluster.seen(name, "PriorityClass")
-    assert isinstance(told, PriorityClass)
-    assert told.value == 77
+    found = cluster.seen(name, "PriorityClass")
+    assert isinstance(found, PriorityClass)
+    assert found.value == 77
 
 
 async def test_an_unknown_priority_class_is_refused(cluster: Harness) -> None:

@@ -48,7 +48,7 @@ MUTANTS = [
         tests=(AGREE,),
     ),
     Mutant(
-        name="rival-replicas-not-seen",
+        name="replicas-of-other-plugins-not-seen",
         what="a GPU that another plugin shares by replicas is offered, too",
         file="services/node_agent/handover/other_plugins.py",
         old='if (uuid := device.partition("::")[0]) in of}',

@@ -21,15 +21,15 @@ SEEMS_GONE = "tests/contract/test_device_plugin.py::test_an_unconfirmed_end_of_a
 MUTANTS = [
     # --- on disk before it is said ---------------------------------------------------------------------------------
     Mutant(
-        name="release-said-before-it-is-saved",
+        name="release-published-before-it-is-saved",
         what="the release of a grant without containers is published before it is saved",
         file=CORE,
-        old="return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now)]",
-        new="return [self._accepted(grant_id), *self._finish_release(grant_id, came.uid, reason, now), m.Save()]",
+        old="return [m.Save(), self._accepted(grant_id), *self._finish_release(grant_id, received.uid, reason, now)]",
+        new="return [self._accepted(grant_id), *self._finish_release(grant_id, received.uid, reason, now), m.Save()]",
         tests=(f"{TEST}::test_a_grant_without_containers_is_released_at_once",),
     ),
     Mutant(
-        name="release-after-an-end-said-before-it-is-saved",
+        name="release-after-an-end-published-before-it-is-saved",
         what="a release after a container's end is published before it is saved",
         file=CORE,
         old='return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]',
@@ -37,7 +37,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_release_is_saved_before_it_is_published[its container ends]",),
     ),
     Mutant(
-        name="release-after-a-boot-said-before-it-is-saved",
+        name="release-after-a-boot-published-before-it-is-saved",
         what="releases after a reboot are published before they are saved",
         file=CORE,
         old="        return [m.Save(), *out]\n\n    # --- cordons, and eviction by policy",
@@ -88,12 +88,12 @@ MUTANTS = [
         name="checkpoint-written-over-itself",
         what="a checkpoint overwrites the one before in place",
         file=FILE,
-        old='beside = self.path.with_name(f"{self.path.name}.new")',
-        new="beside = self.path",
+        old='temporary = self.path.with_name(f"{self.path.name}.new")',
+        new="temporary = self.path",
         tests=(f"{UNIT}/test_checkpoint.py::test_a_failed_write_raises_and_keeps_the_old_checkpoint",),
     ),
     Mutant(
-        name="goes-on-unsaved",
+        name="continues-unsaved",
         what="the agent continues after a checkpoint that could not be written",
         file=RUNTIME,
         old="            if self._unsaved:\n                raise OSError(self._unsaved)\n",
@@ -101,16 +101,16 @@ MUTANTS = [
         tests=(UNSAVED,),
     ),
     Mutant(
-        name="unsaved-not-told",
+        name="unsaved-does-not-end-the-process",
         what="a checkpoint that could not be written does not end the process",
         file=RUNTIME,
         old="                    self._ctx.fail(self._unsaved)\n",
         new="",
         tests=(UNSAVED,),
-        survives="the next tick raises the same within a second, and its end ends the process (goes-on-unsaved)",
+        survives="the next tick raises the same within a second, and its end ends the process (continues-unsaved)",
     ),
     Mutant(
-        name="two-inputs-at-once",
+        name="concurrent-inputs",
         what="two inputs of an agent are handled at the same time",
         file=RUNTIME,
         old="        async with self._serial:\n",
@@ -118,7 +118,7 @@ MUTANTS = [
         tests=(f"{REAL}::test_a_start_that_the_kubelet_abandons_is_saved_before_the_next_one",),
     ),
     Mutant(
-        name="end-not-looked-at-last",
+        name="end-not-checked-last",
         what="a lease is ended although its container was started again",
         file=RUNTIME,
         old="            if not if_so():\n                return []\n",
@@ -126,7 +126,7 @@ MUTANTS = [
         tests=(f"{REAL}::test_the_end_of_a_container_is_checked_when_no_start_can_come_between",),
     ),
     Mutant(
-        name="end-looked-at-too-soon",
+        name="end-checked-too-early",
         what="the end of a container is checked before its turn, so that a start may come in between",
         file=RUNTIME,
         old="        async with self._serial:\n            if self._unsaved:\n"
@@ -182,16 +182,16 @@ MUTANTS = [
         name="grants-of-older-terms",
         what="the agent accepts grants of older terms",
         file=CORE,
-        old="        grant_id = came.grant.grant_id\n        if came.term < self.term:",
-        new="        grant_id = came.grant.grant_id\n        if False:",
+        old="        grant_id = received.grant.grant_id\n        if received.term < self.term:",
+        new="        grant_id = received.grant.grant_id\n        if False:",
         tests=(f"{TEST}::test_an_older_term_is_refused",),
     ),
     Mutant(
         name="releases-of-older-terms",
         what="the agent follows releases of older terms",
         file=CORE,
-        old="        grant_id = came.grant_id\n        if came.term < self.term:",
-        new="        grant_id = came.grant_id\n        if False:",
+        old="        grant_id = received.grant_id\n        if received.term < self.term:",
+        new="        grant_id = received.grant_id\n        if False:",
         tests=(f"{LATE}::test_a_release_order_of_an_older_term_is_refused",),
     ),
     Mutant(
@@ -211,7 +211,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_sync_for_another_node_is_refused",),
     ),
     Mutant(
-        name="sync-that-was-overtaken",
+        name="overtaken-sync",
         what="an overtaken sync is followed",
         file=CORE,
         old="if (sync.term, sync.number) < (self._closed_term, self._sync_number):",
@@ -219,10 +219,10 @@ MUTANTS = [
         tests=(f"{LATE}::test_an_overtaken_sync_is_ignored",),
     ),
     Mutant(
-        name="order-that-was-overtaken",
+        name="overtaken-order",
         what="an overtaken order about a grant is followed",
         file=CORE,
-        old="if known is not None and (came.term, came.number) < known.order:",
+        old="if known is not None and (received.term, received.number) < known.order:",
         new="if False:",
         tests=(f"{LATE}::test_an_overtaken_order_about_a_grant_changes_nothing",),
     ),
@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     # --- what a sync buries and closes -----------------------------------------------------------------------------
     Mutant(
-        name="sync-buries-nothing",
+        name="sync-voids-nothing",
         what="grants that a sync does not name stay valid",
         file=CORE,
         old="                self.store.forget(unnamed.grant_id)\n"
@@ -245,7 +245,7 @@ MUTANTS = [
         tests=(SYNCED,),
     ),
     Mutant(
-        name="sync-forgets-without-burying",
+        name="sync-forgets-without-tombstone",
         what="grants that a sync does not name are forgotten, and valid again when they are sent again",
         file=CORE,
         old="                self.released.add_tombstone(unnamed.grant_id)\n",
@@ -253,7 +253,7 @@ MUTANTS = [
         tests=(SYNCED,),
     ),
     Mutant(
-        name="late-sync-buries-a-fresh-grant",
+        name="late-sync-voids-a-new-grant",
         what="a sync voids grants of later orders",
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
@@ -269,7 +269,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_sync_of_a_later_term_voids_grants_of_any_number",),
     ),
     Mutant(
-        name="sync-without-number-buries-all",
+        name="sync-without-number-voids-all",
         what="a sync without a number voids grants of its own term",
         file=CORE,
         old="if unnamed.order < (sync.term, sync.number):",
@@ -285,7 +285,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
-        name="closed-terms-not-asked",
+        name="closed-terms-not-checked",
         what="a grant of a closed term is accepted",
         file=CORE,
         old=(
@@ -336,10 +336,10 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_later_sync_does_not_reopen_a_closed_term",),
     ),
     Mutant(
-        name="sync-brings-back-the-dead",
+        name="sync-revives-a-dead-grant",
         what="a sync revives a released grant",
         file=CORE,
-        old="if came.grant.grant_id not in self.released and (known is None",
+        old="if received.grant.grant_id not in self.released and (known is None",
         new="if (known is None",
         tests=(f"{LATE}::test_a_sync_does_not_revive_a_released_grant",),
     ),
@@ -347,30 +347,30 @@ MUTANTS = [
         name="sync-gives-a-grant-to-another-pod",
         what="a sync may assign a grant to another pod",
         file=CORE,
-        old=" and (known is None or known.grant.uid == came.uid):",
+        old=" and (known is None or known.grant.uid == received.uid):",
         new=":",
         tests=(f"{TEST}::test_a_grant_id_stays_with_its_first_pod",),
     ),
     # --- released is final -----------------------------------------------------------------------------------------
     Mutant(
-        name="dead-grant-taken",
+        name="dead-grant-accepted",
         what="a released grant is accepted",
         file=CORE,
         old="        if grant_id in self.released:\n            return [self._refused(",
         new="        if False:\n            return [self._refused(",
         tests=(f"{TEST}::test_a_released_grant_is_not_handed_over_again",),
-        survives="a released grant is void, too, and refused as such (void-grant-taken)",
+        survives="a released grant is void, too, and refused as such (void-grant-accepted)",
     ),
     Mutant(
-        name="void-grant-taken",
+        name="void-grant-accepted",
         what="a void grant is accepted",
         file=CORE,
-        old="        if self.is_void(came.grant):\n",
+        old="        if self.is_void(received.grant):\n",
         new="        if False:\n",
         tests=(f"{LATE}::test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders",),
     ),
     Mutant(
-        name="dead-grant-not-said-to-be-dead",
+        name="dead-grant-not-reported-as-dead",
         what="the refusal of a released grant does not say that the grant is dead",
         file=CORE,
         old='"this grant was released for good", dead=True)',
@@ -378,7 +378,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_released_grant_is_refused_as_dead",),
     ),
     Mutant(
-        name="void-grant-not-said-to-be-dead",
+        name="void-grant-not-reported-as-dead",
         what="the refusal of a void grant does not say that the grant is dead",
         file=CORE,
         old="return [self._refused(grant_id, why, dead=True)]",
@@ -386,7 +386,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
-        name="every-refusal-is-for-good",
+        name="every-refusal-is-dead",
         what="the refusal of an older term says that the grant is dead",
         file=CORE,
         old="grant_id=grant_id, dead=dead))",
@@ -394,7 +394,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_other_refusals_do_not_report_the_grant_as_dead",),
     ),
     Mutant(
-        name="unbooked-tombstones-trimmed",
+        name="unacknowledged-tombstones-trimmed",
         what="tombstones of unacknowledged releases are trimmed, too",
         file="services/node_agent/releases.py",
         old="oldest = next((g for g in self._tombstones if g not in self._unbooked), None)",
@@ -402,7 +402,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_tombstone_is_kept_until_its_release_is_acknowledged",),
     ),
     Mutant(
-        name="release-said-once",
+        name="release-published-once",
         what="a lost release is not repeated",
         file="services/node_agent/releases.py",
         old="        self._unbooked[released.grant_id] = released\n",
@@ -426,7 +426,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_running_slice_is_released_only_when_its_containers_have_ended",),
     ),
     Mutant(
-        name="released-unasked",
+        name="released-without-order",
         what="a grant is released when its container ends, although the pod lives",
         file=CORE,
         old="if known is None or not known.releasing or self.store.is_running(grant_id):",
@@ -442,7 +442,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_reboot_ends_all_leases",),
     ),
     Mutant(
-        name="gone-by-podresources-alone",
+        name="ended-by-podresources-alone",
         what="a container counts as ended when PodResources does not list it, although its cgroup exists",
         file=EVIDENCE,
         old="if lease.uid not in evidence.cgroups\n        and lease.uid",
@@ -450,7 +450,7 @@ MUTANTS = [
         tests=(IS_GONE,),
     ),
     Mutant(
-        name="gone-with-a-process-on-the-gpu",
+        name="ended-with-a-process-on-the-gpu",
         what="a container counts as ended although a process of it is still on a GPU",
         file=EVIDENCE,
         old="        and lease.uid not in evidence.on_gpus\n",
@@ -458,7 +458,7 @@ MUTANTS = [
         tests=(IS_GONE,),
     ),
     Mutant(
-        name="gone-though-the-kubelet-names-it",
+        name="ended-although-the-kubelet-lists-it",
         what="a container counts as ended although the kubelet still lists it",
         file=EVIDENCE,
         old=" and (lease.uid, lease.container) not in named",
@@ -486,7 +486,7 @@ MUTANTS = [
         name="binding-not-noticed",
         what="the word that a pod is bound is passed over because its grant is known",
         file=CORE,
-        old="            and known.unbound <= came.unbound\n",
+        old="            and known.unbound <= received.unbound\n",
         new="",
         tests=(f"{LATE}::test_a_pod_starts_once_placement_confirms_that_it_is_bound",),
     ),
@@ -494,7 +494,7 @@ MUTANTS = [
         name="overtaken-binding-not-noticed",
         what="an overtaken order does not say that the pod is bound",
         file=CORE,
-        old="            if known.unbound and not came.unbound:\n",
+        old="            if known.unbound and not received.unbound:\n",
         new="            if False:\n",
         tests=(f"{LATE}::test_an_overtaken_order_still_confirms_that_the_pod_is_bound",),
     ),
@@ -502,7 +502,7 @@ MUTANTS = [
         name="bound-grant-becomes-unbound",
         what="a later leader that has not seen the pod bound takes its grant back",
         file=GRANT_STORE,
-        old="if before is not None and came.unbound and not before.unbound:",
+        old="if before is not None and received.unbound and not before.unbound:",
         new="if False:",
         tests=(f"{LATE}::test_a_later_leader_cannot_undo_that_a_pod_was_seen_bound",),
     ),
@@ -515,7 +515,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_the_grant_that_the_pod_was_bound_with_counts",),
     ),
     Mutant(
-        name="leaving-grant-told-again-is-good",
+        name="releasing-grant-sent-again-is-valid",
         what="a releasing grant starts containers again when it is sent again",
         file=GRANT_STORE,
         old="releasing=before is not None and before.releasing,",
@@ -523,7 +523,7 @@ MUTANTS = [
         tests=(f"{LATE}::test_a_releasing_grant_that_is_sent_again_starts_nothing",),
     ),
     Mutant(
-        name="leaving-grant-starts-containers",
+        name="releasing-grant-starts-containers",
         what="containers start by a releasing grant",
         file="services/node_agent/start_checks.py",
         old="    if known.releasing:\n",
@@ -531,7 +531,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_a_start_that_is_not_allowed_is_refused",),
     ),
     Mutant(
-        name="start-in-another-pods-name",
+        name="start-under-another-pod-name",
         what="a container starts by a grant of another pod than the kubelet names",
         file="services/node_agent/start_checks.py",
         old="if asked.pod is not None and asked.pod != granted:",
@@ -540,7 +540,7 @@ MUTANTS = [
     ),
     # --- evidence that a container is gone -------------------------------------------------------------------------
     Mutant(
-        name="gone-without-cgroups",
+        name="ended-without-pod-cgroups",
         what="on a node without pod cgroups all containers count as ended",
         file="services/node_agent/release/monitor.py",
         old="        if not self._cgroups.has_pod_cgroups():\n",
@@ -548,7 +548,7 @@ MUTANTS = [
         tests=(SEEMS_GONE,),
     ),
     Mutant(
-        name="gone-unconfirmed",
+        name="ended-unconfirmed",
         what="a kubelet that cannot be read counts as listing nothing",
         file="services/node_agent/release/monitor.py",
         old=("            )\n            return\n"),
@@ -556,7 +556,7 @@ MUTANTS = [
         tests=(SEEMS_GONE,),
     ),
     Mutant(
-        name="gone-by-a-services-name",
+        name="ended-by-the-name-of-a-service",
         what="a systemd directory named like a pod counts as a pod's cgroup",
         file="services/node_agent/release/cgroups.py",
         old="        if entry.name in _ELSEWHERE:\n",
@@ -564,7 +564,7 @@ MUTANTS = [
         tests=(f"{UNIT}/release/test_cgroups.py::test_a_host_without_pod_cgroups_is_detected",),
     ),
     Mutant(
-        name="silent-nvml-counts-as-idle",
+        name="hung-nvml-counts-as-idle",
         what="while NVML hangs no pod has a process on a GPU",
         file="services/node_agent/release/processes.py",
         old="        pids = await self._worker.call(_pids)\n",
@@ -573,7 +573,7 @@ MUTANTS = [
         tests=(f"{UNIT}/release/test_processes.py::test_a_hung_nvml_raises",),
     ),
     Mutant(
-        name="release-not-said-to-placement",
+        name="release-not-sent-to-placement",
         what="a release is published as an event, but not sent to placement",
         file="services/node_agent/publisher.py",
         old="            self._released(node, Released(grant_id=event.grant_id, reason=event.reason))\n",

@@ -38,7 +38,7 @@ MUTANTS = [
         tests=(f"{TEST}::test_the_device_gate_counts_all_slices_on_a_gpu",),
     ),
     Mutant(
-        name="gate-without-leaving",
+        name="gate-without-releasing-grants",
         what="the gate counts the shares of releasing grants as free",
         file=GRANT_STORE,
         old="for key, lease in self._leases.items() if key not in without]",
@@ -79,7 +79,7 @@ MUTANTS = [
         tests=(f"{MIG}::test_the_device_gate_counts_all_mig_instances",),
     ),
     Mutant(
-        name="gate-not-told-of-mig-slices",
+        name="start-without-mig-slices",
         what="a start is not checked against the MIG instances that are handed over",
         file=START_CHECKS,
         old="gate.occupied(others, node), gate.used_mig_slices(others, gpus)",
@@ -95,7 +95,7 @@ MUTANTS = [
         tests=(INSTANCES,),
     ),
     Mutant(
-        name="unkept-strategy-starts",
+        name="strategy-not-offered-starts",
         what="a slice starts with a strategy that the node does not offer now",
         file=START_CHECKS,
         old="    if strategy_refusal is not None:\n",
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
-        name="taken-back-from-others",
+        name="resumed-without-room",
         what="a suspended slice resumes with capacity that other slices have",
         file=SUSPENSION,
         old="""            why = (
@@ -117,15 +117,15 @@ MUTANTS = [
         tests=(f"{UNIT}/test_suspensions.py::test_a_pod_cannot_resume_while_other_slices_have_its_share",),
     ),
     Mutant(
-        name="free-before-it-is-given-up",
+        name="free-before-it-is-suspended",
         what="suspended capacity is free before the slices have freed it",
         file=GRANT_STORE,
-        old="applied = before.applied if before is not None and before.applied == came.suspension else None",
-        new="applied = came.suspension",
+        old="applied = before.applied if before is not None and before.applied == received.suspension else None",
+        new="applied = received.suspension",
         tests=(f"{UNIT}/test_suspensions.py::test_suspended_capacity_is_free_only_after_the_slices_confirm",),
     ),
     Mutant(
-        name="free-by-an-overtaken-deed",
+        name="free-by-an-overtaken-suspension",
         what="the result of an overtaken suspension counts for the newer order",
         file=SUSPENSION,
         old="        if known is None or known.grant.suspension != task.suspension:\n",
@@ -133,7 +133,7 @@ MUTANTS = [
         tests=(f"{UNIT}/test_suspensions.py::test_the_result_of_an_overtaken_suspension_is_ignored",),
     ),
     Mutant(
-        name="torn-slice-counts-as-it-was",
+        name="partial-checkpoint-not-restored",
         what="a partial checkpoint is never restored",
         file=SUSPENSION,
         old="            if result.is_partial:\n",

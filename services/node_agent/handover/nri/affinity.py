@@ -52,9 +52,9 @@ class Allowed(msgspec.Struct, frozen=True, kw_only=True):
 
 def place(gpus: Iterable[Gpu], promise: Promise, allowed: Allowed, others: Collection[Confined]) -> Confined | Outcome:
     """The CPUs to which a container with these GPUs is confined, or why it is not."""
-    beside = [numbers(gpu.cpus) for gpu in gpus]
-    near = frozenset[int]().union(*beside) & allowed.cpus
-    if not near or not all(beside):
+    near_gpus = [numbers(gpu.cpus) for gpu in gpus]
+    near = frozenset[int]().union(*near_gpus) & allowed.cpus
+    if not near or not all(near_gpus):
         return "not-known"
     if near == allowed.cpus:
         return "whole-node"
@@ -69,8 +69,10 @@ def fits(confined: Confined, allowed: Allowed, others: Iterable[Confined]) -> bo
 
     A container that may use all CPUs can move.
     """
-    beside = (other for other in others if other.cpus & confined.cpus and not other.cpus >= allowed.cpus)
-    return confined.promise.cpu_milli + sum(other.promise.cpu_milli for other in beside) <= 1000 * len(confined.cpus)
+    overlapping = (other for other in others if other.cpus & confined.cpus and not other.cpus >= allowed.cpus)
+    return confined.promise.cpu_milli + sum(other.promise.cpu_milli for other in overlapping) <= 1000 * len(
+        confined.cpus
+    )
 
 
 def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, others: Iterable[Confined]) -> Confined:

@@ -25,7 +25,7 @@ def cordon(gpu: str = "", *, undo: bool = False, by: str = "ada", reason: str = 
     return m.CordonRequested(NodeCordon(node=NODE, gpu=gpu, undo=undo, by=by, reason=reason))
 
 
-def told(orders: list[m.Command]) -> NodeCordonAnswer:
+def cordon_answer(orders: list[m.Command]) -> NodeCordonAnswer:
     body = answer(orders)
     assert isinstance(body, NodeCordonAnswer)
     return body
@@ -50,7 +50,7 @@ def test_a_cordoned_gpu_is_draining_and_its_reason_names_the_operator() -> None:
     assert [(event.uuid, event.state, event.reason) for event in changed] == [
         ("G1", "draining", "cordoned by ada: a noisy fan")
     ]
-    assert (states(made), told(orders).gpus) == (["healthy", "draining"], ("G1",))
+    assert (states(made), cordon_answer(orders).gpus) == (["healthy", "draining"], ("G1",))
 
 
 def test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts() -> None:
@@ -70,17 +70,17 @@ def test_undoing_a_node_cordon_keeps_the_cordon_of_a_single_gpu() -> None:
 
 
 def test_a_single_gpu_of_a_cordoned_node_cannot_be_uncordoned() -> None:
-    refused = told(agent(cordon()).handle(cordon("G0", undo=True), 1))
+    refused = cordon_answer(agent(cordon()).handle(cordon("G0", undo=True), 1))
     assert (refused.ok, "whole node" in refused.reason) == (False, True)
 
 
 def test_a_cordon_of_an_unknown_gpu_is_refused() -> None:
-    refused = told(agent().handle(cordon("G9"), 1))
+    refused = cordon_answer(agent().handle(cordon("G9"), 1))
     assert (refused.ok, "no GPU G9" in refused.reason) == (False, True)
 
 
 def test_a_cordon_before_the_first_inventory_is_refused() -> None:
-    assert not told(Agent(NODE).handle(cordon(), 1)).ok
+    assert not cordon_answer(Agent(NODE).handle(cordon(), 1)).ok
 
 
 def test_an_unhealthy_gpu_stays_unhealthy_under_a_cordon() -> None:
@@ -94,10 +94,10 @@ def test_a_repeated_cordon_changes_nothing_and_lists_the_remaining_pods() -> Non
     made.handle(cordon("G0"), 1)
     orders = made.handle(cordon("G0", by="bob"), 2)
     assert [type(order) for order in orders] == [m.Answer]
-    assert {(pod.name, pod.running) for pod in told(orders).pods} == {("runs", True), ("waits", False)}
+    assert {(pod.name, pod.running) for pod in cordon_answer(orders).pods} == {("runs", True), ("waits", False)}
     for event in (release("waits"), release("runs"), ended("runs")):
         made.handle(event, 3)
-    assert told(made.handle(cordon("G0"), 4)).pods == ()
+    assert cordon_answer(made.handle(cordon("G0"), 4)).pods == ()
 
 
 def test_a_pod_with_a_grant_may_still_start_on_a_draining_gpu() -> None:

@@ -34,9 +34,9 @@ class Machine:
 
     def become(self, text: str) -> None:
         self.text = text
-        beside = self._file.with_suffix(".new")
-        beside.write_text(text)
-        beside.replace(self._file)
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text(text)
+        temporary.replace(self._file)
 
     def also(self, lines: str) -> None:
         self.become(self.text + lines)

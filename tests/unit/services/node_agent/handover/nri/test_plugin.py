@@ -16,7 +16,7 @@ GROUP = "/kubepods/podu"
 ALLOWED = Allowed(cpus=frozenset(range(8)), mems=frozenset({0, 1}), node_bytes={0: 4 * GIB, 1: 4 * GIB})
 
 
-class Told:
+class PluginHarness:
     """A plugin, and the outcomes that it reported for containers with GPUs."""
 
     def __init__(self, *, memory: bool = False) -> None:
@@ -99,67 +99,67 @@ def test_a_promise_is_read_from_the_cgroup_settings(resources: pb.LinuxResources
 def test_a_container_with_gpus_gets_the_cpus_near_them(
     asked: dict[str, int | str], cpus: str, outcome: list[str]
 ) -> None:
-    told = Told()
-    assert told.create(**asked) == (cpus, "")  # type: ignore[arg-type]
-    assert told.outcomes == outcome
+    harness = PluginHarness()
+    assert harness.create(**asked) == (cpus, "")  # type: ignore[arg-type]
+    assert harness.outcomes == outcome
 
 
 def test_memory_is_bound_only_if_configured() -> None:
-    assert Told().create(memory=GIB) == ("0-3", "")
-    assert Told(memory=True).create(memory=GIB) == ("0-3", "0")
+    assert PluginHarness().create(memory=GIB) == ("0-3", "")
+    assert PluginHarness(memory=True).create(memory=GIB) == ("0-3", "0")
 
 
 def test_a_promise_ends_with_its_container() -> None:
-    told = Told()
-    assert [told.create(shares=3072)[0] for _ in range(2)] == ["0-3", ""]
-    told.stop("id-0")
-    assert told.create(shares=3072) == ("0-3", "")
+    harness = PluginHarness()
+    assert [harness.create(shares=3072)[0] for _ in range(2)] == ["0-3", ""]
+    harness.stop("id-0")
+    assert harness.create(shares=3072) == ("0-3", "")
 
 
 def test_promises_of_running_containers_come_from_the_runtime() -> None:
-    told = Told()
+    harness = PluginHarness()
     for more, container in (
         (True, pb.Container(id="plain")),
         (False, pb.Container(id="old", linux=pb.LinuxContainer(resources=_resources(shares=3072, cpus="0-3")))),
     ):
-        reply = told.plugin.answer(
+        reply = harness.plugin.answer(
             "Synchronize", pb.SynchronizeRequest(containers=[container], more=more).SerializeToString()
         )
         assert pb.SynchronizeResponse.FromString(reply).more is more
-        assert told.plugin.ready is not more
-    assert told.create(shares=3072) == ("", "")
-    assert told.outcomes == ["cpus-promised"]
+        assert harness.plugin.ready is not more
+    assert harness.create(shares=3072) == ("", "")
+    assert harness.outcomes == ["cpus-promised"]
 
 
 def test_a_container_promised_more_than_its_cpus_have_may_use_all_cpus() -> None:
-    told = Told(memory=True)
-    told.create(quota=100_000, memory=GIB)
+    harness = PluginHarness(memory=True)
+    harness.create(quota=100_000, memory=GIB)
     before = _resources(quota=100_000, memory=GIB, cpus="0-3", mems="0")
-    assert told.update("id-0", before, quota=400_000) == []
-    assert told.update("id-0", before, quota=500_000) == [("id-0", "0-7", "0-1")]
-    assert told.create(quota=400_000) == ("0-3", "")
-    assert told.outcomes == ["near", "widened", "near"]
+    assert harness.update("id-0", before, quota=400_000) == []
+    assert harness.update("id-0", before, quota=500_000) == [("id-0", "0-7", "0-1")]
+    assert harness.create(quota=400_000) == ("0-3", "")
+    assert harness.outcomes == ["near", "widened", "near"]
 
 
 def test_a_container_with_a_cpuset_is_left_unchanged() -> None:
-    told = Told()
-    told.create(quota=400_000)
-    assert told.update("id-0", _resources(quota=400_000, cpus="0-3"), quota=500_000, cpus="0-4") == []
-    assert told.create(quota=400_000) == ("0-3", "")
+    harness = PluginHarness()
+    harness.create(quota=400_000)
+    assert harness.update("id-0", _resources(quota=400_000, cpus="0-3"), quota=500_000, cpus="0-4") == []
+    assert harness.create(quota=400_000) == ("0-3", "")
 
 
 def test_the_container_starts_unchanged_after_any_error() -> None:
     """An error would stop the container; an empty answer changes nothing."""
-    told = Told()
+    harness = PluginHarness()
     assert [
-        told.plugin.answer(method, b"\xff")
+        harness.plugin.answer(method, b"\xff")
         for method in ("CreateContainer", "UpdateContainer", "StopContainer", "Synchronize")
     ] == [NOTHING] * 4
-    assert told.outcomes == ["failed"] * 4
+    assert harness.outcomes == ["failed"] * 4
 
 
 def test_the_plugin_subscribes_to_create_update_and_stop_only() -> None:
-    reply = pb.ConfigureResponse.FromString(Told().plugin.answer("Configure", b""))
+    reply = pb.ConfigureResponse.FromString(PluginHarness().plugin.answer("Configure", b""))
     assert reply.events == 1 << 3 | 1 << 7 | 1 << 9
     with pytest.raises(Unimplemented):
-        Told().plugin.answer("RunPodSandbox", b"")
+        PluginHarness().plugin.answer("RunPodSandbox", b"")
