@@ -104,7 +104,7 @@ class Agent:
                 return self._suspension_done(event)
             case m.ReleasesBooked():
                 # No write for this alone: after a crash the release is published once more, which is harmless.
-                self.released.booked(event.grant_ids)
+                self.released.acknowledge(event.grant_ids)
                 return []
             case m.InventorySeen():
                 return self._inventory(event, now)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from services.node_agent.state import Known, Lease
+from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.node_commands import LiveSlice, NodeGrant
 from shared.model.grant import ContainerGrant
 
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 class GrantStore:
-    def __init__(self, known: Iterable[Known], leases: Iterable[Lease]) -> None:
+    def __init__(self, known: Iterable[KnownGrant], leases: Iterable[Lease]) -> None:
         self._known = {k.grant_id: k for k in known}
         self._by_uid = {k.grant.uid: k.grant_id for k in self._known.values()}
         self._leases = {(lease.uid, lease.container): lease for lease in leases}
@@ -26,13 +26,13 @@ class GrantStore:
     # --- grants -----------------------------------------------------------------------------------------------
 
     @property
-    def known(self) -> tuple[Known, ...]:
+    def known(self) -> tuple[KnownGrant, ...]:
         return tuple(self._known.values())
 
-    def get(self, grant_id: str) -> Known | None:
+    def get(self, grant_id: str) -> KnownGrant | None:
         return self._known.get(grant_id)
 
-    def find_by_pod(self, uid: str) -> Known | None:
+    def find_by_pod(self, uid: str) -> KnownGrant | None:
         return self._known.get(self._by_uid.get(uid, ""))
 
     def find_by_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
@@ -54,7 +54,7 @@ class GrantStore:
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
 
-    def remember(self, received: NodeGrant) -> Known:
+    def remember(self, received: NodeGrant) -> KnownGrant:
         """Stores a grant as it was received, and returns what is known of it.
 
         A grant that is being released stays so, and a pod that was seen bound stays bound. The applied suspension
@@ -64,11 +64,11 @@ class GrantStore:
         if before is not None and received.unbound and not before.unbound:
             received = msgspec.structs.replace(received, unbound=False)
         applied = before.applied if before is not None and before.applied == received.suspension else None
-        known = Known(grant=received, releasing=before is not None and before.releasing, applied=applied)
+        known = KnownGrant(grant=received, releasing=before is not None and before.releasing, applied=applied)
         self.put(known)
         return known
 
-    def put(self, known: Known) -> None:
+    def put(self, known: KnownGrant) -> None:
         """Stores a grant. A pod is bound once: the grant that it was seen bound with is its grant, whatever else was
         decided for it."""
         self._known[known.grant_id] = known
@@ -76,15 +76,15 @@ class GrantStore:
         if other is None or not known.unbound or other.unbound:
             self._by_uid[known.grant.uid] = known.grant_id
 
-    def confirm_bound(self, known: Known) -> None:
+    def confirm_bound(self, known: KnownGrant) -> None:
         """Notes that the grant's pod was seen bound."""
         self.put(msgspec.structs.replace(known, grant=msgspec.structs.replace(known.grant, unbound=False)))
 
-    def mark_releasing(self, known: Known) -> None:
+    def mark_releasing(self, known: KnownGrant) -> None:
         """Marks a grant as being released: no container may start by it any more."""
         self._known[known.grant_id] = msgspec.structs.replace(known, releasing=True)
 
-    def forget(self, grant_id: str) -> Known | None:
+    def forget(self, grant_id: str) -> KnownGrant | None:
         known = self._known.pop(grant_id, None)
         if known is not None and self._by_uid.get(known.grant.uid) == grant_id:
             del self._by_uid[known.grant.uid]

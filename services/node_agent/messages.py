@@ -32,7 +32,7 @@ class SuspendTask(msgspec.Struct, frozen=True):
     containers: tuple[str, ...]
     """The containers of the grant that are handed over."""
     suspension: Suspension | None
-    was: Suspension | None = None
+    previous: Suspension | None = None
     """The suspension that was ordered before."""
     applied: Suspension | None = None
     """The suspension that the slices had applied before."""

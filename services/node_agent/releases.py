@@ -51,7 +51,7 @@ class Releases:
         it."""
         return self._unbooked.get(grant_id) or Released(grant_id=grant_id, uid=uid, reason="released before")
 
-    def booked(self, grant_ids: Iterable[str]) -> None:
+    def acknowledge(self, grant_ids: Iterable[str]) -> None:
         for grant_id in grant_ids:
             self._unbooked.pop(grant_id, None)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from services.node_agent import gate
 from services.node_agent import messages as m
 from services.node_agent.grant_store import GrantStore
-from services.node_agent.state import Known, Lease
+from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.events import SliceEnforced
 from shared.model.gpu import ISOLATION_OF, Gpu, Inventory
 from shared.model.grant import ContainerGrant
@@ -15,7 +15,7 @@ from shared.model.grant import ContainerGrant
 
 def refusal(  # noqa: PLR0917 - all that the core knows
     asked: m.StartRequested,
-    known: Known,
+    known: KnownGrant,
     store: GrantStore,
     inventory: Inventory | None,
     gpus: Mapping[str, Gpu],
@@ -60,7 +60,7 @@ def refusal(  # noqa: PLR0917 - all that the core knows
 
 
 def enforced_event(
-    known: Known, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str
+    known: KnownGrant, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str
 ) -> m.Publish:
     amounts = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
     models = {} if inventory is None else {gpu.uuid: gpu.model for gpu in inventory.gpus}

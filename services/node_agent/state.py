@@ -23,7 +23,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slot: str = ""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A grant that may be handed over or, if `releasing`, only waits for its containers to end."""
 
     grant: NodeGrant
@@ -98,7 +98,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     generation: int = 0
     boot_id: str = ""
     inventory: Inventory | None = None
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownGrant, ...] = ()
     leases: tuple[Lease, ...] = ()
     tombstones: tuple[str, ...] = ()
     """Ids of released grants, oldest first."""

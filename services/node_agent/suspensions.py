@@ -15,7 +15,7 @@ import msgspec
 from services.node_agent import gate
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.messages import SuspendResult, SuspendTask
-from services.node_agent.state import Known
+from services.node_agent.state import KnownGrant
 from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Gpu
 from shared.model.suspension import Suspension, can_suspend, left_of
@@ -34,13 +34,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> Order:
     """Stores a received grant, with its suspension if that can be carried out. The caller has checked the grant."""
     before = store.get(received.grant.grant_id)
-    was = None if before is None else before.grant.suspension
-    if received.suspension is None and was is None:
+    previous = None if before is None else before.grant.suspension
+    if received.suspension is None and previous is None:
         store.remember(received)
         return Order(received=received)
-    reason = _unsupported(received) or _full(store, before, received, node, gpus)
+    reason = _unsupported(received) or _resume_refusal(store, before, received, node, gpus)
     if reason:
-        known = store.remember(msgspec.structs.replace(received, suspension=was))
+        known = store.remember(msgspec.structs.replace(received, suspension=previous))
         store.put(msgspec.structs.replace(known, restore_pending=received.suspension is None))
         return Order(received=received, reason=reason, ok=received.suspension is not None)
     applied = None if before is None else before.applied
@@ -48,7 +48,7 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     containers = tuple(lease.container for lease in store.leases_of(received.grant.grant_id))
     return Order(
         received=received,
-        task=SuspendTask(received.grant.grant_id, received.uid, containers, received.suspension, was, applied),
+        task=SuspendTask(received.grant.grant_id, received.uid, containers, received.suspension, previous, applied),
     )
 
 
@@ -67,7 +67,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
                 continue
             # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
             applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
-            received = msgspec.structs.replace(known.grant, suspension=task.was)
+            received = msgspec.structs.replace(known.grant, suspension=task.previous)
             store.put(
                 msgspec.structs.replace(known, grant=received, applied=applied, restore_pending=task.suspension is None)
             )
@@ -94,7 +94,9 @@ def _unsupported(received: NodeGrant) -> str:
     return f"slices of strategy {' and '.join(strategies)} do not support {received.suspension.action} while they run"
 
 
-def _full(store: GrantStore, before: Known | None, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
+def _resume_refusal(
+    store: GrantStore, before: KnownGrant | None, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]
+) -> str:
     """Why the pod cannot take back what its suspension has freed; empty if it can."""
     if before is None or before.applied is None:
         return ""

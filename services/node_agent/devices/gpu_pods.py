@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from services.node_agent.state import Known
+from services.node_agent.state import KnownGrant
 from shared.contracts.commands import Evict
 from shared.contracts.node_commands import CordonedPod
 from shared.model.gpu import Gpu
@@ -13,7 +13,7 @@ IsRunning = Callable[[str], bool]
 """Whether any share of a grant, by its id, is handed over to a container that has not been seen to end."""
 
 
-def find_pods(gpus: Iterable[str], known: Iterable[Known], is_running: IsRunning) -> tuple[CordonedPod, ...]:
+def find_pods(gpus: Iterable[str], known: Iterable[KnownGrant], is_running: IsRunning) -> tuple[CordonedPod, ...]:
     """The pods with a share of these GPUs: of grants that may be handed over, and of grants that still run."""
     meant = frozenset(gpus)
     return tuple(
@@ -24,7 +24,7 @@ def find_pods(gpus: Iterable[str], known: Iterable[Known], is_running: IsRunning
     )
 
 
-def evictions(gpus: Mapping[str, Gpu], known: Iterable[Known], is_running: IsRunning) -> tuple[Evict, ...]:
+def evictions(gpus: Mapping[str, Gpu], known: Iterable[KnownGrant], is_running: IsRunning) -> tuple[Evict, ...]:
     """The evictions of the pods on unhealthy GPUs, one per pod."""
     every = tuple(known)
     found = {

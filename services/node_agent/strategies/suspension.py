@@ -63,7 +63,7 @@ class Suspender:
             try:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
                     why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
-                elif not why and ask.was is not None and ask.was.action == "checkpoint":
+                elif not why and ask.previous is not None and ask.previous.action == "checkpoint":
                     why = await self._checkpointer.restore(ask.uid)
             except PartialCheckpoint as error:
                 return SuspendResult(ask, str(error), is_partial=True)

@@ -301,7 +301,7 @@ def test_a_partial_checkpoint_frees_nothing_and_is_restored_later() -> None:
     assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
     back = made.handle(m.Tick(), 0.0)[-1]
     assert isinstance(back, m.SuspendSlices)
-    assert (back.tasks[0].was, back.tasks[0].suspension) == (CHECKPOINT, None)
+    assert (back.tasks[0].previous, back.tasks[0].suspension) == (CHECKPOINT, None)
 
 
 def test_a_checkpointed_pod_frees_its_memory_and_starts_no_container() -> None:
