@@ -163,7 +163,7 @@ class Agent:
         if grant_id in self.released:
             return [self._refused(grant_id, "this grant was released for good", dead=True)]
         if self.is_void(received.grant):
-            why = f"this grant is of term {received.grant.term}, and the sync of term {self._closed_term} does not name it"
+            why = f"this grant is of term {received.grant.term}, and the sync of term {self._closed_term} lacks it"
             return [self._refused(grant_id, why, dead=True)]
         known = self.store.get(grant_id)
         if known is not None and known.grant.uid != received.uid:

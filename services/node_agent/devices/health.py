@@ -4,7 +4,8 @@
 2. A GPU comes back only after `recover_s` without a fault. Meanwhile it is suspect, and the reason names the last
    fault.
 3. A fault that only a reset or a reboot clears (an ailment) stays until there is evidence of one: another boot, the
-   driver loaded again, the driver's recovery action back to none, or an operator who clears it. Ailments outlive the agent.
+   driver loaded again, the driver's recovery action back to none, or an operator who clears it.
+   Ailments outlive the agent.
 4. Heat, the power brake and a slow PCIe link only count as faults once they have lasted `throttled_s`. A power cap
    never counts.
 """
