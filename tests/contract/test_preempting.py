@@ -123,8 +123,7 @@ async def test_kerf_events_shows_a_plan_once(bus: NatsBus, nats: EmbeddedServer)
     assert len(lines) == len({line.split("(plan ")[1] for line in lines}) == 2
     assert (
         "preemption.abandoned ours/high on gpu-0, theirs/low-0 is paused, theirs/low-1 is migrated to gpu-1; "
-        "1 pod would be evicted (1 with capacity reserved elsewhere) and lose 11 GPU-seconds"
-        in lines[0]
+        "1 pod would be evicted (1 with capacity reserved elsewhere) and lose 11 GPU-seconds" in lines[0]
     )
     assert lines[0].endswith(": a budget said no")
 
