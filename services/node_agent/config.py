@@ -73,7 +73,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     library_dir: str = "/var/lib/kerf/lib"
     """Where containers get the interposer from, on the host. The file system must not be mounted noexec."""
     run_dir: str = "/run/kerf"
-    """Where the pages of running slices are, on the host. A reboot empties it."""
+    """Where the control blocks of running slices are, on the host. A reboot empties it."""
     libcuda: str = ""
     """The driver's libcuda as the agent sees it. Empty: where the host has it."""
     context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] | None = None
@@ -91,8 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What to do with a pod that exceeds its slice's memory or GPU time: report it, time-slice it under the driver's
     lock, or evict it."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
-    """How much more memory than its pages count a pod may hold on a GPU before that counts as an escape: contexts that
-    no page counts."""
+    """How much more memory than its control blocks count a pod may hold on a GPU before that counts as an
+    escape: contexts that no control block counts."""
     escape_slack_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
     """How much more GPU time than its share NVML may report for a pod, over the window, before that counts as an
     escape."""

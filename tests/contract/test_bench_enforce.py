@@ -25,7 +25,9 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
         figures["memory_unused_bytes_max"],
         figures["processes_left_locked"],
     ) == (0, 0, 0)
-    assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, "the memory that the GPU reports, not the page's"
+    assert figures["memory_device_bytes_max"] == LIMIT_MIB << 20, (
+        "the memory that the GPU reports, not the control block's"
+    )
     assert figures["share_error_percent_max"] < 2
     assert all(error <= 2 for error in found["long_share_error_percent"].values())
     by_length = found["share_error_percent_by_launch_ms"]
@@ -40,7 +42,7 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
 
 
 def test_memory_is_judged_by_the_memory_that_the_gpu_reports(tmp_path: Path) -> None:
-    """A process without the interposer has the memory, and no page counts it."""
+    """A process without the interposer has the memory, and no control block counts it."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     build(tmp_path, fake=True)

@@ -1,4 +1,4 @@
-"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find library and page."""
+"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find library and control block."""
 
 from __future__ import annotations
 
@@ -61,11 +61,13 @@ async def test_a_firm_slice_has_its_library_and_a_read_only_page(world: World) -
     }
     shown = await eventually(lambda: world.agent.samples("kerf_agent_slice_limit_mib"), within_s=WITHIN_S)
     assert list(shown.values()) == [2048.0]
-    pages = Path(f"/proc/{world.sandbox.outside(world.agent.pid)}/root/run/kerf/slices")
-    assert count(pages) == 1
+    control_blocks = Path(f"/proc/{world.sandbox.outside(world.agent.pid)}/root/run/kerf/slices")
+    assert count(control_blocks) == 1
     await world.delete("firm")
     await world.gone("firm")
-    await eventually(lambda: count(pages) == 0, within_s=WITHIN_S, what="the page is removed with its container")
+    await eventually(
+        lambda: count(control_blocks) == 0, within_s=WITHIN_S, what="the control block is removed with its container"
+    )
 
 
 async def test_two_pods_without_reserved_compute_share_time_by_priority(world: World) -> None:

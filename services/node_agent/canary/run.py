@@ -1,4 +1,4 @@
-"""Runs the canary: the probe under the interposer, on a real page, as in a container."""
+"""Runs the canary: the probe under the interposer, on a real control block, as in a container."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CanaryError(Exception):
 
 
 class Canary:
-    """Runs the probe. `under` wraps a command so that it sees the page in a given folder where a container would."""
+    """Runs the probe. `under` wraps a command so that it sees the control block in a given folder where a container would."""
 
     def __init__(
         self,
@@ -136,9 +136,8 @@ def _loop() -> tuple[str, ...]:
 
 
 def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[str]]:
-    """Wraps a command in a mount namespace with the page where a container has it, and preloads the library.
-
-    Needs root.
+    """Wraps a command in a mount namespace with the control block where a container has it, and preloads
+    the library. Needs root.
     """
     script = (
         'mkdir -p "$2" && mount --bind "$1" "$2" && shift 2 && '

@@ -62,7 +62,7 @@ class Machine(RuleBasedStateMachine):
         self.paused: set[str] = set()
         """UIDs of the pods whose containers are really paused."""
         self.stubborn = False
-        """Whether writing a page fails now."""
+        """Whether writing a control block fails now."""
         self.slow = False
         self.pending: list[m.SuspendSlices] = []
         """The suspension orders that are not carried out yet, in order."""
@@ -94,7 +94,8 @@ class Machine(RuleBasedStateMachine):
     def do_next(self) -> list[m.Command]:
         order = self.pending.pop(0)
         done = tuple(
-            m.SuspendResult(task, "its page cannot be written" if self.stubborn else "") for task in order.tasks
+            m.SuspendResult(task, "its control block cannot be written" if self.stubborn else "")
+            for task in order.tasks
         )
         for task in () if self.stubborn else order.tasks:
             (self.paused.discard if task.suspension is None else self.paused.add)(task.uid)

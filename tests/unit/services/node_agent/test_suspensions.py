@@ -111,8 +111,8 @@ def test_each_suspend_action_frees_exactly_its_capacity(
 
 def test_a_failed_suspension_changes_and_frees_nothing() -> None:
     made = slices("a")
-    assert said(made, share("a", PAUSE), "its page cannot be written") == Accepted(
-        ok=True, reason="its page cannot be written", term=1, node=NODE, grant_id="g-a"
+    assert said(made, share("a", PAUSE), "its control block cannot be written") == Accepted(
+        ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a"
     )
     assert made.suspension("u-a") is None
     assert starts(made, "b", memory=400) == "gpu-compute-full"
@@ -204,8 +204,8 @@ def test_a_failed_resume_is_retried_until_it_succeeds() -> None:
     """Placement orders it once: from then on its book counts the whole share, and so does the gate."""
     made = slices("a")
     said(made, share("a", PAUSE))
-    failed = said(made, share("a"), "its page cannot be written")
-    assert (failed.ok, failed.suspension, failed.reason) == (False, PAUSE, "its page cannot be written")
+    failed = said(made, share("a"), "its control block cannot be written")
+    assert (failed.ok, failed.suspension, failed.reason) == (False, PAUSE, "its control block cannot be written")
     for _ in range(2):
         suspend = made.handle(m.Tick(), 0.0)[-1]
         assert isinstance(suspend, m.SuspendSlices)

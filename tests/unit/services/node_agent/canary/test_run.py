@@ -67,7 +67,7 @@ async def test_an_unreachable_driver_proves_and_disproves_nothing(build: Path, t
 
 @pytest.fixture
 def place() -> Iterator[None]:
-    """Where a container has its page. The canary creates it in this host's own file system."""
+    """Where a container has its control block. The canary creates it in this host's own file system."""
     inside = Path(CONTAINER_DIR)
     stood = inside.exists()
     yield
@@ -75,7 +75,7 @@ def place() -> Iterator[None]:
         inside.rmdir()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts the page where a container has it")
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts the control block where a container has it")
 async def test_the_shipped_library_finds_its_page_in_a_mount_namespace(
     build: Path, tmp_path: Path, place: None
 ) -> None:
