@@ -1,4 +1,4 @@
-"""Firm slices on a real kubelet and containerd: the canary runs on the node, and containers find library and control block."""
+"""Firm slices on a real kubelet and containerd: the canary runs, and containers find library and control block."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class CanaryError(Exception):
 
 
 class Canary:
-    """Runs the probe. `under` wraps a command so that it sees the control block in a given folder where a container would."""
+    """Runs the probe. `under` wraps a command so that it sees the control block of a folder where a container would."""
 
     def __init__(
         self,
