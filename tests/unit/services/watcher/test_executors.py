@@ -225,6 +225,18 @@ async def test_a_pod_whose_webhook_does_not_answer_is_touched_by_its_status() ->
 
 
 @pytest.mark.parametrize(
+    ("annotating", "outcome"),
+    [(b"failed calling webhook", "refused"), (b"etcdserver: request timed out", "unknown")],
+)
+async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotating: bytes, outcome: str) -> None:
+    """A certain refusal counts towards the pod's exclusion. A webhook that fails is one; trouble of the server is not."""
+    world = World()
+    pod = world.pod()
+    world.gate.answers = [Response(500, b'{"message":"%s"}' % annotating), Response(403, b'{"message":"no"}')]
+    assert await world.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
+
+
+@pytest.mark.parametrize(
     ("status", "outcome"), [(429, "throttled"), (409, "conflict"), (404, "gone")]
 )  # fmt: skip
 async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status: int, outcome: str) -> None:
