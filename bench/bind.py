@@ -89,7 +89,11 @@ async def create(kube: Any, body: bytes) -> dict[str, Any]:
 async def ceiling(plane: ControlPlane, pods: int, nodes: int, limit: int) -> float:
     """Pods per second of create and bind in a loop."""
     kube, binder = await cluster.transport(plane), await cluster.transport(plane, watcher=True)
-    note = '{"version":1,"grant_id":"193a5c2f0b1-1","term":1,"sequence":1,"containers":{"c":{"strategy":"advisory","gpus":[{"node":"node-0","uuid":"GPU-00000000-0000-0000-0000-000000000000","memory_mib":40960,"compute_milli":500}]}}}'
+    note = (
+        '{"version":1,"grant_id":"193a5c2f0b1-1","term":1,"sequence":1,"containers":{"c":{"strategy":"advisory",'
+        '"gpus":[{"node":"node-0","uuid":"GPU-00000000-0000-0000-0000-000000000000","memory_mib":40960,'
+        '"compute_milli":500}]}}}'
+    )
 
     async def one(i: int) -> None:
         made = await create(kube, half_gpu(f"ceiling-{limit}-{i}"))

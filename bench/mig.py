@@ -1,6 +1,7 @@
 """MIG instances that come and go: how much of the GPUs is allocated, and who is refused.
 
-    python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside] [--fill] [--json]
+    python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside]
+                        [--fill] [--json]
 
 16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every
 other GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an

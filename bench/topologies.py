@@ -31,7 +31,8 @@ def inventory(entry: dict[str, Any]) -> Inventory:
     under = entry.get("pcie_under_nvlink")
     gpus = tuple(
         Gpu(
-            uuid=f"{entry['name']}-{i}", index=i, model=entry["gpu_model"].replace(" ", "-"), memory_mib=81_920, numa_node=numa[i], compute_capability=_capability(entry["gpu_model"])
+            uuid=f"{entry['name']}-{i}", index=i, model=entry["gpu_model"].replace(" ", "-"), memory_mib=81_920,
+            numa_node=numa[i], compute_capability=_capability(entry["gpu_model"])
         )
         for i in range(count)
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Allocation on the openb trace.
 
-    python -m bench.openb [--nodes F --pods F --arrivals F] --policy fgd|bestfit|kerf [--seeds 42,43] [--churn 1.1] [--json]
+    python -m bench.openb [--nodes F --pods F --arrivals F] --policy fgd|bestfit|kerf [--seeds 42,43] [--churn 1.1]
+                          [--json]
 
 Without files: the trace `default` from bench/data/openb. Seeds: those of the arrivals file; all of them unless named.
 With --churn pods come and go, at that multiple of the capacity (see bench/openb/churn.py). `--plots DIR` draws

@@ -1,6 +1,7 @@
 """All traces of a folder, kerf beside FGD in one run: filling and churn.
 
-    python -m bench.openb.table --data DIR [--traces default,gpuspec33] [--seeds 42,43] [--churn 1.1,1.3] [--processes 2] [--json]
+    python -m bench.openb.table --data DIR [--traces default,gpuspec33] [--seeds 42,43] [--churn 1.1,1.3]
+                                [--processes 2] [--json]
 
 DIR as published: openb_node_list_gpu_node.csv, pods/openb_pod_list_<trace>.csv[.gz], arrivals/arrivals_<trace>.txt[.gz]
 (a trace without arrivals of its own takes those of `default`); bench/data/openb has two traces, flat.

@@ -16,10 +16,12 @@ from shared.contracts.queries import UsageRow
 VERSION = 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS slice (
-  grant_id TEXT NOT NULL, container TEXT NOT NULL, uid TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, node TEXT NOT NULL,
+  grant_id TEXT NOT NULL, container TEXT NOT NULL,
+  uid TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL, node TEXT NOT NULL,
   model TEXT NOT NULL, started_ms INTEGER NOT NULL, PRIMARY KEY (grant_id, container)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS part (
-  grant_id TEXT NOT NULL, container TEXT NOT NULL, uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
+  grant_id TEXT NOT NULL, container TEXT NOT NULL,
+  uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
   PRIMARY KEY (grant_id, container, uuid)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
@@ -187,7 +189,8 @@ class UsageBook:
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("BEGIN IMMEDIATE")
         for table in ("slice", "part"):
-            self._db.execute(f"DELETE FROM {table} WHERE grant_id IN {old}", (before_ms,))  # noqa: S608 - names of our own
+            delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - both names are constants
+            self._db.execute(delete, (before_ms,))
         gone = self._db.execute("DELETE FROM ended WHERE ended_ms < ?", (before_ms,)).rowcount
         self._db.execute("COMMIT")
         return gone

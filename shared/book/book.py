@@ -245,8 +245,8 @@ class Book(Ledger):
             state.grant_id = ""
 
     def reserve(self, placeholder: PodState, node: str, grant: Grant | None) -> None:
-        """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a pod
-        of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
+        """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a
+        pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
         self._charge(placeholder, node)
         if grant is not None:
             meta = placeholder.pod.metadata

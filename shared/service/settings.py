@@ -4,8 +4,8 @@ In the file the service's own fields are at the top, those of the lifecycle unde
 `poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values
 of lists and objects are JSON there.
 
-A setting that was renamed is read by its former name for one version: `FORMER_NAMES: ClassVar` of the struct has it by the
-present name.
+A setting that was renamed is read by its former name for one version: `FORMER_NAMES` of the struct has the former names
+by the present ones.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _from_text(text: str, name: str) -> Any:
 
 
 def _convert(content: dict[str, Any], kind: type[T], where: str, prefix: str) -> T:
-    fields: tuple[msgspec.structs.FieldInfo, ...] = msgspec.structs.fields(kind)  # type: ignore[arg-type]  # kind is a Struct type
+    fields: tuple[msgspec.structs.FieldInfo, ...] = msgspec.structs.fields(kind)  # type: ignore[arg-type]
     known = {field.encode_name for field in fields}
     unknown = sorted(str(key) for key in content if key not in known)
     if unknown:

@@ -1,7 +1,7 @@
 """A real kubelet with a real containerd, in namespaces of their own, that leaves nothing on the machine.
 
-    guard  python -m tools.sandbox DIR    outside: makes the cgroups, starts the namespaces, tidies up when they have ended
-    init   tools.sandbox.inside           inside, process 1: the private mounts, and the processes that it is told to start
+    guard  python -m tools.sandbox DIR    outside: makes the cgroups, starts the namespaces, cleans up after them
+    init   tools.sandbox.inside           inside, process 1: private mounts, and the processes that it is told to start
     node   tools.sandbox.node             the tester's side: a Sandbox to start, to start things in and to stop
 
 The guard ends when its standard input does, so whoever started it may be killed at any moment. The network is the

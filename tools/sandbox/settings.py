@@ -11,7 +11,8 @@ PAUSE = "localhost/pause:1"
 CNI = """#!/bin/sh
 # Pods get an address that leads nowhere: none of ours speaks to anybody, and the machine keeps no interface of theirs.
 case $CNI_COMMAND in
-  ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],"ips":[{"address":"192.0.2.10/24","interface":0}]}' ;;
+  ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],' \\
+            '"ips":[{"address":"192.0.2.10/24","interface":0}]}' ;;
   VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
 esac
 """

@@ -2,10 +2,10 @@
 
 For one pod: on each node that could ever take it, the cheapest pods are removed until it fits, and those that need not
 move are put back; then all removed pods must find another place, beside it and beside each other. The cost is what the
-moves disturb, in GPU-seconds (`shared.book.disruption_cost`). For a gang this is done for one member after the other in one
-copy of the book: either all have room then, or nothing is advised. For groups of idle GPUs it is done for placeholder
-pods that request whole GPUs, after as many of them as fit without any move have been placed, so that no move breaks
-another group.
+moves disturb, in GPU-seconds (`shared.book.disruption_cost`). For a gang this is done for one member after the other in
+one copy of the book: either all have room then, or nothing is advised. For groups of idle GPUs it is done for
+placeholder pods that request whole GPUs, after as many of them as fit without any move have been placed, so that no
+move breaks another group.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def end_of(state: PodState, now: float) -> End | None:
 
 
 def when_kept(state: PodState, engine: Engine, now: float, placeholders: Sequence[PodState]) -> Steps[WhenExplanation]:
-    """For a pod for which others are preempted. `placeholders`: placeholders of the places reserved for it and its gang,
-    which are not in its way. The book must not change meanwhile (`undisturbed`)."""
+    """For a pod for which others are preempted. `placeholders`: placeholders of the places reserved for it and its
+    gang, which are not in its way. The book must not change meanwhile (`undisturbed`)."""
     trial = Trial(engine)
     for placeholder in placeholders:
         trial.book.unreserve(placeholder)

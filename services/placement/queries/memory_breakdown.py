@@ -4,7 +4,7 @@
 |---|---|---|
 | guaranteed | yes | of slices that run, or may |
 | paused | yes | of slices that are paused, which keep it |
-| returning | yes | of slices that take back what they had given up: nobody else gets it, and they go on when all is done |
+| returning | yes | of slices that take back what they had given up: no other slice gets it |
 | suspended | no | given up for a while: on the host, or not allocated by who was shrunk |
 
 The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room
