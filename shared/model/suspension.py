@@ -5,7 +5,7 @@ give up.
 |---|---|---|
 | throttle | compute above what it keeps | a strategy that limits compute in a running slice |
 | pause | all compute; the memory stays where it is | the same |
-| shrink | memory above what it keeps, never less than it has allocated | a strategy that limits memory of running slices |
+| shrink | memory above what it keeps, never less than it has allocated | a strategy that limits memory while it runs |
 | checkpoint | compute and memory, which goes to the host | room in the pod's own memory limit, a driver that can |
 
 Eviction needs nothing, and is no suspension: the pod ends.
