@@ -18,8 +18,8 @@ import msgspec
 
 from services.node_agent import gate, releases, start_checks, state, suspensions
 from services.node_agent import messages as m
-from services.node_agent.devices import changes, gpu_pods
-from services.node_agent.devices.cordons import Cordons
+from services.node_agent.gpu_state import changes, gpu_pods
+from services.node_agent.gpu_state.cordons import Cordons
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
 from services.node_agent.state import Checkpoint, Lease, Released

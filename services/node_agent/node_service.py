@@ -14,7 +14,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.publisher import Publisher
-from services.node_agent.strategies.service import Strategies
+from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode

@@ -20,8 +20,8 @@ from services.node_agent import releases
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.devices import monitor
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from services.node_agent.service import NodeAgent
 from services.node_agent.state import Checkpoint, CheckpointError
 from shared.bus.embedded import EmbeddedServer

@@ -69,8 +69,8 @@ class Container:
     def __init__(self, node: Node, control_block: ControlBlock) -> None:
         self.node, self.control_block = node, control_block
 
-    def start(self, *command: str, placeholder: bool = False, **variables: str) -> subprocess.Popen[str]:
-        form = "test/shadow/libcuda.so.1" if placeholder else "test/libkerf.so"
+    def start(self, *command: str, shadow: bool = False, **variables: str) -> subprocess.Popen[str]:
+        form = "test/shadow/libcuda.so.1" if shadow else "test/libkerf.so"
         inside = {
             "LD_PRELOAD": str(self.node.built / "kerf" / form),
             "KERF_DIRECTORY": str(self.control_block.folder),
@@ -78,9 +78,9 @@ class Container:
         }
         return _start(self.node.built, command, self.node.environment | inside | variables)
 
-    def run(self, *command: str, placeholder: bool = False, **variables: str) -> list[int]:
+    def run(self, *command: str, shadow: bool = False, **variables: str) -> list[int]:
         """Returns the numbers that the program prints."""
-        return numbers(self.start(*command, placeholder=placeholder, **variables))
+        return numbers(self.start(*command, shadow=shadow, **variables))
 
     def read(self) -> Reading:
         return self.control_block.read()

@@ -52,11 +52,11 @@ def test_memory_of_a_graph_is_charged_when_the_graph_is_created(limited: Limited
 @pytest.mark.parametrize("shadow", [False, True], ids=["dlsym", "shadow"])
 @pytest.mark.parametrize("path", ["cuMemAlloc", "cuMemAllocAsync"])
 def test_the_limit_holds_however_the_program_finds_the_driver(
-    limited: Limited, way: str, placeholder: bool, path: str
+    limited: Limited, way: str, shadow: bool, path: str
 ) -> None:
-    if placeholder and way == "path":
+    if shadow and way == "path":
         pytest.skip("opening the driver by its path bypasses the library of that name; the dlsym form catches it")
-    count, most, _, error = limited(LIMIT).run("paths", path, str(PIECE), placeholder=placeholder, KERF_TEST_WAY=way)
+    count, most, _, error = limited(LIMIT).run("paths", path, str(PIECE), shadow=shadow, KERF_TEST_WAY=way)
     assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
 
 

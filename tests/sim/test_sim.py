@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.node_agent.core import Agent
-from services.node_agent.state import Known
+from services.node_agent.state import KnownGrant
 from services.placement.core import Core
 from services.placement.explain.pending_reasons import Reports
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
@@ -133,7 +133,7 @@ def test_taking_decisions_over_without_touching_after_a_loss_would_be_seen(monke
 
 def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync names a grant whose pod is not bound yet; the pod is edited, and bound with another."""
-    monkeypatch.setattr(Known, "unbound", property(lambda self: False))
+    monkeypatch.setattr(KnownGrant, "unbound", property(lambda self: False))
     assert _violated(range(1000)).startswith("P4")
 
 

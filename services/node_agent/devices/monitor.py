@@ -12,10 +12,10 @@ from services.node_agent import messages as m
 from services.node_agent.cdi.nvml_library import preload
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from shared.model.gpu import GpuState, Inventory, Strategy
 from shared.service import Context
 

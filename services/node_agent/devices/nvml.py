@@ -13,12 +13,12 @@ import msgspec
 import pynvml
 import structlog
 
-from services.node_agent.devices import cgroups, describe, links, symptoms, usage
+from services.node_agent.devices import describe, links, symptoms, usage
 from services.node_agent.devices.calls import NO_DRIVER, optional, text
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.events import Events
 from services.node_agent.devices.health import Symptoms
 from services.node_agent.devices.sysfs import Sysfs
+from services.node_agent.processes.owner import Owner, owner_of
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Gpu, Inventory, Link
 
@@ -39,7 +39,7 @@ class NvmlDevices:
         *,
         timeout_s: float,
         sysfs: Path = Path("/sys"),
-        owner: Callable[[int], Owner | None] = cgroups.owner,
+        owner: Callable[[int], Owner | None] = owner_of,
         known: Inventory | None = None,
     ) -> None:
         """`known`: the inventory that an earlier agent read in this boot, so that a GPU which is lost now still has its

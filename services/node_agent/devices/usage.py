@@ -9,7 +9,7 @@ import msgspec
 import pynvml
 
 from services.node_agent.devices.calls import optional
-from services.node_agent.devices.cgroups import Owner
+from services.node_agent.processes.owner import Owner
 from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.units import MIB

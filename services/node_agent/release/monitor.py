@@ -19,10 +19,10 @@ from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointErr
 from services.node_agent.handover.podresources import PodResourcesError
 from services.node_agent.handover.slots import PodResourcesEntry
 from services.node_agent.node_service import NodeRuntime
-from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.release.evidence import Evidence, find_ended
 from services.node_agent.release.processes import PodsOnGpus
-from services.node_agent.strategies.service import Strategies
+from services.node_agent.strategy_service import Strategies
 from services.node_agent.worker import Hung
 from shared.bus.tasks import end
 from shared.model import names

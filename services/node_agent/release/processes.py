@@ -7,7 +7,7 @@ from pathlib import Path
 import pynvml
 import structlog
 
-from services.node_agent.devices.cgroups import owner
+from services.node_agent.processes.owner import owner_of
 from services.node_agent.worker import Worker
 
 log = structlog.get_logger("release")
@@ -24,7 +24,7 @@ class PodsOnGpus:
         A single GPU that does not answer counts as empty: a process that hangs on it also keeps its cgroup.
         """
         pids = await self._worker.call(_pids)
-        owners = (owner(pid, self._proc) for pid in pids)
+        owners = (owner_of(pid, self._proc) for pid in pids)
         return frozenset(of.pod_uid for of in owners if of is not None and of.pod_uid)
 
 

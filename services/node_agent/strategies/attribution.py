@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.processes.owner import Owner
 from services.node_agent.strategies.escapes import PodMemory
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 from services.node_agent.strategies.slices import Key

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from services.node_agent.devices import monitor
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects

@@ -12,8 +12,8 @@ import pytest
 
 from services.node_agent.canary.proofs import LIBRARY
 from services.node_agent.devices import monitor
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse

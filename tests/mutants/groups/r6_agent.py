@@ -558,10 +558,10 @@ MUTANTS = [
     Mutant(
         name="ended-by-the-name-of-a-service",
         what="a systemd directory named like a pod counts as a pod's cgroup",
-        file="services/node_agent/release/cgroups.py",
+        file="services/node_agent/processes/pod_cgroups.py",
         old="        if entry.name in _ELSEWHERE:\n",
         new="        if False:\n",
-        tests=(f"{UNIT}/release/test_cgroups.py::test_a_host_without_pod_cgroups_is_detected",),
+        tests=(f"{UNIT}/processes/test_pod_cgroups.py::test_a_host_without_pod_cgroups_is_detected",),
     ),
     Mutant(
         name="hung-nvml-counts-as-idle",

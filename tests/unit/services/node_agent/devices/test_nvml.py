@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.devices import events
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.health import Symptoms
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Inventory
 from shared.model.mig import MigInstance

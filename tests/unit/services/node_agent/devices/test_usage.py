@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.devices.cgroups import Owner, owner, owner_in
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process, Share, sample, shares
+from services.node_agent.processes.owner import Owner, owner_in, owner_of
 from shared.contracts.node_commands import LiveSlice
 from tests.unit.services.node_agent.devices.machine import TWO, Machine
 
@@ -58,8 +58,8 @@ def test_a_cgroup_names_pod_and_container(text: str, found: Owner) -> None:
 
 
 def test_an_ended_process_has_no_owner(tmp_path: Path) -> None:
-    assert owner(1, tmp_path) is None
-    assert owner(os.getpid()) == Owner()
+    assert owner_of(1, tmp_path) is None
+    assert owner_of(os.getpid()) == Owner()
 
 
 def process(pid: int, mib: int | None = 100, sm: int | None = None) -> Process:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.locks import Locks
 from tests.unit.services.node_agent.strategies.test_host_memory import cgroup

@@ -29,7 +29,7 @@ def owner_in(text: str) -> Owner:
     return Owner()
 
 
-def owner(pid: int, proc: Path = Path("/proc")) -> Owner | None:
+def owner_of(pid: int, proc: Path = Path("/proc")) -> Owner | None:
     """The owner of a process. None if it has ended, or if the agent cannot see the host's processes."""
     try:
         return owner_in((proc / str(pid) / "cgroup").read_text())

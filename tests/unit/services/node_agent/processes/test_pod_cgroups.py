@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.processes.pod_cgroups import PodCgroups
 
 UID = "3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d11"
 OTHER = "9d1f3b5c-0000-4c1b-9a43-2f6f0f3a8d11"

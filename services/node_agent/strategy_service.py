@@ -18,9 +18,9 @@ from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
-from services.node_agent.devices.cgroups import Owner
 from services.node_agent.devices.usage import GpuProcesses
-from services.node_agent.release.cgroups import PodCgroups
+from services.node_agent.processes.owner import Owner
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from services.node_agent.devices.cgroups import owner_in
+from services.node_agent.processes.owner import owner_in
 
 _ELSEWHERE = frozenset({"system.slice", "user.slice", "init.scope"})
 _DEPTH = 5
