@@ -144,7 +144,7 @@ def test_mig_instances_are_a_gpu_resource_of_the_policies_too(stranger: As) -> N
     assert made["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/slot"] == "1"
 
 
-def test_a_pod_without_gpus_is_left_alone(stranger: As) -> None:
+def test_a_pod_without_gpus_is_not_changed(stranger: As) -> None:
     status, made = stranger.create(named("plain", pod(container())))
     assert (status, made["spec"]["schedulerName"]) == (201, "default-scheduler")
     assert all(t["key"] != "kerf.dev/managed" for t in made["spec"]["tolerations"])
@@ -190,7 +190,7 @@ def test_only_the_watcher_binds_with_a_grant(watcher: As, stranger: As) -> None:
     assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]["kerf.dev/grant"]) == ("n1", '{"grant_id":"g"}')
 
 
-def test_a_stranger_binds_nothing(stranger: As) -> None:
+def test_an_ordinary_user_cannot_bind_pods(stranger: As) -> None:
     stranger.create(named("foreign", pod(container(gpu=1))))
     status, answer = stranger.bind("foreign")
     assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "foreign-binding")
@@ -205,7 +205,7 @@ def test_the_listed_schedulers_go_on_binding_and_write_no_grant(plane: ControlPl
 
 
 @pytest.mark.parametrize("subresource", ["", "/status"])
-def test_nobody_but_the_watcher_changes_a_grant(watcher: As, stranger: As, subresource: str) -> None:
+def test_only_the_watcher_changes_a_grant(watcher: As, stranger: As, subresource: str) -> None:
     """Through no door: annotations can be written through pods/status too."""
     name = f"granted{subresource.replace('/', '-')}"
     stranger.create(named(name, pod(container(gpu=1))))
@@ -217,7 +217,7 @@ def test_nobody_but_the_watcher_changes_a_grant(watcher: As, stranger: As, subre
     assert watcher.annotate(name, "kerf.dev/grant", '{"adopted":1}', subresource)[0] == 200
 
 
-def test_what_the_choice_was_made_on_stays_once_bound(watcher: As, stranger: As) -> None:
+def test_fields_on_which_placement_depends_are_immutable_once_bound(watcher: As, stranger: As) -> None:
     stranger.create(named("settled", pod(container(gpu=1))))
     assert stranger.annotate("settled", "kerf.dev/isolation", "firm")[0] == 200
     assert watcher.bind("settled")[0] == 201

@@ -121,7 +121,7 @@ async def test_a_review_leaves_its_trace_on_the_pod(plane: ControlPlane) -> None
     assert parse_traceparent(made["metadata"]["annotations"]["kerf.dev/admission-traceparent"]).sampled
 
 
-async def test_a_refusal_reaches_the_user_word_for_word(plane: ControlPlane) -> None:
+async def test_a_refusal_reaches_the_user_verbatim(plane: ControlPlane) -> None:
     async with webhook(plane):
         status, answer = await ask(
             plane, "POST", "/api/v1/namespaces/default/pods", named("mixed", pod(container(mem=3, memory="3Gi")))
@@ -130,7 +130,7 @@ async def test_a_refusal_reaches_the_user_word_for_word(plane: ControlPlane) -> 
         assert "keep one of them, in all containers" in answer["message"]
 
 
-async def test_plain_nvidia_is_taken_over_where_the_namespace_says_so(plane: ControlPlane) -> None:
+async def test_plain_nvidia_is_taken_over_if_the_namespace_opts_in(plane: ControlPlane) -> None:
     for name, labels in (("opted", {"kerf.dev/take-over": "nvidia"}), ("not-opted", {})):
         status, _ = await ask(plane, "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         assert status == 201

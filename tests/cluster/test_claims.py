@@ -75,7 +75,7 @@ async def allocated(world: Whole, pod_seen: Any) -> Any:
     return await world.seen("ResourceClaim", made[0]["resourceClaimName"])
 
 
-async def test_a_claim_made_from_a_template_gets_what_the_grant_says(world: Whole) -> None:
+async def test_a_claim_made_from_a_template_is_allocated_as_the_grant_states(world: Whole) -> None:
     await template(world, "part", memory="16Gi", compute="30")
     await pod(world, "p", resourceClaimTemplateName="part")
     seen = await world.bound("p")
@@ -178,7 +178,7 @@ async def test_an_allocation_of_a_decision_that_came_to_nothing_is_taken_back(wo
     assert (device["pool"], device["device"]) == (f"{world.namespace}-0", "gpu-0")
 
 
-async def test_a_node_says_what_it_has_and_says_it_again_when_the_slice_is_lost(world: Whole) -> None:
+async def test_a_node_publishes_its_devices_and_republishes_a_lost_resource_slice(world: Whole) -> None:
     """The kubelet deletes the slices of its node when it starts."""
     path = f"/apis/resource.k8s.io/v1/resourceslices/{world.namespace}-0-gpu.kerf.dev"
 

@@ -17,7 +17,7 @@ def test_it_serves_the_version_we_pin(control_plane: ControlPlane) -> None:
     assert json.loads(body)["gitVersion"] == "v1.36.4"
 
 
-def test_a_service_account_is_who_its_kubeconfig_says(control_plane: ControlPlane) -> None:
+def test_a_service_account_has_the_identity_of_its_kubeconfig(control_plane: ControlPlane) -> None:
     config = json.loads(control_plane.service_account("kerf", "watcher").read_text())
     assert config["users"][0]["name"] == "system:serviceaccount:kerf:watcher"
     review = {

@@ -72,7 +72,7 @@ async def left(world: Whole) -> list[str]:
     return sorted(item["metadata"]["name"] for item in listed["items"] if item["metadata"]["name"].startswith("low-"))
 
 
-async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
+async def test_one_pod_is_preempted_for_one_pod_and_no_other(world: Whole) -> None:
     uids = {f"low-{i}": (await world.seen("Pod", f"low-{i}"))["metadata"]["uid"] for i in range(4)}
     await pod(world, "high", "high")
     await world.bound("high")
@@ -87,7 +87,7 @@ async def test_one_pod_gives_way_to_one_and_no_other(world: Whole) -> None:
     assert (known.owner, len(known.since)) == (uids[gone], 1), "for whoever is preemptor next"
 
 
-async def test_two_pods_of_one_node_give_way_to_one_of_two_gpus(world: Whole) -> None:
+async def test_two_pods_of_one_node_are_preempted_for_one_pod_of_two_gpus(world: Whole) -> None:
     await pod(world, "high", "high", gpus=2)
     seen = await world.bound("high")
     stay = await left(world)
@@ -103,7 +103,7 @@ async def test_all_of_a_gang_get_their_places(world: Whole) -> None:
     assert len(await left(world)) == 1
 
 
-async def test_who_never_preempts_waits(world: Whole) -> None:
+async def test_a_pod_that_never_preempts_waits(world: Whole) -> None:
     """And is told so by nobody's leaving: a pod after it, that does preempt, is placed."""
     await pod(world, "meek", "meek")
     await world.event("meek", "FailedScheduling")
@@ -142,7 +142,7 @@ async def test_equals_wait_for_each_other(world: Whole) -> None:
     assert not json.loads(answer)["spec"].get("nodeName")
 
 
-async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it_back(plane: ControlPlane) -> None:
+async def test_a_slice_is_throttled_through_the_annotation_and_gets_its_compute_back(plane: ControlPlane) -> None:
     """Throttled, not ended: its Event says for whom; when the other has gone, it has all that it was given."""
     async with whole(plane, f"preempt-{next(_NUMBERS)}", nodes=1, gpus=1, firm=True, preemption={}) as world:
         for name, priority, percent in (("low", "low", "100"), ("high", "high", "50")):
@@ -168,7 +168,7 @@ async def test_a_slice_gives_up_compute_on_the_way_of_the_annotation_and_gets_it
         assert (await world.seen("Pod", "low"))["metadata"]["uid"] == low["metadata"]["uid"]
 
 
-async def test_an_equal_moves_to_the_place_that_is_kept_for_what_its_controller_makes_in_its_stead(
+async def test_a_pod_of_equal_priority_moves_to_the_reservation_for_its_replacement(
     plane: ControlPlane,
 ) -> None:
     """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is

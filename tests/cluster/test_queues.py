@@ -70,7 +70,7 @@ async def pod(world: Whole, name: str, queue: str) -> None:
     await world.ask("POST", resources.POD.collection(world.namespace), document)
 
 
-async def test_a_limit_holds_is_told_and_is_raised_by_an_edit(world: Whole) -> None:
+async def test_a_limit_holds_is_reported_and_is_raised_by_an_edit(world: Whole) -> None:
     await write(world, "queues: [{name: other}]", name="of-somebody-else")
     await write(world, "queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
     await in_force(world, ["a", "b"])

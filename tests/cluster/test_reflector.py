@@ -161,7 +161,7 @@ async def test_a_burst_of_2000_pods_comes_whole(own_control_plane: ControlPlane)
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
-async def test_an_expired_version_lists_anew_and_tells_what_is_missing(
+async def test_after_an_expired_version_a_new_list_reports_what_is_missing(
     own_control_plane: ControlPlane, watch_list: bool
 ) -> None:
     """410: the server's history is gone (a restart and a compaction). Deletions in the gap are told, as not certain."""
@@ -210,7 +210,7 @@ async def test_a_restart_of_the_server_is_lived_through(own_control_plane: Contr
         await transport.close()
 
 
-async def test_an_account_without_permission_says_so(control_plane: ControlPlane) -> None:
+async def test_missing_permission_is_reported(control_plane: ControlPlane) -> None:
     transport = await connect(str(control_plane.service_account("nobody", "nothing")))
     reflector = Reflector(transport, resources.POD, lambda _: None, structlog.get_logger(), timing=QUICK)
     task = asyncio.create_task(reflector.run())

@@ -39,7 +39,7 @@ async def inspect(world: Whole) -> InspectAnswer:
     return await ask(world.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
 
 
-async def test_a_canonical_pod_is_bound_with_its_grant_and_says_so(world: Whole) -> None:
+async def test_a_canonical_pod_is_bound_with_its_grant_and_has_an_event(world: Whole) -> None:
     made = await world.pod("one", gpu_memory="20Gi")
     assert made["spec"]["schedulerName"] == "kerf"
     seen = await world.bound("one")
@@ -63,7 +63,7 @@ async def test_gpushares_statefulset_runs_unchanged(plane: ControlPlane, world: 
     assert len({share.uuid for share in shares}) == 1, "they are packed onto one GPU"
 
 
-async def test_a_pod_that_does_not_fit_is_told_why_where_kubectl_describe_looks(world: Whole) -> None:
+async def test_a_pod_that_does_not_fit_shows_the_reason_in_kubectl_describe(world: Whole) -> None:
     await world.pod("huge", gpu="3")
     told = await world.event("huge", "FailedScheduling")
     assert told["type"] == "Warning"
@@ -104,7 +104,7 @@ async def test_what_a_deleted_pod_had_goes_to_the_next(world: Whole) -> None:
     assert holders == ["next"]
 
 
-async def test_one_trace_tells_of_every_service(world: Whole) -> None:
+async def test_one_trace_contains_spans_of_every_service(world: Whole) -> None:
     await world.pod("traced", gpu_memory="1Gi")
     await world.bound("traced")
     query = TraceQuery(namespace=world.namespace, name="traced")

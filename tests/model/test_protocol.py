@@ -22,7 +22,7 @@ def test_with_all_rules_no_reachable_state_double_books() -> None:
     assert result.states == 2_218_211
 
 
-def test_the_device_gate_keeps_the_device_whole_even_where_a_rule_is_broken() -> None:
+def test_the_device_gate_prevents_double_use_even_if_a_rule_is_broken() -> None:
     """R7 is the last line: without R6 two pods are given one GPU, and run at once; with the gate they never do."""
     start = initial(terms=1, edits=0)
     assert explore(start, off="R6-node-returns", bad=overrun).story

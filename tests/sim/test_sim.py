@@ -165,7 +165,7 @@ def test_believing_a_node_that_calls_the_grants_of_others_dead_would_be_seen(mon
     assert _violated(range(300)).startswith("P1")
 
 
-def test_waiting_for_a_pod_that_nobody_can_touch_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_an_untouchable_pod_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "refused", lambda self, uid: False)
     monkeypatch.setattr(Recovery, "overdue", lambda self, now, after_s: [])
     assert "no leader" in _violated(range(300))
@@ -182,7 +182,7 @@ def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pyte
     assert _violated(range(1000)).startswith("P1")
 
 
-def test_the_reports_are_not_what_keeps_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said to people may fail to be said, and nothing else changes."""
     monkeypatch.setattr(Reports, "explain_one", lambda *args: [])
     assert _violated(range(20)) == ""

@@ -70,7 +70,7 @@ def test_a_service_understands_its_environment(command: list[str], environment: 
     assert {name for name in environment if name.startswith("KERF_")} - BESIDE <= settings
 
 
-def test_what_compose_asks_of_kerf_is_a_command() -> None:
+def test_every_command_in_the_compose_file_exists() -> None:
     (command,) = [s["command"] for s in OURS.values() if s["command"][0] == "kerf"]
     assert _parser().parse_args(command[1:]).file == "/etc/kerf/cluster.yaml"
 

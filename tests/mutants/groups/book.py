@@ -16,7 +16,7 @@ MUTANTS = [
         file=_LEDGER,
         old="                room.free_milli -= sign * share.compute_milli\n",
         new="",
-        tests=(_TESTS + "test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node",),
+        tests=(_TESTS + "test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node",),
     ),
     Mutant(
         name="memory-is-not-counted",
@@ -24,7 +24,7 @@ MUTANTS = [
         file=_LEDGER,
         old="                room.free_mib -= sign * share.memory_mib\n",
         new="",
-        tests=(_TESTS + "test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node",),
+        tests=(_TESTS + "test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node",),
     ),
     Mutant(
         name="grants-before-the-inventory",
@@ -88,7 +88,7 @@ MUTANTS = [
         file=_GIVING,
         old='if held is not None and (held.phase == "holding" or held.node != event.node):',
         new='if held is not None and held.phase == "holding":',
-        tests=(_CORE + "test_no_node_gives_back_what_is_anothers",),
+        tests=(_CORE + "test_no_node_releases_grants_of_another_node",),
     ),
     Mutant(
         name="hold-is-given-back",
@@ -96,7 +96,7 @@ MUTANTS = [
         file=_GIVING,
         old='if held is not None and (held.phase == "holding" or held.node != event.node):',
         new="if held is not None and held.node != event.node:",
-        tests=(_CORE + "test_a_release_that_comes_before_the_bound_pod_is_seen_waits_to_be_said_again",),
+        tests=(_CORE + "test_a_release_before_the_bound_pod_is_seen_waits_until_the_node_repeats_it",),
     ),
     Mutant(
         name="another-nodes-word-on-a-grant",
@@ -107,7 +107,7 @@ MUTANTS = [
             "            return  # a node answers for itself alone\n"
         ),
         new="",
-        tests=(_GIVING_TESTS + "test_a_node_says_nothing_of_another_nodes_grant",),
+        tests=(_GIVING_TESTS + "test_a_node_cannot_report_on_another_nodes_grant",),
     ),
     Mutant(
         name="dead-hold-is-freed",
@@ -121,7 +121,7 @@ MUTANTS = [
 '        )\n'
 ),
         new='        return [] if held is None else self._ended(held, "its node had released it before")\n',
-        tests=(_GIVING_TESTS + "test_a_dead_grant_whose_binding_may_still_succeed_stays_booked",),
+        tests=(_GIVING_TESTS + "test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed",),
     ),
     Mutant(
         name="dead-grant-is-kept",
@@ -178,7 +178,7 @@ MUTANTS = [
             "self._void(grant_id)]"
         ),
         new="return []",
-        tests=(_GIVING_TESTS + "test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it",),
+        tests=(_GIVING_TESTS + "test_a_release_that_a_node_reports_in_its_sync_frees_the_grant",),
     ),
     Mutant(
         name="releases-are-not-acknowledged",
@@ -197,6 +197,6 @@ MUTANTS = [
             "            self.release(held.grant_id)\n"
         ),
         new="",
-        tests=(_CORE + "test_a_deleted_node_frees_what_was_still_to_be_given_back_there",),
+        tests=(_CORE + "test_a_deleted_node_frees_grants_that_it_had_not_released",),
     ),
 ]  # fmt: skip

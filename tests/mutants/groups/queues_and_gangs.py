@@ -23,7 +23,7 @@ MUTANTS = [
         file="services/placement/scheduling/gangs/placing.py",
         old="            yield index\n",
         new="            pass\n",
-        tests=(_GANGS + "test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs",),
+        tests=(_GANGS + "test_a_large_member_does_not_take_capacity_that_the_gangs_small_members_need",),
     ),
     Mutant(
         name="gang-is-not-taken-back",
@@ -43,7 +43,7 @@ MUTANTS = [
         file="shared/book/gangs.py",
         old="        return 0 < self.need <= len(self.waiting)\n",
         new="        return 0 < self.need\n",
-        tests=(_GANGS + "test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record",),
+        tests=(_GANGS + "test_no_member_is_placed_before_all_exist_and_then_all_are_in_one_record",),
     ),
     Mutant(
         name="gang-in-a-begun-record",
@@ -72,7 +72,7 @@ MUTANTS = [
             '        if held.phase == "holding":\n'
             "            return\n"
         ),
-        tests=(_QUEUES + "test_a_limit_is_never_exceeded_and_said",),
+        tests=(_QUEUES + "test_a_limit_is_never_exceeded_and_is_reported",),
     ),
     Mutant(
         name="limit-not-to-the-very-gpu",
@@ -88,7 +88,7 @@ MUTANTS = [
         file="services/placement/scheduling/fair/fair.py",
         old="            self.blocked = first or self.blocked\n",
         new="            self.blocked = False\n",
-        tests=(_QUEUES + "test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended",),
+        tests=(_QUEUES + "test_a_leader_that_starts_with_invalid_queues_places_no_pod_until_they_are_corrected",),
     ),
     Mutant(
         name="equals-give-way",
@@ -192,7 +192,7 @@ MUTANTS = [
         new="return book.nodes.get(node.name) is node",
         tests=(
             "tests/unit/services/placement/explain/test_counterfactuals.py::"
-            "test_another_model_is_only_named_where_such_a_gpu_is_free",
+            "test_another_model_is_only_named_if_such_a_gpu_is_free",
         ),
     ),
     Mutant(
@@ -201,6 +201,6 @@ MUTANTS = [
         file="services/placement/scheduling/unsupported_fields.py",
         old="    if state.excluded:\n",
         new="    if False:\n",
-        tests=("tests/unit/services/placement/protocol/test_recovery.py::test_an_excluded_pod_is_told_so_and_why_says_it",),
+        tests=("tests/unit/services/placement/protocol/test_recovery.py::test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it",),
     ),
 ]  # fmt: skip

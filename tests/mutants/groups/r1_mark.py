@@ -14,7 +14,7 @@ MUTANTS = [
         file=_PROTOCOL,
         old="        self._last = sequence\n        yield from self._write_mark(sequence)\n        return sequence\n",
         new="        self._last = sequence\n        return sequence\n",
-        tests=(_STEPS + "test_nothing_follows_from_a_record_whose_mark_another_session_has_overwritten",),
+        tests=(_STEPS + "test_a_record_has_no_effect_if_another_session_has_overwritten_its_mark",),
     ),
     Mutant(
         name="renewal-without-mark",
@@ -114,7 +114,7 @@ MUTANTS = [
         file="shared/bus/provision.py",
         old='        body["first_seq"] = max(int(time.time() * 1000), first_sequence)',
         new="        pass",
-        tests=("tests/unit/shared/bus/test_log.py::test_after_a_wipe_appends_say_so_and_terms_go_on_rising",),
+        tests=("tests/unit/shared/bus/test_log.py::test_after_a_wipe_appends_fail_and_terms_continue_to_rise",),
     ),
     Mutant(
         name="begun-anew-too-low",
@@ -122,7 +122,7 @@ MUTANTS = [
         file="shared/bus/provision.py",
         old="max(int(time.time() * 1000), first_sequence)",
         new="int(time.time() * 1000)",
-        tests=(_CLIENT + "test_a_log_that_is_begun_anew_has_higher_numbers_and_refuses_whoever_knew_the_old_one",),
+        tests=(_CLIENT + "test_a_recreated_log_has_higher_numbers_and_refuses_leaders_of_the_old_one",),
     ),
     Mutant(
         name="log-deleted-under-a-later-leader",
@@ -146,7 +146,7 @@ MUTANTS = [
             "        yield from self._write_mark(first_sequence - 1)\n"
             "        yield DeleteLog(first_sequence)\n"
         ),
-        tests=(_STEPS + "test_a_log_that_is_begun_anew_gets_its_mark_last",),
+        tests=(_STEPS + "test_a_recreated_log_gets_its_mark_last",),
     ),
     Mutant(
         name="begun-anew-without-mark",
@@ -154,7 +154,7 @@ MUTANTS = [
         file=_PROTOCOL,
         old="        self.term = 0\n        yield from self._write_mark(first_sequence - 1)\n",
         new="        self.term = 0\n",
-        tests=(_STEPS + "test_a_log_that_is_begun_anew_gets_its_mark_last",),
+        tests=(_STEPS + "test_a_recreated_log_gets_its_mark_last",),
     ),
     Mutant(
         name="session-goes-on-without-its-log",

@@ -26,7 +26,7 @@ MUTANTS = [
         file="shared/bus/log_stream.py",
         old="        if last_sequence is not None:",
         new="        if False:",
-        tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
+        tests=(_CLIENT + "test_a_leader_is_refused_at_its_next_append_if_its_records_were_lost",),
     ),
     Mutant(
         name="client-drops-the-chain",
@@ -34,7 +34,7 @@ MUTANTS = [
         file="services/placement/leader/log_client.py",
         old='                    subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=after\n',
         new='                    subject, payload, fence_subject=subjects.LOG_TERM, fence_sequence=fence, last_sequence=None\n',
-        tests=(_CLIENT + "test_a_leader_whose_records_were_lost_is_refused_at_its_next_append",),
+        tests=(_CLIENT + "test_a_leader_is_refused_at_its_next_append_if_its_records_were_lost",),
     ),
     Mutant(
         name="append-names-no-last-record",
@@ -65,7 +65,7 @@ MUTANTS = [
 '            return (yield from self.take_term())\n'
 
         ),
-        tests=(_STEPS + "test_whoever_was_not_quick_enough_has_no_term",),
+        tests=(_STEPS + "test_a_session_that_was_overtaken_has_no_term",),
     ),
     Mutant(
         name="unanswered-term-is-ours",
@@ -93,7 +93,7 @@ MUTANTS = [
             "                    sequence = found or self._last + 1\n"
             "                    break\n"
         ),
-        tests=(_STEPS + "test_an_append_that_was_not_answered_is_not_taken_for_done",),
+        tests=(_STEPS + "test_an_unanswered_append_does_not_count_as_done",),
     ),
     Mutant(
         name="unanswered-append-is-not-read-back",
@@ -125,7 +125,7 @@ MUTANTS = [
         file=_PROTOCOL,
         old="            except (Unknown, ContractError):\n                yield Pause()\n                continue\n",
         new="            except (Unknown, ContractError):\n                return None\n",
-        tests=(_STEPS + "test_the_log_is_read_again_until_it_says_whether_the_append_happened",),
+        tests=(_STEPS + "test_the_log_is_read_again_until_it_shows_whether_the_append_happened",),
     ),
     Mutant(
         name="renewal-without-own-last-record",
@@ -168,7 +168,7 @@ MUTANTS = [
         file="services/placement/protocol/write_batcher.py",
         old="        if self.in_flight is not None:\n            return []\n        if self.owed:",
         new="        if self.owed:",
-        tests=(_CORE + "test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile",),
+        tests=(_CORE + "test_one_append_is_in_flight_at_a_time_while_the_next_batch_gathers",),
     ),
     Mutant(
         name="renewal-while-an-append-is-under-way",
@@ -216,7 +216,7 @@ MUTANTS = [
         file="services/placement/leader/session.py",
         old="if newest is None or decode(newest.payload, TermRecord).session != self.log_client.session:",
         new="if newest is None:",
-        tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
+        tests=(_SESSION + "test_a_session_ends_by_a_reported_newer_term_only_if_the_log_has_one",),
     ),
     Mutant(
         name="a-nodes-word-ends-the-session",
@@ -224,7 +224,7 @@ MUTANTS = [
         file="services/placement/leader/session.py",
         old="if newest is None or decode(newest.payload, TermRecord).session != self.log_client.session:",
         new="if True:",
-        tests=(_SESSION + "test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one",),
+        tests=(_SESSION + "test_a_session_ends_by_a_reported_newer_term_only_if_the_log_has_one",),
     ),
     Mutant(
         name="log-is-asked-at-every-word-of-a-node",

@@ -103,7 +103,7 @@ MUTANTS = [
 '            ]\n'
 ),
         new='            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer)]\n',
-        tests=(_CORE + "test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch",),
+        tests=(_CORE + "test_a_binding_that_was_certainly_not_applied_is_decided_again_after_a_touch",),
     ),
     Mutant(
         name="answer-to-an-older-binding",
@@ -111,7 +111,7 @@ MUTANTS = [
         file=_HOLDS,
         old="return hold if hold is not None and hold.decision.resource_version == answer.resource_version else None",
         new="return hold",
-        tests=(_CORE + "test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold",),
+        tests=(_CORE + "test_an_answer_to_an_older_binding_does_not_affect_the_current_hold",),
     ),
     Mutant(
         name="hold-outlives-its-version",
@@ -135,7 +135,7 @@ MUTANTS = [
         file=_BOOK,
         old="        if known is not None and (grant is None or grant.grant_id != known.grant_id):\n",
         new="        if known is not None and grant is not None and grant.grant_id != known.grant_id:\n",
-        tests=(_BOOK_TESTS + "test_a_pod_that_somebody_else_binds_without_a_grant_frees_the_one_that_was_decided",),
+        tests=(_BOOK_TESTS + "test_a_pod_that_another_scheduler_binds_without_a_grant_frees_the_decided_grant",),
     ),
     Mutant(
         name="edited-annotation-is-a-grant",

@@ -7,8 +7,8 @@ _CORE = "services/placement/core.py"
 _TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
 _CORE_TESTS = "tests/unit/services/placement/test_core.py::"
 _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
-_UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_holds_nobody_up",)
-_VOID = (_TESTS + "test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu",)
+_UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_blocks_no_other_pod",)
+_VOID = (_TESTS + "test_an_old_binding_gives_an_excluded_pod_no_gpu",)
 
 MUTANTS = [
     # --- is the log whole -----------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="        if self.mark.term and not self._has(self.mark):\n",
         new="        if not self._has(self.mark):\n",
-        tests=(_TESTS + "test_a_log_that_was_just_begun_anew_is_not_deleted_again",),
+        tests=(_TESTS + "test_a_log_that_was_just_recreated_is_not_deleted_again",),
     ),
     Mutant(
         name="any-record-is-the-marked-one",
@@ -171,7 +171,7 @@ MUTANTS = [
             "            return\n"
             "        self._out += self.preemption.advance(self.term, now)"
         ),
-        tests=(_TESTS + "test_nobody_is_decided_while_others_are_still_to_be_touched",),
+        tests=(_TESTS + "test_no_pod_is_decided_while_others_are_still_to_be_touched",),
     ),
     Mutant(
         name="touched-at-once",
@@ -223,7 +223,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="        return self._replayed.get((state.uid, state.pod.metadata.resource_version))\n",
         new="        return next((found for (uid, _), found in self._replayed.items() if uid == state.uid), None)\n",
-        tests=(_CORE_TESTS + "test_a_logged_decision_whose_pod_has_moved_on_is_not_re_adopted",),
+        tests=(_CORE_TESTS + "test_a_logged_decision_is_not_re_adopted_if_the_pods_version_has_changed",),
     ),
     Mutant(
         name="decisions-are-not-adopted",
@@ -233,7 +233,7 @@ MUTANTS = [
         new="        return\n",
         tests=(
             _CORE_TESTS
-            + "test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them",
+            + "test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_version_is_unchanged",
         ),
     ),
     Mutant(
@@ -274,7 +274,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="EXCLUDE_AFTER_REFUSALS = 3\n",
         new="EXCLUDE_AFTER_REFUSALS = 1\n",
-        tests=(_TESTS + "test_one_refusal_excludes_nobody",),
+        tests=(_TESTS + "test_one_refusal_excludes_no_pod",),
     ),
     Mutant(
         name="excluded-by-uncertain-answers",
@@ -282,7 +282,7 @@ MUTANTS = [
         file=_CORE,
         old='        if answer.outcome != "refused" or not self.recovery.refused(answer.uid):\n',
         new="        if not self.recovery.refused(answer.uid):\n",
-        tests=(_TESTS + "test_other_outcomes_exclude_nobody",),
+        tests=(_TESTS + "test_other_outcomes_exclude_no_pod",),
     ),
     Mutant(
         name="never-excluded",
@@ -306,7 +306,7 @@ MUTANTS = [
         file=_CORE,
         old="        self._out += self._binding.excluded(state)\n",
         new="",
-        tests=(_TESTS + "test_an_excluded_pod_is_told_so_and_why_says_it",),
+        tests=(_TESTS + "test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it",),
     ),
     Mutant(
         name="excluded-for-ever",
@@ -369,7 +369,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="        if self._excluded_before.get(state.uid) != version:\n",
         new="        if state.uid not in self._excluded_before:\n",
-        tests=(_TESTS + "test_a_successor_places_who_has_moved_since_it_was_excluded",),
+        tests=(_TESTS + "test_a_successor_places_a_pod_that_has_moved_since_it_was_excluded",),
     ),
     Mutant(
         name="successor-does-not-touch-the-excluded",
@@ -432,6 +432,6 @@ MUTANTS = [
         file="services/placement/protocol/releases.py",
         old="        if state.controller is None:\n",
         new="        if False:\n",
-        tests=(_TESTS + "test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do",),
+        tests=(_TESTS + "test_a_bare_pod_that_is_bound_to_a_void_grant_stays_with_a_message_on_what_to_do",),
     ),
 ]  # fmt: skip

@@ -40,7 +40,7 @@ MUTANTS = [
         file=_RECOVERY,
         old="now - asked.since >= after_s",
         new="False",
-        tests=(_TESTS + "test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say",),
+        tests=(_TESTS + "test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_are",),
     ),
     Mutant(
         name="touches-that-were-not-sent-count",
@@ -56,7 +56,7 @@ MUTANTS = [
         file=_SESSION,
         old="if isinstance(error, NoResponder) and touched:",
         new="if False:",
-        tests=(_OF_SESSION + "test_touches_that_no_watcher_hears_are_reported_as_not_sent",),
+        tests=(_OF_SESSION + "test_touches_that_no_watcher_receives_are_reported_as_not_sent",),
     ),
     Mutant(
         name="hanging-webhook-is-waited-for",
@@ -65,7 +65,7 @@ MUTANTS = [
         old='not in ("refused", "unknown"):',
         new='not in ("refused",):',
         tests=(
-            "tests/unit/services/watcher/test_executors.py::test_a_pod_whose_webhook_hangs_is_touched_by_its_status",
+            "tests/unit/services/watcher/test_executors.py::test_a_pod_is_touched_by_its_status_if_its_webhook_hangs",
         ),
     ),
     Mutant(
@@ -101,7 +101,7 @@ MUTANTS = [
         file=_RECOVERY,
         old="self.ready = record.term == self._newest_term and not record.more",
         new="self.ready = record.term == self._newest_term",
-        tests=(_TESTS + "test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last",),
+        tests=(_TESTS + "test_very_many_excluded_pods_take_several_records_and_the_log_is_complete_with_the_last",),
     ),
     Mutant(
         name="last-part-of-the-excluded-alone",
@@ -109,7 +109,7 @@ MUTANTS = [
         file=_RECOVERY,
         old="(self._excluded_before if record.term == of_term else {}) | record.excluded",
         new="record.excluded",
-        tests=(_TESTS + "test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last",),
+        tests=(_TESTS + "test_very_many_excluded_pods_take_several_records_and_the_log_is_complete_with_the_last",),
     ),
     Mutant(
         name="excluded-by-an-earlier-leader-for-ever",
@@ -143,7 +143,7 @@ MUTANTS = [
         new="",
         tests=(
             "tests/unit/shared/bus/test_feed.py::"
-            "test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has",
+            "test_the_log_position_counts_that_any_watcher_has_seen_not_only_the_one_that_answers",
         ),
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = [
         file="services/placement/scheduling/unsupported_fields.py",
         old="if state.pod.metadata.annotations_full and",
         new="if False and",
-        tests=(_CORE + "test_a_pod_whose_annotations_leave_no_room_for_a_grant_waits_until_they_do",),
+        tests=(_CORE + "test_a_pod_waits_while_its_annotations_leave_no_space_for_a_grant",),
     ),
     Mutant(
         name="annotations-are-never-too-full",
@@ -178,7 +178,9 @@ MUTANTS = [
         file="services/watcher/core.py",
         old="> ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES",
         new="> ANNOTATIONS_MAX_BYTES",
-        tests=("tests/unit/services/watcher/test_core.py::test_whether_annotations_leave_room_for_a_grant_is_noted",),
+        tests=(
+            "tests/unit/services/watcher/test_core.py::test_whether_annotations_leave_space_for_a_grant_is_recorded",
+        ),
     ),
     Mutant(
         name="hold-of-a-pod-bound-otherwise-stays-at-its-node",
@@ -186,7 +188,7 @@ MUTANTS = [
         file="services/placement/core.py",
         old="if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:",
         new="if False:",
-        tests=(_CORE + "test_a_hold_whose_pod_is_bound_with_another_grant_is_revoked_at_its_node",),
+        tests=(_CORE + "test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant",),
     ),
     Mutant(
         name="late-beginning-hides-a-loss",
@@ -196,7 +198,7 @@ MUTANTS = [
         new="await _mark_new_log(js, *await Mark(js).read())",
         tests=(
             "tests/unit/shared/bus/test_log.py::"
-            "test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost",
+            "test_a_process_that_stalls_after_creating_the_log_does_not_claim_that_nothing_was_lost",
         ),
     ),
 ]

@@ -19,7 +19,7 @@ MUTANTS = [
         file=NODES,
         old="            self._unsync(node)\n            self.book.set_agent_trouble(node, UNSYNCED)\n            return self._sync",
         new="            return self._sync",
-        tests=(f"{TEST}::test_a_node_that_has_rebooted_gets_nothing_before_it_has_said_what_runs_there",),
+        tests=(f"{TEST}::test_a_rebooted_node_gets_nothing_before_it_has_answered_a_sync",),
     ),
     Mutant(
         name="rebooted-node-not-marked",
@@ -27,7 +27,7 @@ MUTANTS = [
         file=NODES,
         old="            self.book.set_agent_trouble(node, UNSYNCED)\n",
         new="",
-        tests=(f"{TEST}::test_a_node_that_has_rebooted_gets_nothing_before_it_has_said_what_runs_there",),
+        tests=(f"{TEST}::test_a_rebooted_node_gets_nothing_before_it_has_answered_a_sync",),
     ),
     Mutant(
         name="deleted-node-keeps-its-sync",
@@ -35,7 +35,7 @@ MUTANTS = [
         file=NODES,
         old="            self._unsync(name)  # should it come back, its agent is asked again what runs there\n",
         new="",
-        tests=(f"{TEST}::test_a_node_that_was_deleted_and_is_back_is_asked_before_it_is_used",),
+        tests=(f"{TEST}::test_a_deleted_node_that_returns_must_sync_before_it_is_used",),
     ),
     Mutant(
         name="lost-agent-keeps-its-sync",
@@ -43,7 +43,7 @@ MUTANTS = [
         file=NODES,
         old="        self._boot.pop(node, None)\n        self._unsync(node)\n",
         new="        self._boot.pop(node, None)\n",
-        tests=(f"{TEST}::test_a_lost_agent_is_asked_when_it_is_back_though_its_boot_is_the_same",),
+        tests=(f"{TEST}::test_a_lost_agent_must_sync_when_it_returns_even_with_the_same_boot",),
         survives="an inventory that comes back finds no boot id, so the node is unsynced then (rebooted-node-used)",
     ),
     Mutant(
@@ -60,7 +60,7 @@ MUTANTS = [
         file=NODES,
         old="if not self.open or self.book.nodes[node].object is None:",
         new="if not self.open:",
-        tests=(f"{TEST}::test_a_node_without_a_node_object_is_not_asked",),
+        tests=(f"{TEST}::test_a_node_without_a_node_object_is_not_synced",),
     ),
     Mutant(
         name="absent-node-believed",
@@ -68,7 +68,7 @@ MUTANTS = [
         file=NODES,
         old="            or node.object is None\n",
         new="",
-        tests=(f"{RECOVERY}::test_a_node_that_is_gone_is_neither_asked_nor_believed",),
+        tests=(f"{RECOVERY}::test_a_removed_node_is_neither_asked_nor_believed",),
         survives="when its object goes the node has no first number any more, and gets none before the object is back "
         "(deleted-node-keeps-its-sync, absent-node-asked)",
     ),
@@ -151,7 +151,7 @@ MUTANTS = [
         file=NODES,
         old="            or self.is_synced(answer.node)\n",
         new="",
-        tests=(f"{TEST}::test_a_second_answer_books_nothing_that_has_ended_meanwhile",),
+        tests=(f"{TEST}::test_a_repeated_sync_answer_books_nothing_that_has_ended_since",),
     ),
     Mutant(
         name="unknown-slices-not-booked",
@@ -175,7 +175,7 @@ MUTANTS = [
         file=CORE,
         old="suspension in answer.suspension.items() if grant_id in own}",
         new="suspension in answer.suspension.items()}",
-        tests=(f"{TEST}::test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up",),
+        tests=(f"{TEST}::test_a_node_reports_suspensions_only_of_its_own_pods",),
     ),
     Mutant(
         name="late-sync-answer-suspends",
@@ -183,7 +183,7 @@ MUTANTS = [
         file=CORE,
         old="        if said is None:\n            return\n",
         new="        said = said or []\n",
-        tests=(f"{TEST}::test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up",),
+        tests=(f"{TEST}::test_suspensions_in_an_outdated_answer_are_ignored",),
     ),
     Mutant(
         name="dead-word-of-another-node",
@@ -191,7 +191,7 @@ MUTANTS = [
         file=CORE,
         old="if held is not None and held.node != event.node:",
         new="if False:",
-        tests=(f"{TEST}::test_no_node_refuses_for_good_what_is_anothers",),
+        tests=(f"{TEST}::test_no_node_refuses_grants_of_another_node_for_good",),
     ),
     Mutant(
         name="any-refusal-is-for-good",
@@ -254,7 +254,7 @@ MUTANTS = [
         file=NODES,
         old='if held.phase != "reserved"]',
         new='if held.phase == "bound"]',
-        tests=(f"{TEST}::test_a_sync_names_what_is_decided_and_says_that_it_was_not_seen_bound",),
+        tests=(f"{TEST}::test_a_sync_names_decided_grants_as_not_seen_bound",),
     ),
     Mutant(
         name="unbound-not-said",
@@ -262,7 +262,7 @@ MUTANTS = [
         file=NODES,
         old='unbound=held.phase == "holding",',
         new="unbound=False,",
-        tests=(f"{TEST}::test_a_sync_names_what_is_decided_and_says_that_it_was_not_seen_bound",),
+        tests=(f"{TEST}::test_a_sync_names_decided_grants_as_not_seen_bound",),
     ),
     Mutant(
         name="orders-without-numbers",
@@ -286,7 +286,7 @@ MUTANTS = [
         file=CORE,
         old="                        self._out += self.nodes.voided(hold.decision, now)\n",
         new="                        pass\n",
-        tests=(f"{TEST}::test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answers",),
+        tests=(f"{TEST}::test_a_void_grant_that_a_node_knows_is_revoked_there_until_it_answers",),
     ),
     Mutant(
         name="void-grant-not-remembered",
@@ -294,7 +294,7 @@ MUTANTS = [
         file=NODES,
         old='self._named_unbound.update(held.grant_id for held in known if held.phase == "holding")',
         new="pass",
-        tests=(f"{TEST}::test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answers",),
+        tests=(f"{TEST}::test_a_void_grant_that_a_node_knows_is_revoked_there_until_it_answers",),
     ),
     Mutant(
         name="void-grant-said-once",
@@ -302,7 +302,7 @@ MUTANTS = [
         file=NODES,
         old="        self._unanswered[grant_id] = (command, now)\n        return [command]\n",
         new="        return [command]\n",
-        tests=(f"{TEST}::test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answers",),
+        tests=(f"{TEST}::test_a_void_grant_that_a_node_knows_is_revoked_there_until_it_answers",),
     ),
     Mutant(
         name="grant-under-the-old-term",
@@ -310,7 +310,7 @@ MUTANTS = [
         file=NODES,
         old="            case m.SendGrant(node, grant) if grant.term != self.term:",
         new="            case m.SendGrant(node, grant) if False:",
-        tests=(f"{TEST}::test_a_grant_that_was_not_answered_is_said_again_under_the_renewed_term",),
+        tests=(f"{TEST}::test_an_unanswered_grant_is_sent_again_under_the_renewed_term",),
     ),
     Mutant(
         name="release-under-the-old-term",
@@ -318,7 +318,7 @@ MUTANTS = [
         file=NODES,
         old="            case m.SendRelease(node, release) if release.term != self.term:",
         new="            case m.SendRelease(node, release) if False:",
-        tests=(f"{UNIT}/test_core.py::test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term",),
+        tests=(f"{UNIT}/test_core.py::test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term",),
     ),
     Mutant(
         name="asked-for-a-grant-that-is-only-decided",
@@ -326,7 +326,7 @@ MUTANTS = [
         file="services/placement/queries/reader.py",
         old='    if held is None or held.phase != "bound":\n',
         new="    if held is None:\n",
-        tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),
+        tests=(f"{TEST}::test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound",),
     ),
     Mutant(
         name="asked-for-a-grant-of-another-node",
@@ -334,7 +334,7 @@ MUTANTS = [
         file="services/placement/queries/reader.py",
         old="    if held.node != query.node:\n",
         new="    if False:\n",
-        tests=(f"{TEST}::test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound",),
+        tests=(f"{TEST}::test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound",),
     ),
     Mutant(
         name="unhealthy-gpu-given-out",

@@ -23,7 +23,7 @@ MUTANTS = [
         file=REFLECTOR,
         old="listing = not self.reflection.resource_version or wanted > self._done",
         new="listing = not self.reflection.resource_version",
-        tests=(f"{FOLLOWS}::test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that",),
+        tests=(f"{FOLLOWS}::test_a_refresh_waits_for_a_list_that_started_after_it",),
     ),
     Mutant(
         name="refresh-waits-for-no-list",
@@ -31,7 +31,7 @@ MUTANTS = [
         file=REFLECTOR,
         old="                if listing and not self.reflection.listing:\n",
         new="                if listing:\n",
-        tests=(f"{FOLLOWS}::test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that",),
+        tests=(f"{FOLLOWS}::test_a_refresh_waits_for_a_list_that_started_after_it",),
     ),
     Mutant(
         name="broken-list-gone-on-with",
@@ -39,7 +39,7 @@ MUTANTS = [
         file=REFLECT,
         old='        self._listed = None\n        self.resource_version = ""\n\n    def event',
         new="        self._listed = None\n\n    def event",
-        tests=(f"{TEST}::test_a_list_that_broke_off_ends_nobody",),
+        tests=(f"{TEST}::test_an_aborted_list_reports_no_deletion",),
     ),
     Mutant(
         name="any-bookmark-ends-a-list",
@@ -71,6 +71,6 @@ MUTANTS = [
         file=REFLECT,
         old='        if kind != "DELETED":\n',
         new="        if True:\n",
-        tests=(f"{TEST}::test_a_deletion_is_certain_and_told_in_its_last_state",),
+        tests=(f"{TEST}::test_a_deletion_is_certain_and_reported_with_the_last_state",),
     ),
 ]

@@ -15,7 +15,7 @@ MUTANTS = [
         file=_FEED,
         old="SnapshotRequest(fresh=True)",
         new="SnapshotRequest()",
-        tests=(_FEED_TESTS + "test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole",),
+        tests=(_FEED_TESTS + "test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely",),
     ),
     Mutant(
         name="first-page-is-all",
@@ -23,7 +23,7 @@ MUTANTS = [
         file=_FEED,
         old="range(1, first.pages)",
         new="range(1, 1)",
-        tests=(_FEED_TESTS + "test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole",),
+        tests=(_FEED_TESTS + "test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely",),
     ),
     Mutant(
         name="fresh-is-not-listed-anew",
@@ -31,7 +31,7 @@ MUTANTS = [
         file="services/watcher/service.py",
         old="            await self.source.refresh()\n",
         new="            pass\n",
-        tests=("tests/unit/services/watcher/test_service.py::test_a_fresh_snapshot_is_listed_anew",),
+        tests=("tests/unit/services/watcher/test_service.py::test_a_fresh_snapshot_is_listed_again",),
     ),
     Mutant(
         name="gap-is-passed-over",
@@ -75,7 +75,7 @@ MUTANTS = [
         file="services/watcher/core.py",
         old="if known is not None and version(known.metadata) >= version(seen.metadata):",
         new="if known is not None and version(known.metadata) == version(seen.metadata):",
-        tests=(_CORE + "test_a_version_that_was_seen_says_nothing",),
+        tests=(_CORE + "test_a_version_that_was_already_seen_is_not_reported",),
     ),
     Mutant(
         name="watcher-makes-ends-certain",
@@ -83,7 +83,7 @@ MUTANTS = [
         file="services/watcher/core.py",
         old="certain=fact.certain)",
         new="certain=True)",
-        tests=(_CORE + "test_an_end_is_told_once_and_keeps_its_certainty",),
+        tests=(_CORE + "test_an_end_is_reported_once_and_keeps_its_certainty",),
     ),
     Mutant(
         name="grants-on-pods-tell-no-sequence",
@@ -99,7 +99,7 @@ MUTANTS = [
         file="shared/kube/reflect.py",
         old="return [self._drop(seen, certain=False) for uid, seen",
         new="return [self._drop(seen, certain=True) for uid, seen",
-        tests=(_REFLECT + "test_a_new_list_tells_what_is_missing_as_not_certain",),
+        tests=(_REFLECT + "test_a_new_list_reports_missing_objects_as_not_certainly_deleted",),
     ),
     Mutant(
         name="succeeded-name-is-certain",
@@ -115,7 +115,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old="changes += self.apply(Gone(object=obj, certain=False))",
         new="changes += self.apply(Gone(object=obj, certain=True))",
-        tests=(_BOOK_TESTS + "test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node",),
+        tests=(_BOOK_TESTS + "test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node",),
     ),
     Mutant(
         name="missing-in-a-snapshot-stays",
@@ -123,7 +123,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old="            if _identity(obj) not in seen:\n",
         new="            if False:\n",
-        tests=(_BOOK_TESTS + "test_what_a_snapshot_lacks_is_gone",),
+        tests=(_BOOK_TESTS + "test_objects_that_a_snapshot_lacks_are_removed",),
     ),
     Mutant(
         name="uncertain-end-frees-the-hold",
@@ -133,7 +133,7 @@ MUTANTS = [
         new="        if not last.spec.node_name and",
         tests=(
             "tests/unit/services/placement/test_core.py::"
-            "test_a_hold_whose_pod_vanished_unseen_comes_back_by_the_node_alone",
+            "test_a_hold_of_a_pod_that_vanished_unseen_is_released_only_by_the_node",
         ),
     ),
     Mutant(

@@ -122,7 +122,7 @@ def some_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
     return tuple(sorted(made, key=lambda one: (one.created_s, one.name)))
 
 
-def test_whole_gpus_go_in_order_of_arrival_and_who_does_not_fit_holds_nobody_up() -> None:
+def test_whole_gpus_are_given_in_order_of_arrival_and_a_job_that_does_not_fit_blocks_no_other() -> None:
     """a and b take a GPU each until 10; then c, and beside it e, for d needs both; c ends at 20, and d runs until
     24."""
     told = replayed(FIVE, 2, Native(FIVE, 2))
@@ -135,7 +135,7 @@ def test_whole_gpus_go_in_order_of_arrival_and_who_does_not_fit_holds_nobody_up(
     assert (told.evictions, told.gpu_seconds_lost) == (0, 0)
 
 
-def test_a_strict_order_lets_nobody_go_before_an_older_one() -> None:
+def test_in_strict_order_no_job_starts_before_an_older_one() -> None:
     """e waits behind d: d runs from 20 to 24, and then e until 27."""
     told = replayed(FIVE, 2, Native(FIVE, 2, strict=True))
     assert (told.makespan_s, told.mean_completion_s) == (27, round((10 + 10 + 20 + 23 + 25) / 5, 1))
@@ -157,7 +157,7 @@ def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
     assert [one.end_s for one in told] == pytest.approx([10.5, 5.5])
 
 
-def test_a_queue_for_each_class_lets_nobody_wait_behind_another_class_that_has_more() -> None:
+def test_with_a_queue_per_class_no_job_waits_behind_a_class_that_uses_more() -> None:
     """When the first half of the GPU is free again LS has the other one, so the job of BE is before the older one of
     LS."""
     jobs = (job("l0", 0, 100, 500), job("l1", 1, 300, 500), job("l2", 2, 100, 500), job("b0", 3, 5, 500, qos="BE"))
@@ -165,7 +165,7 @@ def test_a_queue_for_each_class_lets_nobody_wait_behind_another_class_that_has_m
     assert replayed(jobs, 1, Kerf(jobs, 1, Use()), 0.0).wait_by_qos == {"BE": 197, "LS": round(98 / 3, 1)}
 
 
-def test_what_an_eviction_takes_is_counted_and_done_again() -> None:
+def test_work_lost_by_an_eviction_is_counted_and_repeated() -> None:
     """LS comes after 30 s of BE; those are lost, and BE has all of its 100 s before it from 40 on."""
     jobs = (job("b", 0, 100, qos="BE"), job("l", 30, 10))
     told = replayed(jobs, 1, Kerf(jobs, 1, Use(priorities=True)))
@@ -176,7 +176,7 @@ def test_what_an_eviction_takes_is_counted_and_done_again() -> None:
 
 @given(some_jobs(), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 1000))
 @settings(deadline=None)
-def test_whatever_a_scheduler_does_all_work_is_done_and_nobody_is_slower_than_he_must_be(
+def test_under_any_scheduler_all_work_is_done_and_no_job_is_slower_than_necessary(
     jobs: tuple[Job, ...], interference: float, seed: int
 ) -> None:
     for scheduler in (Native(jobs, 2), Native(jobs, 2, strict=True), Fickle(jobs, 2, Random(seed))):
@@ -192,7 +192,7 @@ def test_the_cores_overcommit_nothing_and_nothing_betters_the_bound(jobs: tuple[
 
 @given(some_jobs())
 @settings(deadline=None)
-def test_whole_gpus_never_slow_anybody_down_and_stay_within_their_bound(jobs: tuple[Job, ...]) -> None:
+def test_whole_gpus_slow_no_job_down_and_stay_within_their_bound(jobs: tuple[Job, ...]) -> None:
     replay = Replay(jobs, 2, 0.5)
     told = replay.run(Native(jobs, 2))
     assert [one.ran_s for one in told] == pytest.approx([one.run_s for one in jobs])
@@ -241,9 +241,7 @@ HALF = Share(0, 500, GPU_MIB // 2)
         ([Start(0, (HALF,))], "2 jobs were never done"),
     ],
 )
-def test_a_scheduler_that_gives_what_there_is_not_or_forgets_somebody_is_found_out(
-    moves: list[Start | Evict], sentence: str
-) -> None:
+def test_a_scheduler_that_overcommits_or_forgets_a_job_is_detected(moves: list[Start | Evict], sentence: str) -> None:
     jobs = (job("a", 0, 10, 500), job("b", 0, 10, 500), job("late", 5, 1, 500))
     with pytest.raises(Impossible, match=sentence):
         Replay(jobs, 1, 0.1).run(Careless(moves))
@@ -293,7 +291,7 @@ def test_input_that_makes_no_sense_is_named(
     assert sentence in capsys.readouterr().err
 
 
-def test_the_command_says_one_object_on_stdout(
+def test_the_command_prints_one_object_on_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pods.csv").write_text(HEAD + "a,1,500,LS,0,10,0\nb,1,500,BE,0,10,0\n")

@@ -15,7 +15,7 @@ def test_the_default_policy_gets_more_out_of_mig_gpus_than_first_fit_does() -> N
 
 
 @pytest.mark.parametrize("mix", ["instances", "beside"])
-def test_with_little_load_nobody_is_refused(mix: str) -> None:
+def test_with_little_load_no_pod_is_refused(mix: str) -> None:
     run = churn("kerf", mix, 0.1, 1)
     assert set(run.refused_percent.values()) == {0.0}
     assert 8 < run.allocation_percent < 12

@@ -108,7 +108,7 @@ def test_each_difference_is_named(written: str, other: str, field: str) -> None:
     assert [row.field for row in rows if not row.equal] == [field]
 
 
-def test_what_one_of_them_does_not_tell_differs() -> None:
+def test_a_field_that_one_of_them_lacks_differs() -> None:
     assert [(row.field, row.smi) for row in compare({"a": 1, "b": 2}, {"a": 1}) if not row.equal] == [("b", None)]
 
 

@@ -46,7 +46,7 @@ def test_a_case_in_which_more_go_than_it_allows_fails() -> None:
     assert "2 are evicted, and 1 would do" in suite.failed[case["id"]]
 
 
-def test_the_command_says_one_object_on_stdout(tmp_path: Path) -> None:
+def test_the_command_prints_one_object_on_stdout(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(json.dumps({"cases": [*CASES[:3], CASES[0] | {"universal": False}]}))
     said = subprocess.run(
         [sys.executable, "-m", "bench.peercases", "--cases", str(tmp_path), "--json"],

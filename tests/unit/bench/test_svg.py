@@ -27,7 +27,7 @@ def test_a_line_chart_names_its_series_and_axes_and_has_round_ticks(tmp_path: Pa
     assert lines[0][0] == lines[1][0], "points are drawn in order of x, whatever order they come in"
 
 
-def test_no_tick_lies_outside_of_an_axis_whose_ends_are_given(tmp_path: Path) -> None:
+def test_no_tick_lies_outside_of_an_axis_with_given_ends(tmp_path: Path) -> None:
     line_chart(tmp_path / "x", "t", "x", "y", {"s": [(0, 90), (130, 96)]}, x_range=(0, 130), y_range=(85, 100))
     assert [text for text in texts(tmp_path / "x") if text.isdigit()] == ["85", "90", "95", "100", "0", "50", "100"]
 

@@ -78,7 +78,7 @@ def test_a_violation_that_lasts_is_counted_once(auditor: Auditor) -> None:
     assert auditor.count("double booking") == 1
 
 
-def test_a_bound_pod_and_one_that_is_gone_and_still_runs(auditor: Auditor) -> None:
+def test_a_bound_pod_and_a_deleted_pod_that_still_runs(auditor: Auditor) -> None:
     auditor.heard([started("a", grant("g1"))], ["n1"])
     auditor.look([pod("b", grant("g2"))], {}, 1.0)
     assert kinds(auditor) == ["double booking"]
@@ -100,7 +100,7 @@ def test_a_finished_pod_takes_its_gpu_until_it_runs_no_more(auditor: Auditor) ->
     assert kinds(auditor) == ["double booking"]
 
 
-def test_what_ended_or_started_later_or_stood_on_a_killed_process_does_not_run(auditor: Auditor) -> None:
+def test_containers_that_ended_or_started_later_or_were_on_a_killed_process_do_not_run(auditor: Auditor) -> None:
     auditor.heard([started("a", grant("g1")), ended("a")], ["n1"])
     auditor.look([pod("b", grant("g2"))], {}, 1.0)
     auditor.heard([started("c", grant("g3"), at=1.5)], ["n1"])
@@ -133,7 +133,7 @@ def test_a_grant_on_another_node_than_its_pod(auditor: Auditor) -> None:
     assert "is bound to n1, and its grant g1 is on ['n2']" in auditor.violations[0].text
 
 
-def test_a_bound_pod_without_a_grant_and_one_with_less_than_it_asked_for(auditor: Auditor) -> None:
+def test_a_bound_pod_without_a_grant_and_one_with_less_than_it_requested(auditor: Auditor) -> None:
     bare = Pod(metadata=Meta(name="a", uid="uid-a"), spec=PodSpec(node_name="n1"))
     auditor.look([bare, pod("b", grant("g1", part=HALF))], {"b": Ask(1)}, 1.0)
     assert [violation.text[0] for violation in auditor.violations] == ["a", "b"]
@@ -151,7 +151,7 @@ def test_a_bound_pod_that_does_not_run_by_its_own_grant_is_lost(auditor: Auditor
     assert auditor.lost([pod("a", one)], {}, ()) == []
 
 
-def test_a_waiting_pod_that_was_told_nothing_is_lost(auditor: Auditor) -> None:
+def test_a_pending_pod_without_a_reason_is_lost(auditor: Auditor) -> None:
     told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
     waiting = Pod(metadata=Meta(name="a", uid="uid-a"), status=PodStatus(conditions=(told,)))
     assert auditor.lost([waiting], {}, ()) == []
@@ -176,7 +176,7 @@ def test_a_pod_that_vanished(auditor: Auditor, gone: Gone, controlled: bool, los
 # --- what it is told --------------------------------------------------------------------------------------------
 
 
-def test_a_journal_is_read_line_by_line_and_a_new_process_says_so(tmp_path: Path) -> None:
+def test_a_journal_is_read_line_by_line_and_marks_a_new_process(tmp_path: Path) -> None:
     reader, path = Reader(tmp_path / "journal"), tmp_path / "journal"
     assert reader.read() == []
     writer, begun = Writer(path), started("a", grant("g1"))
@@ -191,7 +191,7 @@ def test_a_journal_is_read_line_by_line_and_a_new_process_says_so(tmp_path: Path
     assert reader.read() == [Booted()]
 
 
-def test_the_api_servers_log_says_what_the_watcher_removed(tmp_path: Path) -> None:
+def test_the_api_servers_audit_log_lists_what_the_watcher_removed(tmp_path: Path) -> None:
     def line(audit_id: str, name: str, code: int | None, **ref: str) -> str:
         stage = "RequestReceived" if code is None else "ResponseComplete"
         status = {} if code is None else {"responseStatus": {"code": code}}

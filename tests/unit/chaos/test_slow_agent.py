@@ -26,7 +26,7 @@ def released(orders: list[m.Command]) -> list[str]:
     return [event.grant_id for event in events if isinstance(event, SliceReleased)]
 
 
-def test_a_container_ends_some_time_after_its_release_was_asked_for(tmp_path: Path) -> None:
+def test_a_container_ends_some_time_after_its_release_was_requested(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     fleet, journal = SlowFleet([NODE], "boot", Writer(path), random.Random(1)), Reader(path)
     fleet.boot("n1", 0.0)

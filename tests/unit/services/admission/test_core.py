@@ -92,7 +92,7 @@ def test_a_misspelt_annotation_earns_a_warning() -> None:
         pod(container(cpu=0.5)),
     ],
 )
-def test_a_pod_that_asks_kerf_for_no_gpu_passes_unchanged(manifest: dict[str, Any]) -> None:
+def test_a_pod_that_requests_no_gpu_from_kerf_passes_unchanged(manifest: dict[str, Any]) -> None:
     """Nor is nvidia.com/gpu touched without opt-in, nor an amount of zero."""
     assert admitted(manifest, traceparent=TRACE) == manifest
 
@@ -158,7 +158,7 @@ def test_an_excluded_namespace_keeps_its_foreign_dialect() -> None:
 # --- plain nvidia -----------------------------------------------------------------------------------------------
 
 
-def test_plain_nvidia_is_taken_where_it_was_opted_in() -> None:
+def test_plain_nvidia_is_taken_over_where_it_was_opted_in() -> None:
     """Whole GPUs, and the old resource is gone from limits and requests."""
     reviewed = admitted(pod(container(nvidia="2")), TAKES_NVIDIA)
     assert limits_of(reviewed) == {"kerf.dev/gpu": "2", "kerf.dev/slot": "1"}

@@ -21,7 +21,7 @@ def test_instances_are_translated_by_name() -> None:
     assert "nvidia.com/mig-1g.10gb" in made.removed
 
 
-def test_they_are_taken_over_only_where_plain_nvidia_is() -> None:
+def test_mig_resources_are_taken_over_only_where_plain_nvidia_is() -> None:
     manifest = pod(**{"nvidia.com/mig-1g.5gb.me": "1"})
     taken = review(Request(pod=manifest), TAKEN_OVER)
     assert isinstance(taken, Allowed)
@@ -29,7 +29,7 @@ def test_they_are_taken_over_only_where_plain_nvidia_is() -> None:
     assert review(Request(pod=manifest), Policy()) == Allowed()
 
 
-def test_kerfs_own_words_get_a_slot_and_the_scheduler() -> None:
+def test_kerfs_mig_resources_get_a_slot_and_the_scheduler() -> None:
     said = review(Request(pod=pod(**{"kerf.dev/mig-1g.10gb": "1"})), Policy())
     assert isinstance(said, Allowed)
     assert any("kerf.dev~1slot" in str(patch) or "kerf.dev/slot" in str(patch) for patch in said.patches)

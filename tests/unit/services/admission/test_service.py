@@ -68,7 +68,7 @@ async def test_a_review_is_answered_with_a_patch() -> None:
     assert patched["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/gpu-memory"] == "3Gi"
 
 
-async def test_a_refusal_says_why() -> None:
+async def test_a_refusal_contains_the_reason() -> None:
     async with serving() as url:
         status, text = await post(f"{url}/mutate", asked(pod(container(gpu="0.5"))))
     response = json.loads(text)["response"]
@@ -124,7 +124,7 @@ async def test_a_body_beyond_the_limit_is_not_read() -> None:
         assert (await post(f"{url}/mutate", asked(pod(container(), annotations={"a": "x" * 20_000}))))[0] == 413
 
 
-async def test_it_says_that_it_is_alive() -> None:
+async def test_it_publishes_its_heartbeat() -> None:
     async with serving() as url, aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as answer:
         assert answer.status == 200
 

@@ -62,7 +62,7 @@ def test_a_slice_costs_the_larger_share_for_as_long_as_it_was_held(slice_: Began
     assert (row.key, row.gpu_seconds, row.slices, row.live) == ("team", seconds, 1, 0)
 
 
-def test_a_size_that_is_heard_later_counts_from_the_beginning() -> None:
+def test_a_gang_size_that_arrives_later_counts_from_the_beginning() -> None:
     made = book(began("a"), Ended("a", 10_000))
     assert made.usage("namespace", 0)[0].gpu_seconds == 0
     made.write([SIZE], 2)
@@ -79,7 +79,7 @@ def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     assert book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
 
 
-def test_usage_is_told_by_namespace_pod_and_model() -> None:
+def test_usage_is_exported_by_namespace_pod_and_model() -> None:
     made = book(
         SIZE,
         began("a"),

@@ -18,7 +18,7 @@ from tests.support.leader import Leader, only
 HALF = {"memory": "40Gi"}
 
 
-def test_no_node_gives_back_what_is_anothers() -> None:
+def test_no_node_releases_grants_of_another_node() -> None:
     """R6. All agents share one user on the bus: what names a node is its own word."""
     leader = Leader().nodes("n", "other", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
@@ -50,7 +50,7 @@ def test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_tak
     assert len(only(leader.tick(60.0), m.SendBinds)) == 1
 
 
-def test_one_append_is_in_flight_at_a_time_and_the_next_batch_gathers_meanwhile() -> None:
+def test_one_append_is_in_flight_at_a_time_while_the_next_batch_gathers() -> None:
     """R1"""
     leader = Leader(build.node("n")).nodes("n")
     leader.answer = False
@@ -89,7 +89,7 @@ def test_no_answer_to_a_binding_ends_its_hold(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["refused", "no-node"])
-def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(outcome: str) -> None:
+def test_a_binding_that_was_certainly_not_applied_is_decided_again_after_a_touch(outcome: str) -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -107,7 +107,7 @@ def test_a_binding_that_was_certainly_not_applied_is_decided_anew_after_a_touch(
 
 
 @pytest.mark.parametrize("outcome", ["refused", "no-node", "unknown", "throttled"])
-def test_an_answer_to_an_older_binding_says_nothing_of_the_present_hold(outcome: str) -> None:
+def test_an_answer_to_an_older_binding_does_not_affect_the_current_hold(outcome: str) -> None:
     """It was on its way while the pod changed. A touch for it would void a decision that is good."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
@@ -151,7 +151,7 @@ def test_a_hold_voided_before_its_append_is_acknowledged_sends_no_binding() -> N
     assert only(leader.send(m.Appended(500)), m.SendBinds) == []
 
 
-def test_a_bound_pod_is_told_to_its_node_until_the_node_answers() -> None:
+def test_a_bound_pods_grant_is_sent_to_its_node_until_the_node_answers() -> None:
     leader = Leader().nodes("n")
     pod = build.gpu_pod("p", **HALF)
     leader.facts(pod)
@@ -165,7 +165,7 @@ def test_a_bound_pod_is_told_to_its_node_until_the_node_answers() -> None:
     assert only(leader.tick(4.0), m.SendGrant) == []
 
 
-def test_a_pod_that_is_gone_frees_its_cpu_at_once_and_its_gpu_only_when_the_node_gives_it_back() -> None:
+def test_a_deleted_pod_frees_its_cpu_immediately_and_its_gpu_only_when_the_node_releases_it() -> None:
     """R6"""
     leader = Leader().nodes("n", gpus=1)
     pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
@@ -195,7 +195,7 @@ def test_a_released_grant_stays_released_while_its_pod_lives_on() -> None:
     assert leader.core.book.grants == {}
 
 
-def test_a_hold_whose_pod_vanished_unseen_comes_back_by_the_node_alone() -> None:
+def test_a_hold_of_a_pod_that_vanished_unseen_is_released_only_by_the_node() -> None:
     """Found gone by comparing lists, the pod may have been bound and started in between."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
@@ -207,7 +207,7 @@ def test_a_hold_whose_pod_vanished_unseen_comes_back_by_the_node_alone() -> None
     assert "uid-team-q" in leader.binds()
 
 
-def test_a_hold_whose_pod_was_seen_to_go_unbound_is_free_at_once() -> None:
+def test_a_hold_of_a_pod_that_was_deleted_unbound_is_free_immediately() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -215,7 +215,7 @@ def test_a_hold_whose_pod_was_seen_to_go_unbound_is_free_at_once() -> None:
     assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
 
 
-def test_a_release_that_comes_before_the_bound_pod_is_seen_waits_to_be_said_again() -> None:
+def test_a_release_before_the_bound_pod_is_seen_waits_until_the_node_repeats_it() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -255,7 +255,7 @@ def test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved() -> None:
     assert len(leader.patches()) == first + 1
 
 
-def test_a_complete_log_re_adopts_decisions_whose_pod_still_stands_at_that_version_and_resends_them() -> None:
+def test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_version_is_unchanged() -> None:
     first = Leader(term=100).nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     first.facts(pod)
@@ -290,7 +290,7 @@ def test_open_holds_are_logged_again_under_the_new_term_before_ready() -> None:
     assert second.log[0][1].term == 200
 
 
-def test_a_logged_decision_whose_pod_has_moved_on_is_not_re_adopted() -> None:
+def test_a_logged_decision_is_not_re_adopted_if_the_pods_version_has_changed() -> None:
     first = Leader(term=100).nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     first.facts(pod)
@@ -377,7 +377,7 @@ def test_no_term_is_renewed_before_the_session_leads() -> None:
     assert leader.core.may_renew
 
 
-def test_what_a_node_has_not_answered_is_said_again_under_the_renewed_term() -> None:
+def test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term() -> None:
     """The node has met the new term by its sync: it refuses the old one, and the shares would never come back."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
@@ -433,7 +433,7 @@ def test_holds_are_capped_and_go_on_when_bindings_are_seen() -> None:
     assert len(leader.binds()) == 3
 
 
-def test_a_deleted_node_frees_what_was_still_to_be_given_back_there() -> None:
+def test_a_deleted_node_frees_grants_that_it_had_not_released() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = leader_bound(leader, build.gpu_pod("p", gpus=1))
     leader.gone(pod)
@@ -447,7 +447,7 @@ def leader_bound(leader: Leader, pod: object) -> object:
     return leader.bind(pod)  # type: ignore[arg-type]
 
 
-def test_a_pod_with_a_gate_waits_and_goes_when_the_gate_is_gone() -> None:
+def test_a_pod_with_a_scheduling_gate_waits_until_the_gate_is_removed() -> None:
     from shared.model.objects import SchedulingGate
 
     leader = Leader().nodes("n")
@@ -457,7 +457,7 @@ def test_a_pod_with_a_gate_waits_and_goes_when_the_gate_is_gone() -> None:
     assert leader.place(open_) == {"p": "n"}
 
 
-def test_pods_that_wait_behind_one_of_their_shape_are_told_why_too() -> None:
+def test_pods_that_wait_behind_one_of_their_shape_get_a_reason_too() -> None:
     """Only the head of a line is tried; nobody in it may be left without a word."""
     leader = Leader().nodes("n", gpus=1)
     leader.facts(build.gpu_pod("a", gpus=2), build.gpu_pod("b", gpus=2))
@@ -468,7 +468,7 @@ def test_pods_that_wait_behind_one_of_their_shape_are_told_why_too() -> None:
     assert leader.core.stats.rejections == 1
 
 
-def test_a_report_that_did_not_arrive_on_its_pod_is_said_again_until_it_has() -> None:
+def test_a_pending_reason_is_repeated_until_it_is_on_its_pod() -> None:
     """A watcher that ends takes the reports with it that it has not written; the event is not published again."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=2)
@@ -486,7 +486,7 @@ def test_a_report_that_did_not_arrive_on_its_pod_is_said_again_until_it_has() ->
     assert len(leader.events(PlacementRejected)) == 1
 
 
-def test_a_node_is_labelled_with_its_gpus_until_its_labels_say_so() -> None:
+def test_a_node_is_labelled_with_its_gpus_until_its_labels_are_seen() -> None:
     """Source 3: node labels with the GPU model, for filtering."""
     from shared.contracts.commands import LabelNode
 
@@ -507,7 +507,7 @@ def test_a_node_is_labelled_with_its_gpus_until_its_labels_say_so() -> None:
     assert len([p for p in leader.patches() if isinstance(p, LabelNode)]) == 1
 
 
-def test_a_node_that_is_gone_for_good_is_not_listened_for_any_more() -> None:
+def test_a_permanently_removed_node_is_no_longer_subscribed_to() -> None:
     leader = Leader().nodes("n1", "n2")
     leader.gone(leader.core.book.nodes["n1"].object)
     leader.send(m.AgentLost("n1"))
@@ -516,7 +516,7 @@ def test_a_node_that_is_gone_for_good_is_not_listened_for_any_more() -> None:
     assert set(leader.core.nodes._beats) == {"n2"}
 
 
-def test_on_a_large_cluster_words_for_those_who_wait_leave_time_for_the_rest() -> None:
+def test_on_a_large_cluster_pending_reasons_are_limited_per_tick() -> None:
     leader = Leader(*(build.node(f"n{number}") for number in range(200)))
     leader.facts(*(build.gpu_pod(f"p{number}", gpus=1) for number in range(3)))
 
@@ -534,7 +534,7 @@ def test_on_a_large_cluster_words_for_those_who_wait_leave_time_for_the_rest() -
     assert told() == 3
 
 
-def test_a_pod_whose_annotations_leave_no_room_for_a_grant_waits_until_they_do() -> None:
+def test_a_pod_waits_while_its_annotations_leave_no_space_for_a_grant() -> None:
     leader = Leader().nodes("n", gpus=1)
     full = build.newer(build.gpu_pod("p", gpus=1), annotations_full=True)
     leader.facts(full)
@@ -542,7 +542,7 @@ def test_a_pod_whose_annotations_leave_no_room_for_a_grant_waits_until_they_do()
     assert set(leader.place(build.newer(full, annotations_full=False))) == {"p"}
 
 
-def test_a_hold_whose_pod_is_bound_with_another_grant_is_revoked_at_its_node() -> None:
+def test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant() -> None:
     """The node heard of it in a sync, and nothing else would end what it remembers."""
     leader = Leader().nodes("n", gpus=2)
     pod = build.gpu_pod("p", gpus=1)

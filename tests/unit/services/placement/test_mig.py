@@ -68,7 +68,7 @@ FIXED = (
 )
 
 
-def test_an_instance_asked_for_by_name_is_cut_on_demand_and_stands_in_the_grant() -> None:
+def test_an_instance_requested_by_name_is_created_on_demand_and_named_in_the_grant() -> None:
     leader = leader_with(())
     leader.place(mig_pod("a", "1g.5gb"))
     (share,) = shares(leader, "a")
@@ -85,7 +85,7 @@ def test_an_instance_of_a_fixed_layout_is_named_by_its_uuid_and_given_once() -> 
     assert {share.mig.uuid for name in placed for share in shares(leader, name) if share.mig} == {"MIG-one", "MIG-two"}
 
 
-def test_several_instances_may_stand_on_one_gpu_or_on_several() -> None:
+def test_several_instances_may_be_on_one_gpu_or_on_several() -> None:
     leader = leader_with(FIXED, FIXED)
     leader.place(mig_pod("three", "1g.5gb", 3))
     assert len({share.mig.uuid + share.uuid for share in shares(leader, "three") if share.mig}) == 3
@@ -119,7 +119,7 @@ def test_hard_isolation_of_a_part_is_kept_by_an_instance_and_by_nothing_weaker()
     assert leader_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
 
 
-def test_what_a_pod_gives_back_is_free_for_another_profile() -> None:
+def test_what_a_pod_releases_is_free_for_another_profile() -> None:
     leader = leader_with(())
     first = mig_pod("first", "7g.40gb")
     assert leader.place(first, mig_pod("second", "3g.20gb")) == {"first": "n"}
@@ -150,13 +150,13 @@ def test_two_containers_get_instances_that_do_not_overlap() -> None:
         ((FIXED,), build.gpu_pod("p", memory="30Gi"), "mig-profile", "needs a MIG instance of 30 GiB, the node's GPUs give 1g.5gb, 3g.20gb"),
     ],
 )  # fmt: skip
-def test_why_says_what_mig_has_to_do_with_it(layouts: tuple[Any, ...], pod: Pod, code: str, says: str) -> None:
+def test_kerf_why_explains_the_part_of_mig(layouts: tuple[Any, ...], pod: Pod, code: str, says: str) -> None:
     found = reasons(leader_with(*layouts), pod)
     assert list(found) == [code]
     assert says in found[code]
 
 
-def test_why_says_which_instances_are_free_where_the_right_ones_are_taken() -> None:
+def test_kerf_why_names_the_free_instances_if_the_suitable_ones_are_in_use() -> None:
     leader = leader_with(FIXED)
     leader.place(mig_pod("a", "1g.5gb", 2))
     assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(leader, mig_pod("b", "1g.5gb"))["gpu-full"]
@@ -172,7 +172,7 @@ def test_why_does_not_count_gpus_that_cannot_keep_the_promise() -> None:
     }
 
 
-def test_a_gpu_in_mig_mode_is_not_used_where_its_agent_gives_no_instances() -> None:
+def test_a_gpu_in_mig_mode_is_not_used_if_its_agent_offers_no_instances() -> None:
     leader = leader_with((), strategies=("exclusive", "advisory"))
     assert leader.place(build.gpu_pod("p", memory="1Gi")) == {}
     assert (

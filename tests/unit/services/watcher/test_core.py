@@ -34,7 +34,7 @@ def named(facts: tuple[Fact, ...]) -> list[str]:
     return [("-" if isinstance(f, Gone) else "") + f.object.metadata.name for f in facts]
 
 
-def test_what_comes_alone_goes_at_once(core: Core) -> None:
+def test_a_single_change_is_sent_immediately(core: Core) -> None:
     sent = batches(core.facts(build.put(build.pod("a")), 10.0))
     assert [(b.epoch, b.number, named(b.facts)) for b in sent] == [("epoch", 1, ["a"])]
 
@@ -70,7 +70,7 @@ def test_silence_beats(core: Core) -> None:
     assert core.tick(11.5) == []
 
 
-def test_a_version_that_was_seen_says_nothing(core: Core) -> None:
+def test_a_version_that_was_already_seen_is_not_reported(core: Core) -> None:
     pod = build.pod("a")
     newer = build.newer(pod)
     core.facts(build.put(newer), 10.0)
@@ -88,7 +88,7 @@ def test_a_version_that_was_seen_says_nothing(core: Core) -> None:
         ),
     ],
 )
-def test_a_heartbeat_of_a_node_is_no_news(core: Core, before: Any, after: Any) -> None:
+def test_a_heartbeat_of_a_node_is_no_change(core: Core, before: Any, after: Any) -> None:
     node = build.node("n")
     first = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=before))
     meta = msgspec.structs.replace(node.metadata, resource_version=build.next_version())
@@ -99,7 +99,7 @@ def test_a_heartbeat_of_a_node_is_no_news(core: Core, before: Any, after: Any) -
     assert core.find("Node", "n").metadata.resource_version == meta.resource_version
 
 
-def test_a_node_that_changes_is_news(core: Core) -> None:
+def test_a_node_that_changes_is_reported(core: Core) -> None:
     node = build.node("n")
     core.facts(build.put(node), 10.0)
     meta = msgspec.structs.replace(node.metadata, resource_version=build.next_version())
@@ -115,14 +115,14 @@ def test_a_node_that_changes_is_news(core: Core) -> None:
         )  # type: ignore[arg-type]
 
 
-def test_a_pods_version_is_always_news(core: Core) -> None:
+def test_a_new_version_of_a_pod_is_always_reported(core: Core) -> None:
     """A Binding is conditional on it, so a version that only moved matters."""
     pod = build.pod("a")
     core.facts(build.put(pod), 10.0)
     assert len(batches(core.facts(build.put(build.newer(pod)), 11.0))) == 1
 
 
-def test_an_end_is_told_once_and_keeps_its_certainty(core: Core) -> None:
+def test_an_end_is_reported_once_and_keeps_its_certainty(core: Core) -> None:
     pod = build.pod("a")
     core.facts(build.put(pod), 10.0)
     sent = batches(core.facts(build.gone(pod, certain=False), 11.0))
@@ -187,7 +187,7 @@ def test_a_large_snapshot_has_pages_within_the_limit(core: Core) -> None:
     assert sorted(seen) == sorted([*(p.metadata.name for p in pods), "ns"]), "as of its number: not what came later"
 
 
-def test_a_snapshot_that_nobody_reads_expires() -> None:
+def test_an_unread_snapshot_expires() -> None:
     core = Core("e", Settings(snapshot_ttl_s=5.0))
     core.facts(build.put(build.pod("a")), 10.0)
     _, first = core.snapshot("", 0, 10.0)
@@ -198,11 +198,11 @@ def test_a_snapshot_that_nobody_reads_expires() -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [("", 1), ("", -1), ("other", 0)])
-def test_a_page_that_is_not_there_says_so(core: Core, name: str, number: int) -> None:
+def test_a_missing_page_is_answered_with_an_error(core: Core, name: str, number: int) -> None:
     assert "start again" in core.snapshot(name, number, 10.0)[1].error
 
 
-def test_annotations_of_strangers_are_cut_to_what_somebody_reads() -> None:
+def test_long_foreign_annotations_are_dropped_and_kerfs_are_kept() -> None:
     notes = {
         "kubectl.kubernetes.io/last-applied-configuration": "{}",
         "long": "x" * 5000,
@@ -213,12 +213,12 @@ def test_annotations_of_strangers_are_cut_to_what_somebody_reads() -> None:
 
 
 @pytest.mark.parametrize(("size", "full"), [(240 * 1024 - 1, False), (240 * 1024, True)])
-def test_whether_annotations_leave_room_for_a_grant_is_noted(size: int, full: bool) -> None:
+def test_whether_annotations_leave_space_for_a_grant_is_recorded(size: int, full: bool) -> None:
     """The API server would add the grant beyond its own limit, and refuse every later write to the pod."""
     assert trim(build.pod("a", annotations={"k": "x" * size})).metadata.annotations_full is full
 
 
-def test_a_namespace_whose_labels_stay_is_no_news(core: Core) -> None:
+def test_a_namespace_with_unchanged_labels_is_no_change(core: Core) -> None:
     meta = build.pod("ns").metadata
     core.facts(build.put(Namespace(metadata=meta)), 10.0)
     moved = msgspec.structs.replace(meta, resource_version=build.next_version())

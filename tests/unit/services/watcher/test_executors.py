@@ -157,7 +157,7 @@ async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
     assert spans[0].trace_id in world.telemetry.traceparent(pod.metadata.uid)
 
 
-async def test_labels_that_stand_are_not_written_again() -> None:
+async def test_labels_that_are_set_are_not_written_again() -> None:
     world = World()
     world.follow()
     order = c.LabelNode(node="n", labels={"nvidia.com/gpu.product": "X", "old": None})
@@ -214,7 +214,7 @@ async def test_a_pod_that_takes_no_annotation_is_touched_by_its_status() -> None
     assert (touched(after), names.ANNOTATION_TOUCHED in after.metadata.annotations) == ([touch(pod).token], False)
 
 
-async def test_a_pod_whose_webhook_does_not_answer_is_touched_by_its_status() -> None:
+async def test_a_pod_is_touched_by_its_status_if_its_webhook_does_not_answer() -> None:
     """The server reports the webhook's failure as its own."""
     world = World()
     pod = world.pod()
@@ -248,7 +248,7 @@ async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status:
     assert touched(world.now()) == []
 
 
-async def test_a_pod_whose_webhook_hangs_is_touched_by_its_status() -> None:
+async def test_a_pod_is_touched_by_its_status_if_its_webhook_hangs() -> None:
     """The watcher's own time is up before the webhook's: nobody knows what became of the annotation, and a second touch
     does no harm."""
     world = World()
@@ -411,7 +411,7 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
     await asyncio.wait({running})
 
 
-async def test_a_report_on_a_pod_that_was_bound_meanwhile_is_not_written() -> None:
+async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() -> None:
     world = World()
     pod = world.pod()
     await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
@@ -423,7 +423,7 @@ async def test_a_report_on_a_pod_that_was_bound_meanwhile_is_not_written() -> No
     await asyncio.wait({running})
 
 
-def test_a_report_that_stands_is_known() -> None:
+def test_a_reason_that_is_on_the_pod_is_not_written_again() -> None:
     order = c.ReportPending(uid="u", namespace="n", name="p", reason="Unschedulable", message="m")
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="m")
     pod = build.pod("p")

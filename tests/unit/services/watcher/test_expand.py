@@ -28,7 +28,7 @@ def test_each_kind_has_its_pods(manifest: Any, names: list[str], ordered: bool) 
     assert ([pod["metadata"]["name"] for pod in pods], waits) == (names, ordered)
 
 
-def test_a_pod_carries_what_its_template_says_and_whose_it_is() -> None:
+def test_a_pod_has_its_templates_fields_and_its_owner() -> None:
     pod = pods_of(workload("StatefulSet"))[0][0]
     assert pod["metadata"]["namespace"] == "team"
     assert pod["metadata"]["annotations"] == {"n": "1"}

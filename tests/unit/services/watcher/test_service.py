@@ -114,7 +114,7 @@ async def test_numbers_rise_by_one_heartbeats_included(reader: Reader) -> None:
     assert any(not batch.facts for batch in reader.batches)
 
 
-async def test_a_snapshot_and_the_batches_after_it_are_the_whole_truth(reader: Reader) -> None:
+async def test_a_snapshot_and_the_batches_after_it_are_complete(reader: Reader) -> None:
     await reader.apply(NODE, *(pod(f"p{i}") for i in range(50)))
     page = await reader.snapshot(fresh=True)
     assert page.error == ""
@@ -138,7 +138,7 @@ class Behind(SimulatedSource):
         self._emit(build.put(build.pod("unseen")))
 
 
-async def test_a_fresh_snapshot_is_listed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fresh_snapshot_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a watch has not told yet, a new leader must know all the same (R5)."""
 
     async def behind(*_: Any) -> Behind:

@@ -53,7 +53,7 @@ def test_a_bound_pod_runs_at_the_next_tick_and_ends_when_its_time_is_over(cluste
     assert phases(cluster) == ["Succeeded"]
 
 
-def test_a_deleted_pod_stops_before_it_is_gone(cluster: SimulatedCluster) -> None:
+def test_a_deleted_pod_stops_before_it_is_removed(cluster: SimulatedCluster) -> None:
     cluster.create("Pod", pod(seconds="1"), 0.0)
     bind(cluster, "p", 0.0)
     cluster.tick(0.0)
@@ -123,7 +123,7 @@ def test_two_runs_of_the_same_steps_are_equal() -> None:
     assert len(steps()) > 10
 
 
-def test_uids_and_versions_are_as_told(cluster: SimulatedCluster) -> None:
+def test_uids_and_versions_start_from_the_given_values(cluster: SimulatedCluster) -> None:
     _, made = cluster.create("Pod", pod(), 0.0)
     assert made["metadata"]["uid"].startswith("feedbeef-")
     assert int(made["metadata"]["resourceVersion"]) > 100
@@ -141,7 +141,7 @@ def test_a_snapshot_holds_what_is_there_now(cluster: SimulatedCluster) -> None:
      ("Pod", {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}], "priority": "high"}}, 400),
      ("Node", {"metadata": {"name": "n"}}, 409), ("Pod", pod("x", seconds="soon"), 422)],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_and_leaves_nothing(
+def test_an_invalid_request_is_refused_and_leaves_nothing(
     cluster: SimulatedCluster, kind: str, document: Any, status: int
 ) -> None:
     before = cluster.version

@@ -95,7 +95,7 @@ async def test_applying_twice_changes_and_does_not_double() -> None:
         assert held["metadata"]["labels"] == {"a": "b"}
 
 
-async def test_what_is_deleted_is_gone_and_what_is_not_there_is_said() -> None:
+async def test_deleted_objects_are_removed_and_missing_objects_are_an_error() -> None:
     async with running_source() as world:
         world.source.delete("Node", "", "n")
         with pytest.raises(ManifestError, match='nodes "n" not found'):

@@ -12,7 +12,7 @@ from tests.support import build
 
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage"])
-def test_a_bound_pod_that_asks_for_9e_fills_its_node_and_is_given_back_exactly(resource: str) -> None:
+def test_a_bound_pod_that_requests_9e_fills_its_node_and_is_released_exactly(resource: str) -> None:
     book = Book()
     for fact in build.put(build.node("n")):
         book.apply(fact)

@@ -92,7 +92,7 @@ def test_foreign_memory_is_not_given_away() -> None:
     assert free(made) == (71920, 1000)
 
 
-def test_a_snapshot_that_says_what_is_known_changes_nothing() -> None:
+def test_a_snapshot_of_known_state_changes_nothing() -> None:
     facts = build.put(
         build.node("n"),
         build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g")),
@@ -104,14 +104,14 @@ def test_a_snapshot_that_says_what_is_known_changes_nothing() -> None:
     assert made.digest() == before
 
 
-def test_what_a_snapshot_lacks_is_gone() -> None:
+def test_objects_that_a_snapshot_lacks_are_removed() -> None:
     pod, node = build.bound(build.pod("p", requests={"cpu": "1"}), "n"), build.node("n")
     made = book(*build.put(node, pod))
     assert [c.kind for c in made.apply_snapshot(build.put(node)) if c.name == pod.metadata.uid] == ["ended"]
     assert made.nodes["n"].cpu_used == 0
 
 
-def test_a_hold_whose_pod_a_snapshot_lacks_waits_for_its_node() -> None:
+def test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node() -> None:
     """Nobody saw the pod go: it may have been bound, and started, between its last state and its end."""
     pod = build.gpu_pod("p", memory="1Gi", requests={"cpu": "1"})
     made = book(*build.put(build.node("n"), pod))
@@ -136,7 +136,7 @@ def test_a_pod_that_is_bound_by_another_decision_frees_the_one_that_was_decided(
     assert (free(made, gpu=0), free(made, gpu=1)) == ((81920, 1000), (81920 - 1024, 900))
 
 
-def test_a_pod_that_somebody_else_binds_without_a_grant_frees_the_one_that_was_decided() -> None:
+def test_a_pod_that_another_scheduler_binds_without_a_grant_frees_the_decided_grant() -> None:
     pod = build.gpu_pod("p", memory="1Gi")
     made = book(*build.put(build.node("n"), pod))
     made.put_inventory(build.inventory("n", gpus=1))
@@ -232,7 +232,7 @@ def _audit(made: Book) -> None:
         assert np.count_nonzero(made.arrays.gpu_total_mib[node.row]) == len(node.gpus)
 
 
-def test_an_end_that_is_said_twice_is_one_end() -> None:
+def test_an_end_that_is_reported_twice_is_one_end() -> None:
     """Else its grant was booked once more, and the GPU had less for ever."""
     pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
     made = book(*build.put(build.node("n")))

@@ -69,7 +69,7 @@ def test_a_limit_without_a_request_counts_as_the_request() -> None:
     assert demand_of(pod).memory_bytes == 1 << 30
 
 
-def test_gpu_words_are_not_the_nodes_business_but_the_slot_is() -> None:
+def test_gpu_resources_are_not_charged_to_the_node_but_the_slot_is() -> None:
     demand = demand_of(build.gpu_pod("p", memory="1Gi", compute=10))
     assert demand.extended == (("kerf.dev/slot", 1),)
 

@@ -82,7 +82,7 @@ def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(ask
     assert picture(leader.core.book) == before
 
 
-def test_what_the_origin_does_later_is_not_seen_in_the_columns_of_the_fork() -> None:
+def test_later_changes_of_the_origin_are_not_visible_in_the_columns_of_the_fork() -> None:
     leader = Leader().nodes("a", gpus=1)
     fork = Fork(leader.core.book)
     run(leader, build.gpu_pod("p", gpus=1))
@@ -90,7 +90,7 @@ def test_what_the_origin_does_later_is_not_seen_in_the_columns_of_the_fork() -> 
     assert "uid-team-p" not in fork.pods
 
 
-def test_a_lifted_pod_gives_back_all_it_had_and_can_be_held_again() -> None:
+def test_a_lifted_pod_releases_all_it_had_and_can_be_held_again() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1, requests={"cpu": "2"}))
     empty, full = picture(Leader().nodes("a", gpus=1).core.book), picture(leader.core.book)

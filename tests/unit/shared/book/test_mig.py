@@ -111,7 +111,7 @@ def test_an_instance_that_cannot_be_is_not_offered() -> None:
     assert (room.bits, room.take(of("3g.20gb"), 40960)) == (0, None)
 
 
-def test_slices_of_strangers_instances_are_not_cut_on_demand() -> None:
+def test_no_instance_is_created_on_slices_of_foreign_instances() -> None:
     room = MigRoom(A100, on_demand=True, instances=(MigInstance(profile="4g.20gb", start=0, uuid="MIG-x"),))
     assert names_of(room.bits) == ("1g.10gb", "1g.5gb", "1g.5gb+me", "2g.10gb", "3g.20gb")
     assert room.capacity(40960) == (40192 - 19968, 1000 - 571)

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 EVENT = "kerf.v1.event.pod.bound.ns.team"
 
 
-async def test_a_subscription_hears_what_is_asked_right_after_subscribing(connect, bus: NatsBus) -> None:
+async def test_a_subscription_receives_requests_sent_right_after_it_returns(connect, bus: NatsBus) -> None:
     """subscribe returns only when the server knows it: nats-py's own flush would not prove that."""
     other = await connect()
 
@@ -27,7 +27,7 @@ async def test_a_subscription_hears_what_is_asked_right_after_subscribing(connec
         assert await other.request(f"kerf.test.s{number}", b"%d" % number) == b"%d" % number
 
 
-async def test_nobody_listening_is_told_at_once(bus: NatsBus) -> None:
+async def test_a_request_without_a_responder_fails_immediately(bus: NatsBus) -> None:
     with pytest.raises(NoResponder, match=r"no subscriber on kerf.test.void"):
         await bus.request("kerf.test.void", b"", timeout_s=30)
 
@@ -86,7 +86,7 @@ async def test_a_handler_that_raises_is_counted_and_the_subscription_lives_on(bu
     assert bus.stats.handler_failures == 1
 
 
-async def test_a_queue_group_gives_each_message_to_one_member(bus: NatsBus, connect) -> None:
+async def test_a_queue_group_delivers_each_message_to_one_member(bus: NatsBus, connect) -> None:
     other = await connect()
     counts = [0, 0]
 
@@ -148,7 +148,7 @@ async def test_subscriptions_and_reconnect_callbacks_resume_after_a_restart(
     assert await (await connect()).request("kerf.test.again", b"") == b"again"
 
 
-async def test_a_message_that_is_too_large_is_refused_in_words(bus: NatsBus) -> None:
+async def test_a_message_that_is_too_large_is_refused_with_a_reason(bus: NatsBus) -> None:
     with pytest.raises(BusError, match=r"cannot publish 2000000 bytes to kerf.test.big"):
         await bus.publish("kerf.test.big", b"x" * 2_000_000)
 
@@ -231,7 +231,7 @@ async def test_kv_swap_is_compare_and_swap(bus: NatsBus) -> None:
     assert await kv.swap("a", b"4", gone.revision) > gone.revision
 
 
-async def test_a_watch_on_one_key_hears_of_no_other(bus: NatsBus) -> None:
+async def test_a_watch_on_one_key_reports_no_other(bus: NatsBus) -> None:
     kv, heard = bus.kv(subjects.KV_NODES), []
 
     async def handler(entry) -> None:

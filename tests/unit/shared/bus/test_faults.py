@@ -34,7 +34,7 @@ class Heard:
             self.state[entry.key] = entry.value
 
 
-async def test_fault_1_a_watch_goes_on_at_once_after_the_server_restarted(
+async def test_fault_1_a_watch_continues_immediately_after_a_server_restart(
     server: EmbeddedServer, bus: NatsBus, connect
 ) -> None:
     """Fault 1: a KV watch of nats-py is silent for 19.5 s after a restart."""
@@ -46,7 +46,7 @@ async def test_fault_1_a_watch_goes_on_at_once_after_the_server_restarted(
     await eventually(lambda: heard.state == {"a": b"after"}, within_s=5)
 
 
-async def test_fault_1_a_watch_goes_on_after_its_consumer_was_deleted(bus: NatsBus) -> None:
+async def test_fault_1_a_watch_continues_after_its_consumer_was_deleted(bus: NatsBus) -> None:
     """Fault 1: nothing tells a watcher that its consumer is gone; here missing heartbeats do."""
     heard = Heard()
     kv = bus.kv(subjects.KV_NODES)
@@ -58,7 +58,7 @@ async def test_fault_1_a_watch_goes_on_after_its_consumer_was_deleted(bus: NatsB
     assert bus.stats.watch_restarts == 1
 
 
-async def test_fault_1_a_watch_follows_a_bucket_that_was_made_anew_with_lower_revisions(
+async def test_fault_1_a_watch_follows_a_recreated_bucket_with_lower_revisions(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """Fault 1: on a recreated bucket nats-py's watch never resumes; and what the wipe took away is told as absent."""
@@ -75,7 +75,7 @@ async def test_fault_1_a_watch_follows_a_bucket_that_was_made_anew_with_lower_re
     assert KvEntry(key="old", value=None, revision=0) in heard.entries
 
 
-async def test_fault_1_a_periodic_resync_tells_only_differences(connect) -> None:
+async def test_fault_1_a_periodic_resync_reports_only_differences(connect) -> None:
     """Resyncing costs the handler nothing where nothing changed."""
     bus = await connect(resync_s=0.2)
     await provision(bus)
@@ -130,7 +130,9 @@ async def test_fault_3_a_request_without_connection_is_not_sent_later(
     assert came == [b"marker"]
 
 
-async def test_fault_3_no_answer_is_unknown_and_the_write_may_stand(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_fault_3_no_answer_is_unknown_and_the_write_may_have_happened(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
     """Fault 3: a time-out means unknown. The frozen server does execute what it had received; reading back tells."""
     server.freeze()
     with pytest.raises(Unknown):
@@ -214,7 +216,7 @@ async def test_fault_8_an_answer_echoes_no_headers(bus: NatsBus) -> None:
     assert not message.headers
 
 
-async def test_fault_9_reconnects_have_no_end_and_closing_for_good_is_told(server: EmbeddedServer, connect) -> None:
+async def test_fault_9_reconnects_never_stop_and_a_final_close_is_reported(server: EmbeddedServer, connect) -> None:
     """Fault 9: nats-py gives up after 60 attempts, and most -ERR close it for good, silently."""
     told: list[str] = []
     bus = await connect(on_closed=told.append)
@@ -232,7 +234,7 @@ async def test_fault_9_an_orderly_close_is_no_alarm(connect) -> None:
     assert told == []
 
 
-async def test_fault_10_a_stream_that_does_not_listen_is_told_from_one_that_does_not_yet(bus: NatsBus) -> None:
+async def test_fault_10_a_deleted_stream_is_distinguished_from_one_that_is_not_ready(bus: NatsBus) -> None:
     """Fault 10: "no responders" is repeated, for nothing was written, but not where the stream is gone for good."""
     await bus.js.call("STREAM.DELETE.KV_kerf_nodes", None, dict)
     with pytest.raises(NoStream, match="provision"):
@@ -271,7 +273,7 @@ async def test_fault_12_reading_the_log_leaves_no_consumer(bus: NatsBus) -> None
     assert (await bus.js.stream_info("KERF_LOG")).state.consumer_count == 0
 
 
-async def test_fault_13_headers_of_the_caller_are_left_alone(bus: NatsBus) -> None:
+async def test_fault_13_headers_of_the_caller_are_not_changed(bus: NatsBus) -> None:
     """Fault 13: js.publish(stream=…) writes into the caller's headers."""
     headers = {"a": "b"}
     await bus.publish("kerf.test.x", b"", headers=headers)

@@ -59,7 +59,7 @@ def test_batches_that_come_while_a_snapshot_is_taken_follow_it() -> None:
     assert names(follower.snapshot("e", 8)) == ["a", "b"]
 
 
-def test_a_hole_in_what_came_meanwhile_is_a_gap_too() -> None:
+def test_a_missing_batch_among_those_received_during_the_snapshot_is_a_gap_too() -> None:
     follower = followed()
     follower.forget()
     follower.batch(batch(10, "b"))
@@ -87,7 +87,7 @@ class Watcher:
         await self._bus.respond(incoming, encode(page))
 
 
-async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus) -> None:
+async def test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely(bus: NatsBus) -> None:
     """A watcher that has fallen behind the API server would else hand a new leader the past (R5)."""
     watcher = Watcher(bus)
     await watcher.start()
@@ -111,7 +111,7 @@ async def test_a_reader_asks_for_a_fresh_snapshot_and_gets_it_whole(bus: NatsBus
     assert names(seen[0]) == ["n0", "n1"]
 
 
-async def test_what_any_watcher_has_met_of_the_log_counts_and_not_only_what_the_one_that_answers_has(
+async def test_the_log_position_counts_that_any_watcher_has_seen_not_only_the_one_that_answers(
     bus: NatsBus,
 ) -> None:
     """A log that has lost records is noticed by the watcher that carried out its last orders (R5)."""

@@ -32,7 +32,7 @@ async def publish(bus: NatsBus, *payloads: bytes) -> None:
     assert await bus._events.flushed(20)
 
 
-async def test_it_hears_the_past_and_goes_on(bus: NatsBus) -> None:
+async def test_it_reads_past_messages_and_continues(bus: NatsBus) -> None:
     await publish(bus, b"1", b"2")
     reducer = Reducer()
     follower = await bus.follow_events(reducer)
@@ -56,7 +56,7 @@ async def test_a_restart_of_the_server_loses_and_doubles_nothing(server: Embedde
     await eventually(lambda: reducer.payloads == [b"before", b"after"])
 
 
-async def test_a_stream_made_anew_is_followed_from_its_beginning(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_a_recreated_stream_is_followed_from_its_beginning(server: EmbeddedServer, bus: NatsBus) -> None:
     """Its sequences begin again, lower than where we were: nothing would ever come from there."""
     await publish(bus, b"1", b"2", b"3")
     reducer = Reducer()

@@ -88,7 +88,7 @@ async def test_newest_is_by_subject(bus: NatsBus) -> None:
     assert (newest_term.sequence, newest_decision.sequence, await bus.log_end()) == (term, last, last)
 
 
-async def test_after_a_wipe_appends_say_so_and_terms_go_on_rising(server: EmbeddedServer, bus: NatsBus) -> None:
+async def test_after_a_wipe_appends_fail_and_terms_continue_to_rise(server: EmbeddedServer, bus: NatsBus) -> None:
     """Rule R5: the new stream begins at the time of its making, so no term number comes twice."""
     before = await take_term(bus)
     await server.restart(wipe=True)
@@ -161,7 +161,7 @@ async def test_the_log_can_be_neither_purged_nor_trimmed(bus: NatsBus) -> None:
         await bus.js.call("STREAM.MSG.DELETE.KERF_LOG", {"seq": term}, dict)
 
 
-async def test_whoever_made_the_log_and_stalled_does_not_say_later_that_nothing_was_lost(
+async def test_a_process_that_stalls_after_creating_the_log_does_not_claim_that_nothing_was_lost(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """Between a new log and its mark a leader may have acted, and the servers may have lost all that they remembered of

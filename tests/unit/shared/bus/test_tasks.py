@@ -9,7 +9,7 @@ from shared.bus.tasks import end
 from shared.contracts import subjects
 
 
-async def test_a_task_that_swallows_cancellations_is_asked_again() -> None:
+async def test_a_task_that_swallows_cancellations_is_cancelled_again() -> None:
     swallowed = 0
 
     async def stubborn() -> None:
@@ -45,7 +45,7 @@ async def test_a_task_that_never_ends_is_given_up_on() -> None:
     await task
 
 
-async def test_tasks_that_have_ended_need_no_ending() -> None:
+async def test_tasks_that_have_ended_need_no_cancellation() -> None:
     async def fails() -> None:
         raise ValueError("its own affair")
 

@@ -14,7 +14,7 @@ from shared.model.objects import ConfigMap
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def test_what_is_left_out_has_its_default_and_amounts_are_thousandths_and_bytes() -> None:
+def test_omitted_fields_have_defaults_and_amounts_are_thousandths_and_bytes() -> None:
     policy = read_queues("queues: [{name: a, guaranteed: {gpus: 0.5, cpu: 1500m, memory: 1Gi}}]")
     (queue,) = policy.queues
     assert queue.guaranteed.vector() == (500, 1500, 1 << 30)
@@ -50,7 +50,7 @@ def test_an_empty_text_has_no_queues() -> None:
         ("default: {guaranteed: {cpu: 2}, limit: {cpu: 1}}", "default: more cpu are guaranteed"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(text: str, said: str) -> None:
+def test_an_invalid_option_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(PolicyError) as error:
         read_queues(text)
     assert said in str(error.value)

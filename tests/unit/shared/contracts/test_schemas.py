@@ -30,7 +30,7 @@ def asyncapi() -> dict[str, Any]:
     return json.loads((SCHEMAS / "asyncapi.json").read_bytes())
 
 
-def test_what_is_committed_is_what_the_contracts_give() -> None:
+def test_the_committed_schemas_are_those_of_the_contracts() -> None:
     """Drift fails here: run `python -m shared.contracts.generate`."""
     assert check() == []
 
@@ -69,7 +69,7 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
             target = target[step]
 
 
-def test_every_public_event_has_a_channel_and_every_channel_its_parameters_told() -> None:
+def test_every_public_event_has_a_channel_and_every_channel_documents_its_parameters() -> None:
     assert {channel.message for channel in EVENTS} == set(events.EVENTS)
     document = asyncapi()["channels"]
     for channel in CHANNELS:

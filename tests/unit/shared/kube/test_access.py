@@ -47,7 +47,7 @@ async def test_a_token_a_file_and_a_password_each_make_their_header(tmp_path: Pa
         assert (await load_access(write(tmp_path / "config", user=user))).authorization() == header
 
 
-async def test_certificates_may_stand_beside_or_inside(tmp_path: Path, authority: Path) -> None:
+async def test_certificates_may_be_in_separate_files_or_inline(tmp_path: Path, authority: Path) -> None:
     def inside(name: str) -> str:
         return base64.b64encode((authority / name).read_bytes()).decode()
 
@@ -100,7 +100,7 @@ async def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path: Path, text: str
         await load_access(str(tmp_path / "config"))
 
 
-async def test_no_file_at_all_says_what_to_do(tmp_path: Path) -> None:
+async def test_a_missing_kubeconfig_raises_an_error_on_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="KUBECONFIG, or run in a pod"):
         await load_access(str(tmp_path / "none"))
 
@@ -157,9 +157,7 @@ async def old_cluster(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
     server.close()
 
 
-async def test_a_strict_refusal_says_the_way_out_and_the_way_out_works(
-    old_cluster: tuple[int, Path], tmp_path: Path
-) -> None:
+async def test_the_workaround_that_a_strict_refusal_names_works(old_cluster: tuple[int, Path], tmp_path: Path) -> None:
     port, ca = old_cluster
     config = write(
         tmp_path / "config", cluster={"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}

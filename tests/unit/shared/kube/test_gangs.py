@@ -98,7 +98,7 @@ def test_jobs_that_start_one_after_the_other_are_gangs_of_their_own(order: Any) 
     ("pytorchjobs", "pytorchReplicaSpecs"), ("tfjobs", "tfReplicaSpecs"), ("mpijobs", "mpiReplicaSpecs"),
     ("xgboostjobs", "xgbReplicaSpecs"), ("paddlejobs", "paddleReplicaSpecs"), ("jaxjobs", "jaxReplicaSpecs"),
 ])  # fmt: skip
-def test_a_job_of_kubeflow_is_all_its_replicas_or_what_it_says(kind: str, field: str) -> None:
+def test_a_job_of_kubeflow_has_all_its_replicas_or_the_stated_minimum(kind: str, field: str) -> None:
     roles = {"Master": {"replicas": 1}, "Worker": {"replicas": 7, "template": {}}}
     assert read(kind, "kubeflow.org", {field: roles}).minimum == 8
     policy = {"schedulingPolicy": {"minAvailable": 5, "scheduleTimeoutSeconds": 9}}
@@ -120,7 +120,7 @@ def test_a_launcher_that_is_made_when_the_workers_run_is_not_waited_for() -> Non
     )
 
 
-def test_a_job_is_what_it_runs_at_once() -> None:
+def test_a_job_is_a_gang_of_its_parallel_pods() -> None:
     assert read("jobs", "batch", {}).minimum == 1
     assert read("jobs", "batch", {"parallelism": 8, "completions": 6}).minimum == 6
     assert read("jobs", "batch", {"parallelism": 8}).minimum == 8

@@ -74,7 +74,7 @@ async def client(server: Server) -> AsyncIterator[Http1Transport]:
     await made.close()
 
 
-async def test_a_request_is_whole_and_says_who_asks(server: Server, client: Http1Transport) -> None:
+async def test_a_request_is_complete_and_has_the_callers_credentials(server: Server, client: Http1Transport) -> None:
     assert await client.request("POST", "/a?b=c", b'{"x":1}') == Response(200, b"ok")
     head, body = server.requests[0].split(b"\r\n\r\n")
     assert head.split(b"\r\n")[0] == b"POST /base/a?b=c HTTP/1.1"
@@ -106,7 +106,7 @@ async def test_a_write_on_a_connection_that_died_is_unknown_and_not_repeated(
     assert len(server.requests) == 2
 
 
-async def test_a_read_on_a_connection_that_died_is_asked_again(server: Server, client: Http1Transport) -> None:
+async def test_a_read_on_a_broken_connection_is_repeated(server: Server, client: Http1Transport) -> None:
     async def dies_after_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(OK)
@@ -150,7 +150,7 @@ async def test_a_cancelled_request_leaves_nothing_behind_for_the_next(server: Se
     assert (await client.request("GET", "/")).body == b"ok"
 
 
-async def test_nobody_there_means_nothing_was_sent(server: Server) -> None:
+async def test_a_refused_connection_means_that_nothing_was_sent(server: Server) -> None:
     client = Http1Transport("127.0.0.1", 1)
     with pytest.raises(TransportError, match="no connection") as failure:
         await client.request("POST", "/", b"{}")

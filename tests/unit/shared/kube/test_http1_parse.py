@@ -43,7 +43,7 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     [(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", False), (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
      (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n", True)],
 )  # fmt: skip
-def test_who_closes_is_heard(data: bytes, keeps: bool) -> None:
+def test_a_closing_connection_is_detected(data: bytes, keeps: bool) -> None:
     assert whole(data)[0].keep_alive is keeps
 
 

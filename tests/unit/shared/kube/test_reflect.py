@@ -44,11 +44,11 @@ def listed() -> Reflection:
     return made
 
 
-def test_a_list_is_told_and_the_watch_goes_on_from_it(listed: Reflection) -> None:
+def test_a_list_is_reported_and_the_watch_continues_from_it(listed: Reflection) -> None:
     assert (listed.resource_version, len(listed), listed.listing) == ("10", 2, False)
 
 
-def test_events_move_the_version_that_a_watch_goes_on_from(listed: Reflection) -> None:
+def test_events_move_the_version_from_which_a_watch_continues(listed: Reflection) -> None:
     assert told(listed.event("MODIFIED", pod("a", 11))) == [("put", "a@11", True)]
     assert listed.resource_version == "11"
 
@@ -59,12 +59,12 @@ def test_a_version_comes_once(listed: Reflection) -> None:
     assert listed.event("MODIFIED", pod("a", 11)) == [], "an older one says nothing"
 
 
-def test_a_deletion_is_certain_and_told_in_its_last_state(listed: Reflection) -> None:
+def test_a_deletion_is_certain_and_reported_with_the_last_state(listed: Reflection) -> None:
     assert told(listed.event("DELETED", pod("a", 12))) == [("gone", "a@12", True)]
     assert listed.event("DELETED", pod("a", 12)) == []
 
 
-def test_a_new_list_tells_what_is_missing_as_not_certain(listed: Reflection) -> None:
+def test_a_new_list_reports_missing_objects_as_not_certainly_deleted(listed: Reflection) -> None:
     listed.expired()
     assert listed.resource_version == ""
     listed.begin_list()
@@ -72,7 +72,7 @@ def test_a_new_list_tells_what_is_missing_as_not_certain(listed: Reflection) -> 
     assert told(listed.end_list("30")) == [("gone", "a@5", False)]
 
 
-def test_a_new_list_without_news_tells_nothing(listed: Reflection) -> None:
+def test_a_new_list_without_changes_reports_nothing(listed: Reflection) -> None:
     listed.begin_list()
     assert listed.listed([pod("a", 5), pod("b", 7)]) == []
     assert listed.end_list("30") == []
@@ -109,7 +109,7 @@ def test_a_watch_list_ends_with_its_bookmark() -> None:
     assert (reflection.listing, reflection.resource_version) == (False, "9")
 
 
-def test_a_list_that_broke_off_ends_nobody(listed: Reflection) -> None:
+def test_an_aborted_list_reports_no_deletion(listed: Reflection) -> None:
     listed.begin_list()
     listed.listed([pod("b", 9)])
     listed.abandon_list()
@@ -152,7 +152,7 @@ def test_a_page_reads_items_without_kind_and_names_broken_ones() -> None:
     assert page.unreadable[0].startswith("Pod ns/b: ")
 
 
-def test_lines_come_whole_however_they_are_sliced() -> None:
+def test_lines_are_complete_however_the_bytes_are_split() -> None:
     for step in range(1, 12):
         lines, data, got = Lines(), b'{"a":1}\n{"b":2}\n\n{"c":3}\n{"d"', []
         for start in range(0, len(data), step):

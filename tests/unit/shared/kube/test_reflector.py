@@ -112,14 +112,14 @@ async def test_a_version_that_the_server_has_forgotten_is_followed_by_a_new_list
         assert watches.begun_from == ["list", "10", "list"]
 
 
-async def test_a_watch_that_ends_is_gone_on_with(server: Server, client: Http1Transport) -> None:
+async def test_a_watch_that_ends_is_resumed(server: Server, client: Http1Transport) -> None:
     watches = Watches(server, [pod("a", 5), end_of_list(10), pod("b", 12)], [pod("last", 13), STAYS_OPEN])
     async with following(client) as follower:
         await follower.has_told("last")
         assert watches.begun_from == ["list", "12"]
 
 
-async def test_a_list_that_breaks_off_is_begun_anew_and_ends_nobody(server: Server, client: Http1Transport) -> None:
+async def test_an_aborted_list_is_started_again_and_reports_no_deletion(server: Server, client: Http1Transport) -> None:
     whole = [pod("a", 5), pod("b", 7), end_of_list(30), pod("last", 31), STAYS_OPEN]
     watches = Watches(server, [pod("a", 5), end_of_list(10)], [TOO_OLD], [pod("b", 7)], whole)
     async with following(client) as follower:
@@ -127,9 +127,7 @@ async def test_a_list_that_breaks_off_is_begun_anew_and_ends_nobody(server: Serv
         assert watches.begun_from == ["list", "10", "list", "list"]
 
 
-async def test_whoever_wants_all_of_it_anew_waits_for_a_list_that_began_after_that(
-    server: Server, client: Http1Transport
-) -> None:
+async def test_a_refresh_waits_for_a_list_that_started_after_it(server: Server, client: Http1Transport) -> None:
     """A watch may lag; a list does not. Half a list is none."""
     watches = Watches(
         server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN]

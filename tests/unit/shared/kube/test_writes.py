@@ -32,12 +32,12 @@ def test_the_servers_sentence_is_kept() -> None:
     assert outcome_of(Response(500, b"{}")).message == "HTTP 500"
 
 
-def test_an_immutable_uid_means_that_the_one_meant_is_gone() -> None:
+def test_an_immutable_uid_error_means_that_the_pod_was_deleted() -> None:
     body = b'{"message":"m","details":{"causes":[{"field":"metadata.uid","message":"field is immutable"}]}}'
     assert outcome_of(Response(422, body)).outcome == "gone"
 
 
-async def test_what_was_never_sent_may_be_asked_again() -> None:
+async def test_a_request_that_was_never_sent_may_be_repeated() -> None:
     """Nobody listens there: nothing can have happened."""
     result = await Writes(Http1Transport("127.0.0.1", 1), reporter="t").bind(
         Bind(uid="u", namespace="n", name="p", resource_version="1", node="x")

@@ -32,7 +32,7 @@ def kerf(**notes: str) -> dict[str, str]:
     return {f"kerf.dev/{key.replace('_', '-')}": value for key, value in notes.items()}
 
 
-def test_a_pod_without_a_word_on_it_is_placed_by_itself() -> None:
+def test_a_pod_without_gang_annotations_is_placed_by_itself() -> None:
     assert read() is None
     assert (
         read(
@@ -81,7 +81,7 @@ def test_what_others_write_on_their_pods_names_the_object_that_has_the_size(foun
     assert read(**found) == GangRef(name=source, source=source)
 
 
-def test_parts_of_a_jobset_and_of_a_workload_are_told() -> None:
+def test_parts_of_a_jobset_and_of_a_workload_are_read() -> None:
     jobset = read(labels={"jobset.sigs.k8s.io/jobset-name": "js", "jobset.sigs.k8s.io/replicatedjob-name": "workers"})
     assert jobset is not None
     assert (jobset.source, jobset.part) == ("jobset.jobset.x-k8s.io/js", "workers")
@@ -105,7 +105,7 @@ def test_none_takes_a_pod_out_of_every_gang() -> None:
     assert read(kerf(gang="none"), labels={"scheduling.x-k8s.io/pod-group": "g"}) is None
 
 
-def test_kerfs_own_words_go_before_those_of_others() -> None:
+def test_kerfs_annotations_take_precedence_over_other_gang_formats() -> None:
     asked = read(kerf(gang="mine", gang_size="2"), labels={"scheduling.x-k8s.io/pod-group": "g"})
     assert asked == GangRef(name="mine", minimum=2)
 
@@ -118,7 +118,7 @@ def test_kerfs_own_words_go_before_those_of_others() -> None:
     (kerf(gang="g", gang_size="4", gang_topology="required=rack,required=zone"), "required=LEVEL"),
     (kerf(gang="g", gang_size="4", gang_topology="required=not a label"), "required=LEVEL"),
 ])  # fmt: skip
-def test_what_makes_no_sense_is_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
+def test_an_invalid_policy_is_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
     with pytest.raises(RequestError, match=says) as refused:
         read(notes)
     assert refused.value.code == "bad-gang"

@@ -49,7 +49,7 @@ def test_limits_are_the_containers_total(limits: dict[str, Any], ask: GpuAsk | N
     assert read_ask(container(**limits)) == ask
 
 
-def test_a_pod_without_gpus_asks_nothing() -> None:
+def test_a_pod_without_gpus_has_no_gpu_request() -> None:
     assert read_request(pod(container())) is None
 
 
@@ -61,7 +61,7 @@ def test_pod_level_gpus_are_seen() -> None:
         read_request(asked)
 
 
-def test_sidecars_ask_for_themselves_and_init_containers_share() -> None:
+def test_sidecars_have_a_request_of_their_own_and_init_containers_share() -> None:
     asked = read_request(
         pod(
             container("app", gpu=1),
@@ -121,7 +121,7 @@ def test_wishes_are_read_from_annotations() -> None:
         ({"gpu": 2, "memory": "32Gi", "compute": 100}, (16384, 0)),
     ],
 )
-def test_who_fills_gaps_reserves_no_compute_beside_its_memory(
+def test_an_opportunistic_pod_reserves_no_compute_beside_its_memory(
     limits: dict[str, Any], reserved: tuple[int, int]
 ) -> None:
     asked = read_request(pod(container(**limits), tier="opportunistic"))
@@ -191,6 +191,6 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("topology-mode", "dgx", "ring, best-effort"), ("gpu-uuid", " ", "UUIDs"),
     ],
 )  # fmt: skip
-def test_a_wish_that_makes_no_sense_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
+def test_an_invalid_annotation_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
     with pytest.raises(RequestError, match=re.escape(says)):
         read_request(pod(container(gpu=1), **{annotation: value}))

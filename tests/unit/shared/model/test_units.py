@@ -48,13 +48,13 @@ def test_a_quantity_has_its_exact_value(text: str, value: Fraction) -> None:
         "9" * 200,
     ],
 )
-def test_what_is_no_quantity_is_refused_with_what_is(text: str) -> None:
+def test_an_invalid_quantity_is_refused_with_valid_examples(text: str) -> None:
     """And at once: an exponent of nine digits must not be worked out first."""
     with pytest.raises(QuantityError, match="write a number such as 2, 500m or 16Gi"):
         quantity(text)
 
 
-def test_rounding_is_against_whoever_asks_and_for_nobody_who_offers() -> None:
+def test_requests_are_rounded_up_and_capacity_is_rounded_down() -> None:
     assert (milli("1.0001"), whole("1.5"), mib("1"), mib(1024 * 1024 + 1)) == (1001, 2, 1, 2)
     assert (mib_down("1Mi"), mib_down(2 * 1024 * 1024 - 1)) == (1, 1)
 
@@ -64,7 +64,7 @@ def test_plain_integers_pass_as_they_are() -> None:
 
 
 @given(st.integers(0, 2**45))
-def test_mib_never_says_less_than_was_asked(amount: int) -> None:
+def test_mib_is_never_less_than_the_request(amount: int) -> None:
     assert mib_down(amount) * 1024 * 1024 <= amount <= mib(amount) * 1024 * 1024
 
 
@@ -75,5 +75,5 @@ def test_a_written_number_is_read_back(number: int, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(("amount", "text"), [(16384, "16 GiB"), (1500, "1500 MiB"), (0, "0 MiB")])
-def test_people_read_gib_where_it_is_even(amount: int, text: str) -> None:
+def test_whole_amounts_are_shown_in_gib(amount: int, text: str) -> None:
     assert format_mib(amount) == text

@@ -40,7 +40,7 @@ async def bus(server: EmbeddedServer) -> AsyncIterator[NatsBus]:
         yield made
 
 
-async def test_one_of_two_candidates_leads_and_the_other_knows_whom(bus: NatsBus) -> None:
+async def test_one_of_two_candidates_leads_and_the_other_knows_which(bus: NatsBus) -> None:
     one, two = Candidate(bus, "one"), Candidate(bus, "two")
     await eventually(lambda: one.said or two.said)
     leader, follower = (one, two) if one.said else (two, one)

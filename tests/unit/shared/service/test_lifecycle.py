@@ -91,7 +91,7 @@ async def test_it_starts_serves_and_drains_in_order(server: EmbeddedServer, get)
         await asyncio.open_connection("127.0.0.1", ctx.http_port)
 
 
-async def test_a_bad_part_makes_it_unready_and_says_why(get) -> None:
+async def test_an_unhealthy_part_makes_the_service_unready_with_a_reason(get) -> None:
     async with running(Quiet, lifecycle=lifecycle()) as ctx:
         ctx.health.set("feed", ok=False, detail="no snapshot yet")
         status, body = await get(ctx.http_port, "/readyz")

@@ -101,7 +101,7 @@ async def test_settings_that_cannot_be_used_exit_with_2_and_a_sentence(server: E
     assert text.decode() == "kerf echo: the environment: setting size: Expected `int`, got `str`; given was 'large'\n"
 
 
-async def test_no_server_exits_with_1_and_says_where_it_looked(tmp_path: Path) -> None:
+async def test_no_server_exits_with_1_and_names_its_address(tmp_path: Path) -> None:
     process = await start(tmp_path, "nats://127.0.0.1:1", KERF_NATS_WAIT_S="0.3")
     _, text = await process.communicate()
     assert process.returncode == 1

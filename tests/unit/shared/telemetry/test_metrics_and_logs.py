@@ -45,7 +45,7 @@ def test_a_counter_that_never_rose_shows_zero() -> None:
     assert values(metrics) == {"kerf_failures_total": 0.0}
 
 
-def test_a_metric_may_be_read_when_asked_for() -> None:
+def test_a_metric_may_be_computed_when_it_is_scraped() -> None:
     metrics = Metrics()
     state = {("a",): 1.0}
     metrics.observe_by("kerf_free", "Free.", lambda: state, labels=("node",))

@@ -119,7 +119,7 @@ def test_a_timed_block_follows_its_parents_sampling() -> None:
     assert parse_traceparent(span.traceparent).trace_id == 5
 
 
-def test_spans_that_nobody_takes_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_that_are_not_collected_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.telemetry.recorder.MAX_WAITING", 3)
     telemetry = Telemetry("test", ratio=1.0, otlp_endpoint="")
     for number in range(5):

@@ -75,7 +75,7 @@ def test_required_topology_takes_only_gpus_that_reach_each_other() -> None:
     assert leader.place(build.gpu_pod("more", gpus=2, annotations={"kerf.dev/topology": "required"})) == {}
 
 
-def test_a_whole_gpu_needs_one_that_nobody_is_on_even_without_compute() -> None:
+def test_a_whole_gpu_needs_an_unused_one_even_without_reserved_compute() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.place(build.gpu_pod("slice", memory="1Gi"))
     assert leader.place(build.gpu_pod("whole", gpus=1)) == {}
@@ -178,7 +178,7 @@ ASKS = st.sampled_from(
     st.lists(ASKS, min_size=1, max_size=4),
     st.lists(st.integers(0, 24), max_size=8),
 )
-def test_a_row_kept_up_by_changes_equals_the_filters_asked_one_by_one(
+def test_an_incrementally_updated_row_equals_the_filters_run_one_by_one(
     placed: list[tuple[dict, int]], asked: list[dict], ended: list[int]
 ) -> None:
     leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4, memory_mib=40960)
@@ -220,7 +220,7 @@ def _compare(row: Row, book: Book) -> None:
     assert room.dtype == np.bool_
 
 
-def test_nodes_that_look_alike_are_told_apart_by_who_asks_for_one_of_them() -> None:
+def test_equivalent_nodes_are_distinguished_by_pods_that_request_one_of_them() -> None:
     book = Book()
     for name in ("a", "b", "c"):
         book.apply(Put(object=build.node(name, labels={"kubernetes.io/hostname": name, "zone": "z"})))

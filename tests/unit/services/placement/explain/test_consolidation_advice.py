@@ -39,7 +39,7 @@ def test_the_cheaper_pod_moves() -> None:
     assert advice.sentence == "1 move would free enough capacity for it on b, for 60 disturbed GPU-seconds"
 
 
-def test_what_a_restart_costs_counts_instead_of_the_run_time() -> None:
+def test_the_restart_cost_counts_instead_of_the_run_time() -> None:
     leader = torn()
     (dear,) = [s.pod for s in leader.core.book.pods.values() if s.pod.metadata.name == "dear"]
     leader.facts(build.newer(dear, annotations=dict(dear.metadata.annotations) | {"kerf.dev/restart-cost": "10s"}))
@@ -73,13 +73,13 @@ def test_a_disruption_budget_is_kept() -> None:
     assert advice.kept == ("2 pods: disruption budget",)
 
 
-def test_nobody_makes_room_for_a_pod_that_never_preempts() -> None:
+def test_no_moves_are_advised_for_a_pod_that_never_preempts() -> None:
     leader = torn()
     leader.facts(build.gpu_pod("p", gpus=2, preemption_policy="Never"))
     assert "Never" in advise(leader, "p").sentence
 
 
-def test_a_pod_whose_new_place_is_not_certain_is_left_where_it_is() -> None:
+def test_a_pod_is_not_moved_if_its_new_place_is_not_certain() -> None:
     leader = Leader().nodes("a", "b", gpus=2)
     run(leader, build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=2))
     assert advise(leader, gpus=2).moves == ()
@@ -112,7 +112,7 @@ def test_a_pod_moves_to_another_gpu_of_its_node_for_one_that_waits() -> None:
     assert [(place.name, place.node) for place in advice.places] == [("p", "a")]
 
 
-def test_for_nobody_who_waits_no_move_stays_on_its_node() -> None:
+def test_without_a_pending_pod_no_move_stays_on_its_node() -> None:
     """It would come again to where it was."""
     assert advise(halves(), gpus=1).moves == ()
 
@@ -146,7 +146,7 @@ def test_for_a_gang_there_is_all_or_nothing() -> None:
     assert advice.sentence == "no moves were found that would free enough capacity for 2 pods of gang g"
 
 
-def test_a_gang_that_must_be_in_one_rack_has_room_made_in_one() -> None:
+def test_a_gang_that_must_be_in_one_rack_gets_moves_that_free_one_rack() -> None:
     """Across racks there is room for it without any move."""
     leader = torn().nodes("c", "d", gpus=2)
     for name, rack in (("a", "x"), ("c", "x"), ("b", "y"), ("d", "z")):
@@ -157,7 +157,7 @@ def test_a_gang_that_must_be_in_one_rack_has_room_made_in_one() -> None:
     assert [(m.name, m.target) for m in advice.moves] == [("dear", "b")]
 
 
-def test_a_gang_that_is_not_all_there_is_told_so() -> None:
+def test_an_incomplete_gang_gets_that_reason() -> None:
     leader = torn()
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     leader.facts(build.gpu_pod("g0", gpus=2, annotations=notes))
@@ -179,14 +179,14 @@ def carried_out(leader: Leader, **left_alone: Any) -> list[str]:
     return [m.name for m in advise(leader, "p", for_plan=LeftAlone(**left_alone)).moves]
 
 
-def test_to_be_carried_out_only_those_are_named_that_somebody_makes_anew() -> None:
+def test_only_pods_with_a_controller_are_named_for_execution() -> None:
     leader = torn()
     owned(leader, dear="job-1")
     assert carried_out(leader) == ["dear"]
 
 
 @pytest.mark.parametrize("left_alone", ["a pod", "its namespace"])
-def test_who_has_made_room_lately_is_left_alone(left_alone: str) -> None:
+def test_pods_protected_after_a_recent_preemption_are_not_moved(left_alone: str) -> None:
     leader = torn()
     owned(leader, dear="job-1", cheap="job-2")
     if left_alone == "its namespace":
@@ -195,7 +195,7 @@ def test_who_has_made_room_lately_is_left_alone(left_alone: str) -> None:
         assert carried_out(leader, pods=(leader.core.book.uid_by_key["team/cheap"],)) == ["dear"]
 
 
-def test_who_stays_within_its_guarantee_by_policy_is_left_alone() -> None:
+def test_a_pod_within_its_guarantee_is_not_moved_if_policy_protects_it() -> None:
     leader = torn()
     owned(leader, dear="job-1", cheap="job-2")
     leader.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
@@ -229,9 +229,7 @@ RUNNING = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), RUNNING, st.integers(1, 4), st.integers(1, 2))
-def test_who_follows_the_advice_has_the_room_that_was_promised(
-    shapes: list[int], pods: Any, gpus: int, groups: int
-) -> None:
+def test_following_the_advice_frees_the_promised_capacity(shapes: list[int], pods: Any, gpus: int, groups: int) -> None:
     """Some pods end, so that the cluster is torn. The moves are made on the real core: all that move end, are created
     anew for their new nodes, and find their places; then there is one for each group."""
     leader = Leader()
@@ -279,7 +277,7 @@ SMALL = st.lists(
     SMALL,
     st.sampled_from(({"gpus": 2}, {"gpus": 3}, {"memory": "75Gi"}, {"compute": 90})),
 )
-def test_who_follows_the_advice_for_a_pod_that_waits_sees_it_placed_where_it_said(
+def test_following_the_advice_for_a_pending_pod_places_it_as_advised(
     shapes: list[int], pods: Any, ask: dict[str, Any]
 ) -> None:
     """Moves to other GPUs of the same node are among them."""

@@ -105,7 +105,7 @@ def waiting(wants: dict[str, Any]) -> Any:
 
 @settings(max_examples=250, deadline=None)
 @given(NODES, RUNNING, WAITS)
-def test_a_pod_that_is_written_anew_as_told_gets_a_place(nodes: Any, running: Any, wants: Any) -> None:
+def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: Any, running: Any, wants: Any) -> None:
     leader = cluster(nodes, running)
     pod = waiting(wants)
     leader.facts(pod)
@@ -167,7 +167,7 @@ def _emptied(leader: Leader, node: str, state: PodState) -> tuple[Any, ...]:
     return Diagnosis(state, trial.book).of(trial.book.nodes[node])
 
 
-def test_another_model_is_only_named_where_such_a_gpu_is_free() -> None:
+def test_another_model_is_only_named_if_such_a_gpu_is_free() -> None:
     leader = Leader().nodes("full", gpus=1, model="Tesla-T4").nodes("free", gpus=1)
     run(leader, build.gpu_pod("holder", gpus=1, annotations={"kerf.dev/gpu-model": "T4"}))
     leader.facts(build.gpu_pod("p", gpus=1, annotations={"kerf.dev/gpu-model": "V100"}))
@@ -182,7 +182,7 @@ def test_the_least_change_is_named_wherever_it_helps() -> None:
     ]
 
 
-def test_a_pod_that_can_go_nowhere_else_is_not_asked_to_move() -> None:
+def test_a_pod_that_fits_nowhere_else_is_not_proposed_as_a_move() -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("pinned", gpus=1, node_selector={"kubernetes.io/hostname": "a"}))
     leader.nodes("b", gpus=1)
@@ -190,7 +190,7 @@ def test_a_pod_that_can_go_nowhere_else_is_not_asked_to_move() -> None:
     assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]
 
 
-def test_a_pod_that_can_go_elsewhere_is_named_with_where_and_what_it_costs() -> None:
+def test_a_pod_that_can_move_is_named_with_its_new_node_and_its_cost() -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("small", gpus=1), started_s_ago=600)
     leader.nodes("b", gpus=1)
@@ -209,7 +209,7 @@ def test_a_pod_that_can_go_elsewhere_is_named_with_where_and_what_it_costs() -> 
     ],
     ids=["higher priority", "minimum run time", "gang"],
 )
-def test_nobody_is_asked_to_move_who_must_be_left_alone(protected: Any) -> None:
+def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("small", gpus=1, **protected), started_s_ago=600)
     leader.nodes("b", gpus=1)

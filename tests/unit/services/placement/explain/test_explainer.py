@@ -18,7 +18,7 @@ def why(leader: Leader, name: str, **rest: int) -> object:
     return answer.explanation
 
 
-def test_a_full_gpu_names_what_is_missing_who_holds_it_and_what_would_fit() -> None:
+def test_a_full_gpu_names_what_is_missing_which_pods_hold_it_and_what_would_fit() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.place(build.gpu_pod("holder", memory="60Gi"))
     leader.facts(build.gpu_pod("p", memory="30Gi"))
@@ -46,7 +46,7 @@ def test_reasons_are_summed_over_nodes_most_frequent_first() -> None:
     assert [(r.code, r.nodes) for r in summary] == [("too-few-gpus", 2), ("no-gpu", 1), ("taint", 1)]
 
 
-def test_only_what_alone_keeps_a_pod_off_is_offered_as_help() -> None:
+def test_only_a_sole_obstacle_is_offered_as_a_counterfactual() -> None:
     leader = Leader(build.node("tainted")).nodes("tainted", gpus=1)
     leader.facts(build.node("tainted", taints=(Taint(key="x", effect="NoSchedule"),), cpu="1"))
     leader.facts(build.pod("p", requests={"cpu": "8"}))
@@ -55,7 +55,7 @@ def test_only_what_alone_keeps_a_pod_off_is_offered_as_help() -> None:
     assert why(leader, "q").helps == ("tolerate x:NoSchedule (tainted)",)
 
 
-def test_a_bound_pod_says_where_with_what_and_what_else_there_would_be() -> None:
+def test_the_explanation_of_a_bound_pod_names_its_node_its_grant_and_alternatives() -> None:
     leader = Leader().nodes("n", "m", gpus=1)
     pod = build.gpu_pod("p", memory="10Gi")
     leader.facts(pod)
@@ -67,7 +67,7 @@ def test_a_bound_pod_says_where_with_what_and_what_else_there_would_be() -> None
     assert answer.candidates[0].total == sum(answer.candidates[0].scores.values())
 
 
-def test_unknown_and_foreign_pods_get_an_error_that_says_so() -> None:
+def test_unknown_and_foreign_pods_get_an_error_with_that_reason() -> None:
     leader = Leader().nodes("n")
     assert (
         "no pod team/nobody"
@@ -92,7 +92,7 @@ def test_what_if_answers_for_a_pod_that_does_not_exist_and_leaves_nothing_behind
     assert "ghost" not in str(leader.core.book.uid_by_key)
 
 
-def test_what_if_says_what_is_no_pod() -> None:
+def test_what_if_rejects_an_object_that_is_not_a_pod() -> None:
     leader = Leader().nodes("n")
     assert (
         "no pod manifest"

@@ -18,7 +18,7 @@ def names(told: tuple[object, ...]) -> list[str]:
     return sorted(p.name for p in told)  # type: ignore[attr-defined]
 
 
-def test_a_drain_names_who_moves_where_and_who_finds_no_place() -> None:
+def test_a_drain_names_the_new_node_of_each_pod_and_the_pods_that_fit_nowhere() -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("small", memory="10Gi"), build.gpu_pod("large", gpus=1), started_s_ago=100)
     leader.nodes("b", gpus=1)
@@ -36,7 +36,7 @@ def test_pods_of_a_daemonset_end_with_their_node() -> None:
     assert world(leader, drain=("a",)).sentence == "nothing would change for any pod"
 
 
-def test_an_added_node_takes_who_waits() -> None:
+def test_an_added_node_takes_pending_pods() -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("there", gpus=2))
     leader.facts(*(build.gpu_pod(f"w{i}", gpus=2) for i in range(3)))
@@ -106,7 +106,7 @@ def test_members_of_a_gang_keep_to_their_domain_when_their_node_goes() -> None:
     assert names(world(leader, drain=("a",)).stranded) == ["m0"]
 
 
-def test_a_pod_is_asked_about_in_the_changed_cluster() -> None:
+def test_a_pod_can_be_explained_in_the_changed_cluster() -> None:
     leader = Leader().nodes("a", gpus=1)
     ghost = build.gpu_pod("ghost", gpus=2)
     query = WhatIfQuery(pod=msgspec.to_builtins(ghost), add_gpus=(AddGpus(node="a", count=1),))
@@ -139,13 +139,13 @@ def test_a_manifest_that_was_edited_is_judged_as_it_is_now() -> None:
         (WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={}, container="x"),)), "no container 'x'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_with_what_to_ask_instead(query: WhatIfQuery, error: str) -> None:
+def test_an_impossible_query_is_refused_with_an_alternative(query: WhatIfQuery, error: str) -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1))
     assert error in finish(questions.what_if(leader.core, query, NOW)).error
 
 
-def test_whom_its_queue_keeps_back_no_new_node_and_no_time_would_help() -> None:
+def test_neither_a_new_node_nor_time_helps_a_pod_over_its_queues_quota() -> None:
     leader = Leader().nodes("a", gpus=1)
     leader.facts(build.queues("queues: []\ndefault: {limit: {gpus: 1}}"))
     run(leader, build.gpu_pod("there", gpus=1))

@@ -21,7 +21,7 @@ def lasting(name: str, seconds: int | None = None, *, deadline: int | None = Non
     return build.gpu_pod(name, annotations=notes, active_deadline_seconds=deadline, **ask)
 
 
-def test_the_first_end_that_makes_room_is_named_with_what_it_counts_on() -> None:
+def test_the_first_end_that_lets_the_pod_fit_is_named_with_its_assumptions() -> None:
     leader = Leader().nodes("a", gpus=2)
     run(leader, lasting("long", 7200, gpus=1), lasting("short", deadline=1800, gpus=1), started_s_ago=600)
     leader.facts(build.gpu_pod("p", gpus=1))
@@ -48,7 +48,7 @@ def test_ends_that_are_not_needed_are_not_counted_on() -> None:
     assert [e.name for e in when(leader, "q").counts_on] == ["slice"]
 
 
-def test_what_nobody_knows_is_said_to_be_unknown() -> None:
+def test_an_unknown_time_is_reported_as_unknown() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, lasting("forever", gpus=1))
     leader.facts(build.gpu_pod("p", gpus=1))
@@ -57,7 +57,7 @@ def test_what_nobody_knows_is_said_to_be_unknown() -> None:
     assert "1 pods with GPUs say nothing of their end, and are taken to run on" in told.assumptions
 
 
-def test_what_should_have_ended_already_tells_nothing() -> None:
+def test_pods_past_their_expected_end_give_no_estimate() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, lasting("late", 60, gpus=1), started_s_ago=600)
     leader.facts(build.gpu_pod("p", gpus=1))
@@ -79,7 +79,7 @@ def test_a_pod_that_others_keep_away_is_promised_no_time() -> None:
     assert told.sentence.startswith("not by known ends alone")
 
 
-def test_of_a_pod_that_does_not_wait_nobody_can_say_when_it_starts() -> None:
+def test_kerf_when_answers_an_error_for_a_pod_that_is_not_pending() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1))
     error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="p"), NOW)).error

@@ -109,7 +109,7 @@ def test_taints(behaviour: str, tolerations: list[Spec], taints: list[tuple[str,
     assert verdict(pod(tolerations=tolerations), node=tainted(*taints)) == code, behaviour
 
 
-def test_a_cordoned_node_takes_only_who_tolerates_that() -> None:
+def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
     cordoned = build.node("n", unschedulable=True)
     assert verdict(pod(), node=cordoned) == "cordoned"
     assert (
@@ -236,14 +236,14 @@ def test_resources_on_an_empty_node(behaviour: str, asked: Pod, code: str) -> No
     assert verdict(asked) == code, behaviour
 
 
-def test_what_runs_on_a_node_takes_room_and_what_has_ended_takes_none() -> None:
+def test_running_pods_take_capacity_and_ended_pods_take_none() -> None:
     large = asking(requests(cpu="3"))
     running = pod("a", on="n", containers=[requests(cpu="2")])
     assert verdict(large, running) == "cpu"
     assert verdict(large, build.newer(running, phase="Succeeded")) == ""
 
 
-def test_what_is_not_asked_for_is_not_looked_at() -> None:
+def test_resources_that_are_not_requested_are_not_checked() -> None:
     """A node whose memory is overdrawn still takes a pod that asks for CPU alone."""
     assert verdict(asking(requests(cpu="1")), pod("a", on="n", containers=[requests(memory="16Gi")])) == ""
 

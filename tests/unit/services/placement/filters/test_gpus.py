@@ -129,7 +129,7 @@ def test_two_gpus_of_a_pod_have_the_strongest_link_that_is_free() -> None:
     assert [links[tuple(indices(leader, name))] for name in ("a", "b", "c", "d")] == [2, 2, 2, 2]  # type: ignore[index]
 
 
-def test_a_single_gpu_and_a_slice_leave_pairs_to_those_who_need_them() -> None:
+def test_a_single_gpu_and_a_slice_leave_pairs_to_pods_that_need_them() -> None:
     leader = leader_of(n=MACHINES["4xa100-pcie-nvbridge"])
     leader.place(asking("first"))
     leader.place(build.gpu_pod("slice", memory="10Gi"))
@@ -152,7 +152,7 @@ def test_a_size_that_is_not_in_a_table_is_refused_by_name() -> None:
     assert told.helps == ("drop kerf.dev/topology-mode (n)", "fits with 1 GPU less: ask for at most 2 GPUs (n)")
 
 
-def test_peers_that_no_node_has_are_told_apart_from_peers_that_are_taken() -> None:
+def test_missing_peers_are_distinguished_from_peers_in_use() -> None:
     halves = tuple(Link(a=a, b=b, p2p=(a < 2) == (b < 2)) for a, b in combinations(range(4), 2))
     leader = leader_of(n=msgspec.structs.replace(of_kind(gpus=4), links=halves))
     never = why(leader, asking("three", gpus=3, topology="required"))
@@ -179,7 +179,7 @@ def test_a_pod_that_prefers_topology_goes_to_the_node_with_the_strongest_ring() 
     assert leader.place(asking(gpus=4, topology="preferred")) == {"p": "b_nvswitch"}
 
 
-def test_of_equal_machines_several_gpus_go_where_their_links_are_whole() -> None:
+def test_among_equal_machines_several_gpus_go_where_their_links_are_intact() -> None:
     """On the torn one GPUs 0 and 2 are taken: what is left of both pairs is far apart."""
     bridged = MACHINES["4xa100-pcie-nvbridge"]
     leader = leader_of(torn=bridged, whole=bridged)
@@ -216,7 +216,7 @@ def test_a_price_that_is_no_number_counts_as_none() -> None:
     assert {(cost_of(nodes[n]), speed_of(nodes[n])) for n in ("words", "negative", "endless")} == {(989 / 400, 989.0)}
 
 
-def test_a_model_that_nobody_knows_is_preferred_by_nobody() -> None:
+def test_an_unknown_model_is_preferred_by_no_pod() -> None:
     for prefer in ("cost", "speed"):
         leader = leader_of(a_new=of_kind(model="NVIDIA-X1"), known=of_kind())
         assert leader.place(asking(gpu_prefer=prefer)) == {"p": "known"}

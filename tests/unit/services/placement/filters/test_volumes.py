@@ -172,7 +172,7 @@ def reference(name: str, uid: str = "") -> Spec:
         ("but only where it provisions", [claim(kind="made-in-b")], "class-elsewhere"),
     ],
 )
-def test_where_a_claim_lets_its_pod_go(behaviour: str, others: list[Any], code: str) -> None:
+def test_the_nodes_that_a_claim_allows_its_pod(behaviour: str, others: list[Any], code: str) -> None:
     assert verdict(pod("data"), *others) == code, behaviour
 
 

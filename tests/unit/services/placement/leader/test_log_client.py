@@ -93,7 +93,7 @@ async def test_a_leader_renews_its_own_term(bus: NatsBus) -> None:
     await log.append(batch(second))
 
 
-async def test_of_two_who_try_for_the_same_term_one_is_refused(bus: NatsBus, connect) -> None:
+async def test_of_two_sessions_that_try_for_the_same_term_one_is_refused(bus: NatsBus, connect) -> None:
     """Both have read the same newest term."""
     first, second = client(bus), client(await connect(), "two")
     steps = second._protocol.take_term()
@@ -120,7 +120,7 @@ async def test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_ma
     assert again.found_mark is None
 
 
-async def test_a_leader_whose_records_were_lost_is_refused_at_its_next_append(bus: NatsBus) -> None:
+async def test_a_leader_is_refused_at_its_next_append_if_its_records_were_lost(bus: NatsBus) -> None:
     """The restored log has its term as the newest; its records since then are gone, and a new one would take their
     numbers."""
     log = client(bus)
@@ -144,7 +144,7 @@ async def test_a_successor_on_a_restored_log_sees_that_the_marked_record_is_miss
     assert second.found_mark.sequence == lost
 
 
-async def test_a_leader_whose_mark_another_has_moved_is_refused(bus: NatsBus, connect) -> None:
+async def test_a_leader_is_refused_if_another_has_moved_its_mark(bus: NatsBus, connect) -> None:
     """Both took a term of the same number, one of them on a log that had lost the other's."""
     first, second = client(bus), client(await connect(), "two")
     term = await first.take_term()
@@ -160,9 +160,7 @@ async def test_a_leader_whose_mark_another_has_moved_is_refused(bus: NatsBus, co
         await first.append(batch(term + 1))
 
 
-async def test_a_log_that_is_begun_anew_has_higher_numbers_and_refuses_whoever_knew_the_old_one(
-    bus: NatsBus, connect
-) -> None:
+async def test_a_recreated_log_has_higher_numbers_and_refuses_leaders_of_the_old_one(bus: NatsBus, connect) -> None:
     first, second = client(bus), client(await connect(), "two")
     old = await first.take_term()
     await first.append(ReadyRecord(term=old))

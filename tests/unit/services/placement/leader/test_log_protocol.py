@@ -138,7 +138,7 @@ def test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_ref
     assert len(log.entries) == 2
 
 
-def test_an_append_that_was_not_answered_is_not_taken_for_done() -> None:
+def test_an_unanswered_append_does_not_count_as_done() -> None:
     """A newer term came meanwhile: the look finds nothing of ours, and the second try is refused."""
     log = Log()
     made = leading(log)
@@ -158,7 +158,7 @@ def test_a_refusal_without_doubt_ends_the_session_at_once() -> None:
     assert [type(request) for request in log.asked] == [p.AppendRecord]
 
 
-def test_the_log_is_read_again_until_it_says_whether_the_append_happened() -> None:
+def test_the_log_is_read_again_until_it_shows_whether_the_append_happened() -> None:
     log = Log()
     made = leading(log)
     log.loses(p.AppendRecord, happened=True)
@@ -173,7 +173,7 @@ def test_the_log_is_read_again_until_it_says_whether_the_append_happened() -> No
     assert log.count(p.Pause) == 2
 
 
-def test_a_term_whose_append_was_not_answered_is_ours_only_if_the_log_has_our_record() -> None:
+def test_a_term_with_an_unanswered_append_is_ours_only_if_the_log_has_our_record() -> None:
     log = Log()
     log.loses(p.AppendRecord, happened=True)
     assert log.run(session().take_term()) == 7
@@ -196,7 +196,7 @@ def test_another_leaders_term_is_never_taken_for_ours() -> None:
         log.run(session().take_term())
 
 
-def test_whoever_was_not_quick_enough_has_no_term() -> None:
+def test_a_session_that_was_overtaken_has_no_term() -> None:
     """Another session has appended its term between the look at the newest one and the append."""
     log = Log()
 
@@ -267,7 +267,7 @@ def test_a_mark_that_was_not_answered_and_did_not_happen_is_written_again() -> N
     assert log.count(p.WriteMark) == 2
 
 
-def test_nothing_follows_from_a_record_whose_mark_another_session_has_overwritten() -> None:
+def test_a_record_has_no_effect_if_another_session_has_overwritten_its_mark() -> None:
     log = Log()
     made = leading(log)
     log.mark = (encode(LogMark(term=9, sequence=9, session="other")), log.mark[1] + 1)
@@ -322,7 +322,7 @@ def test_a_mark_that_the_leader_before_wrote_late_ends_the_session_that_would_ov
         log.run(made.append(READY))
 
 
-def test_a_log_that_is_begun_anew_gets_its_mark_last() -> None:
+def test_a_recreated_log_gets_its_mark_last() -> None:
     """A session that dies between the two leaves an empty log without a mark, which the next one begins anew once
     more."""
     log = Log()

@@ -98,7 +98,7 @@ async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
         await session.close()
 
 
-async def test_a_session_that_is_told_of_a_newer_term_ends_only_where_the_log_has_one(bus: NatsBus, connect) -> None:
+async def test_a_session_ends_by_a_reported_newer_term_only_if_the_log_has_one(bus: NatsBus, connect) -> None:
     """A node's word alone must not end the session of the true leader."""
     session = await new_session(bus)
     await session._check_term("node n: its agent follows another term")
@@ -158,7 +158,7 @@ async def test_only_answers_to_touches_are_taken_for_touches(bus: NatsBus) -> No
     await session.close()
 
 
-async def test_touches_that_no_watcher_hears_are_reported_as_not_sent(bus: NatsBus) -> None:
+async def test_touches_that_no_watcher_receives_are_reported_as_not_sent(bus: NatsBus) -> None:
     session = await new_session(bus)
     event = AnnounceEvent(uid="u-event", namespace="n", name="p", reason="R", action="A", note="n")
     await session._send_patches(m.SendPatches((event, TouchPod(uid="u-touch", namespace="n", name="q", token="1-1"))))

@@ -73,7 +73,7 @@ def test_a_whole_group_is_worth_its_gpus_and_an_open_one_the_more_the_nearer_it_
     assert steps[0] < steps[1] < steps[2]
 
 
-def test_groups_are_scarce_where_those_who_need_them_ask_for_more_than_there_is() -> None:
+def test_groups_are_scarce_when_demand_for_them_exceeds_supply() -> None:
     share = np.zeros(9)
     share[8] = 0.3
     assert scarcity(share, np.array([8, 8, 8, 8]), 32_000.0, 0)[8] == pytest.approx(0.09)
@@ -82,7 +82,7 @@ def test_groups_are_scarce_where_those_who_need_them_ask_for_more_than_there_is(
     assert not scarcity(np.zeros(9), np.array([8]), 8_000.0, 0).any()
 
 
-def test_what_is_asked_for_more_than_there_is_becomes_dear_and_the_rest_cheap() -> None:
+def test_resources_with_excess_demand_become_expensive_and_the_others_cheap() -> None:
     supply = np.array([[10.0, 10.0, 10.0], [10.0, 10.0, 10.0], [5.0, 5.0, 0.0]])
     need = np.array([[0.1, 0.1, 1.0], [0.1, 0.1, 1.0]])
     only_first = np.array([[True, False, False], [True, True, False]])
@@ -182,7 +182,7 @@ def _hold(engine: Engine, state: PodState, number: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(SHAPES))
-def test_compiled_scores_equal_the_same_lines_interpreted_with_bounds_checked(seed: int, shape: dict) -> None:
+def test_compiled_scores_equal_interpreted_scores_with_bounds_checks(seed: int, shape: dict) -> None:
     engine, book = some_cluster(seed)
     policy = engine.policies["kerf"]
     assert isinstance(policy, Kerf)
@@ -196,7 +196,7 @@ def test_compiled_scores_equal_the_same_lines_interpreted_with_bounds_checked(se
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(SHAPES))
-def test_the_loop_for_the_common_case_says_what_the_columns_say(seed: int, shape: dict) -> None:
+def test_the_loop_for_the_common_case_equals_the_general_one(seed: int, shape: dict) -> None:
     _, book = some_cluster(seed)
     state = some_pod("asked", shape)
     rows = np.arange(len(book.row_names))
@@ -210,7 +210,7 @@ def test_the_loop_for_the_common_case_says_what_the_columns_say(seed: int, shape
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 100), st.sampled_from(SHAPES))
-def test_a_node_scores_the_same_wherever_it_stands(seed: int, shuffle: int, shape: dict) -> None:
+def test_a_nodes_score_does_not_depend_on_its_row(seed: int, shuffle: int, shape: dict) -> None:
     """Without pods nothing depends on an earlier choice between equals; then the order of nodes may decide only between
     nodes of one score."""
     scores = []

@@ -48,7 +48,7 @@ def test_a_pod_waits_for_its_claim_and_is_looked_at_when_it_comes() -> None:
     assert request.asks["claim/mine/gpu"].memory_mib == 16_384
 
 
-def test_a_claim_that_says_the_same_again_changes_nothing() -> None:
+def test_an_unchanged_claim_changes_nothing() -> None:
     book = Book()
     waiting(book)
     book.apply(Put(object=claim()))
@@ -79,7 +79,7 @@ def test_a_decision_names_the_version_that_it_was_made_on() -> None:
     assert [(d.request, d.pool, d.device, d.memory_mib) for d in order.devices] == [("gpu", "n", "gpu-1", 16_384)]
 
 
-def test_share_ids_are_the_same_whoever_carries_the_decision_out() -> None:
+def test_share_ids_do_not_depend_on_the_process_that_executes_the_decision() -> None:
     book = Book()
     book.put_inventory(build.inventory(gpus=1))
     uid = waiting(book)

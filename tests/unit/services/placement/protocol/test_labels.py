@@ -35,12 +35,12 @@ def test_a_bare_node_gets_all_of_them() -> None:
     assert labels.missing(NODE, {}) == ALL
 
 
-def test_what_stands_is_not_written_again() -> None:
+def test_labels_that_are_already_set_are_not_written_again() -> None:
     assert labels.missing(NODE, ALL | {"zone": "z"}) == {}
     assert labels.missing(NODE, ALL | {"nvidia.com/gpu.count": "8"}) == {"nvidia.com/gpu.count": "2"}
 
 
-def test_feature_discoverys_own_word_stands() -> None:
+def test_a_label_of_feature_discovery_is_not_overwritten() -> None:
     """Only what it did not write is added."""
     theirs = {
         "nvidia.com/gfd.timestamp": "1795254276",

@@ -58,7 +58,7 @@ def bound(leader: Leader) -> Pod:
 # --- when a node may be used ------------------------------------------------------------------------------------
 
 
-def test_a_node_that_has_rebooted_gets_nothing_before_it_has_said_what_runs_there() -> None:
+def test_a_rebooted_node_gets_nothing_before_it_has_answered_a_sync() -> None:
     leader = Leader().nodes("n", gpus=1)
     sync = boots(leader)
     assert not gets_a_place(leader)
@@ -74,7 +74,7 @@ def test_a_beat_alone_does_not_open_a_node_that_has_not_answered() -> None:
     assert not gets_a_place(leader)
 
 
-def test_a_node_that_was_deleted_and_is_back_is_asked_before_it_is_used() -> None:
+def test_a_deleted_node_that_returns_must_sync_before_it_is_used() -> None:
     """Meanwhile grants there were freed because the node was gone. A sign of life says nothing of what runs there."""
     leader = Leader().nodes("n", gpus=1)
     leader.answer = False
@@ -87,7 +87,7 @@ def test_a_node_that_was_deleted_and_is_back_is_asked_before_it_is_used() -> Non
     assert not gets_a_place(leader)
 
 
-def test_a_node_without_a_node_object_is_not_asked() -> None:
+def test_a_node_without_a_node_object_is_not_synced() -> None:
     leader = Leader()
     assert only(leader.send(m.InventorySeen(build.inventory("n", gpus=1))), m.SendSync) == []
     assert [c.sync.node for c in only(leader.facts(build.node("n")), m.SendSync)] == ["n"]
@@ -109,7 +109,7 @@ def test_a_node_that_refuses_this_term_gets_nothing_before_it_has_taken_it() -> 
     assert not gets_a_place(leader)
 
 
-def test_a_lost_agent_is_asked_when_it_is_back_though_its_boot_is_the_same() -> None:
+def test_a_lost_agent_must_sync_when_it_returns_even_with_the_same_boot() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.send(m.AgentLost("n"))
     boots(leader, boot="boot-1")
@@ -119,7 +119,7 @@ def test_a_lost_agent_is_asked_when_it_is_back_though_its_boot_is_the_same() -> 
 # --- what an answer is believed ---------------------------------------------------------------------------------
 
 
-def test_a_second_answer_books_nothing_that_has_ended_meanwhile() -> None:
+def test_a_repeated_sync_answer_books_nothing_that_has_ended_since() -> None:
     """Two copies of one question have two answers, and between them a slice is given back."""
     leader = Leader(build.node("n"))
     leader.answer = False
@@ -146,7 +146,7 @@ def test_a_node_has_released_none_but_its_own_grants() -> None:
     assert leader.core.book.grants == {}, "its own word counts"
 
 
-def test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up() -> None:
+def test_a_node_reports_suspensions_only_of_its_own_pods() -> None:
     """The pod has taken back all, and its node has not said so; another node's word is not its word."""
     world = suspension_world()
     leader = world.leader.nodes("other", gpus=1)
@@ -160,7 +160,7 @@ def test_a_node_says_of_none_but_its_own_pods_what_they_have_given_up() -> None:
     assert leader.core.book.grants[world.grant_id].suspension == suspension, "its own node's word is"
 
 
-def test_an_answer_that_does_not_count_says_nothing_of_what_was_given_up() -> None:
+def test_suspensions_in_an_outdated_answer_are_ignored() -> None:
     world = suspension_world()
     suspension = world.leader.core.book.grants[world.grant_id].suspension
     assert suspension is not None
@@ -191,7 +191,7 @@ def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start
     assert gets_a_place(leader)
 
 
-def test_no_node_refuses_for_good_what_is_anothers() -> None:
+def test_no_node_refuses_grants_of_another_node_for_good() -> None:
     leader = Leader().nodes("n", gpus=1)
     bound(leader)
     (grant_id,) = leader.core.book.grants
@@ -211,7 +211,7 @@ def test_a_refusal_that_is_not_for_good_frees_nothing() -> None:
 # --- what nodes are told ----------------------------------------------------------------------------------------
 
 
-def test_a_sync_names_what_is_decided_and_says_that_it_was_not_seen_bound() -> None:
+def test_a_sync_names_decided_grants_as_not_seen_bound() -> None:
     leader = Leader().nodes("n", gpus=2)
     pods = [build.gpu_pod(name, gpus=1) for name in ("seen", "decided")]
     leader.facts(*pods)
@@ -232,7 +232,7 @@ def test_orders_to_a_node_have_rising_numbers() -> None:
     assert {g.number for g in sync.grants} == {sync.number}
 
 
-def test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answers() -> None:
+def test_a_void_grant_that_a_node_knows_is_revoked_there_until_it_answers() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -245,14 +245,14 @@ def test_a_void_grant_that_a_node_has_heard_of_is_taken_back_there_until_it_answ
     assert only(leader.tick(RESEND_S), m.SendRelease) == []
 
 
-def test_a_void_grant_that_no_node_has_heard_of_is_told_to_nobody() -> None:
+def test_a_void_grant_that_no_node_knows_is_sent_to_no_node() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
     assert only(leader.facts(build.newer(pod)), m.SendRelease) == []
 
 
-def test_a_grant_that_was_not_answered_is_said_again_under_the_renewed_term() -> None:
+def test_an_unanswered_grant_is_sent_again_under_the_renewed_term() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.facts(pod := build.gpu_pod("p", gpus=1))
     leader.answer = False
@@ -261,7 +261,7 @@ def test_a_grant_that_was_not_answered_is_said_again_under_the_renewed_term() ->
     assert [c.grant.term for c in only(leader.tick(RESEND_S), m.SendGrant)] == [900]
 
 
-def test_an_agent_that_asks_is_told_of_grants_of_its_own_that_were_seen_bound() -> None:
+def test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound() -> None:
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)

@@ -50,7 +50,7 @@ def test_a_leader_that_died_before_its_ready_leaves_a_log_that_is_not_trusted() 
     assert deleted(leader) == [], "no record is lost: terms go on rising by themselves"
 
 
-def test_the_ready_of_an_earlier_term_does_not_stand_for_the_newest_terms() -> None:
+def test_the_ready_of_an_earlier_term_does_not_count_for_the_newest_term() -> None:
     records = (*READY, (60, TermRecord(holder="b")), (61, DecisionBatch(term=60, decisions=())))
     assert Leader(build.gpu_pod("p"), term=100, records=records, mark=61).core.phase == "touching"
 
@@ -95,7 +95,7 @@ def test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss() ->
     assert command.first_sequence == 131
 
 
-def test_a_log_that_was_just_begun_anew_is_not_deleted_again() -> None:
+def test_a_log_that_was_just_recreated_is_not_deleted_again() -> None:
     """Whoever did so has marked the sequence before its first."""
     leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=100)
     assert (leader.core.phase, deleted(leader)) == ("touching", [])
@@ -141,7 +141,7 @@ def takeover_with_an_untouchable_pod(**pod: object) -> tuple[Leader, object, obj
     return leader, stuck, other
 
 
-def test_a_pod_that_cannot_be_touched_holds_nobody_up() -> None:
+def test_a_pod_that_cannot_be_touched_blocks_no_other_pod() -> None:
     leader, stuck, other = takeover_with_an_untouchable_pod()
     assert leader.core.phase == "leading"
     assert set(leader.binds()) == {other.metadata.uid}
@@ -150,7 +150,7 @@ def test_a_pod_that_cannot_be_touched_holds_nobody_up() -> None:
     assert (event.touched, event.excluded) == (2, 1)
 
 
-def test_an_excluded_pod_is_told_so_and_why_says_it() -> None:
+def test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it() -> None:
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     (note,) = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
     assert (note.uid, note.reason, note.type) == (stuck.metadata.uid, "NotUpdatable", "Warning")
@@ -159,7 +159,7 @@ def test_an_excluded_pod_is_told_so_and_why_says_it() -> None:
     assert [reason.code for reason in explained.summary] == ["not-updatable"]
 
 
-def test_one_refusal_excludes_nobody() -> None:
+def test_one_refusal_excludes_no_pod() -> None:
     """A refusal may be of the moment, such as a webhook that is restarted."""
     stuck = build.gpu_pod("stuck", **WHOLE)
     leader = Leader(build.node("n"), stuck)
@@ -167,7 +167,7 @@ def test_one_refusal_excludes_nobody() -> None:
     assert (leader.core.phase, leader.core.recovery.excluded) == ("touching", {})
 
 
-def test_other_outcomes_exclude_nobody() -> None:
+def test_other_outcomes_exclude_no_pod() -> None:
     stuck = build.gpu_pod("stuck", **WHOLE)
     leader = Leader(build.node("n"), stuck)
     for outcome in ("unknown", "throttled", "conflict", "gone") * 3:
@@ -187,7 +187,7 @@ def test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_mov
     assert leader.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
 
 
-def test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu() -> None:
+def test_an_old_binding_gives_an_excluded_pod_no_gpu() -> None:
     """The GPU that it names is another's by now. The pod's controller makes another pod."""
     owner = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
     leader, stuck, _ = takeover_with_an_untouchable_pod()
@@ -204,7 +204,7 @@ def test_a_binding_of_the_past_gives_an_excluded_pod_no_gpu() -> None:
     assert leader.core.recovery.excluded == {}
 
 
-def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_and_says_what_to_do() -> None:
+def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_with_a_message_on_what_to_do() -> None:
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     said = leader.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
     (note,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
@@ -241,7 +241,7 @@ def test_a_renewed_term_remembers_the_excluded() -> None:
     assert leader.log[-1][1] == ReadyRecord(term=900, excluded={stuck.metadata.uid: stuck.metadata.resource_version})
 
 
-def test_a_successor_places_who_has_moved_since_it_was_excluded() -> None:
+def test_a_successor_places_a_pod_that_has_moved_since_it_was_excluded() -> None:
     leader, stuck, other = takeover_with_an_untouchable_pod()
     moved = build.newer(stuck)
     successor = Leader(build.node("n"), moved, build.newer(other), term=500, records=tuple(leader.log))
@@ -282,7 +282,7 @@ def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
     assert touch(pod_state(pod), 100) == first
 
 
-def test_nobody_is_decided_while_others_are_still_to_be_touched() -> None:
+def test_no_pod_is_decided_while_others_are_still_to_be_touched() -> None:
     """Not even a pod without GPUs, for which no agent has to answer: a Binding of the past may take its room."""
     leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
     leader.facts(build.pod("new", requests={"cpu": "1"}))
@@ -315,7 +315,7 @@ def test_every_second_touch_of_a_pod_is_by_its_status_alone() -> None:
     ]
 
 
-def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_say() -> None:
+def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_are() -> None:
     """A webhook that hangs says nothing, and one that undoes the touch says yes. Neither stops the cluster."""
     stuck, other = build.gpu_pod("stuck", **WHOLE), build.gpu_pod("other", **WHOLE)
     leader = Leader(build.node("n"), stuck, other)
@@ -342,7 +342,7 @@ def test_no_pod_is_excluded_while_no_watcher_runs() -> None:
     assert set(leader.core.recovery.excluded) == {stuck.metadata.uid}
 
 
-def test_very_many_excluded_pods_stand_in_several_records_and_the_log_is_complete_with_the_last() -> None:
+def test_very_many_excluded_pods_take_several_records_and_the_log_is_complete_with_the_last() -> None:
     excluded = {f"{i:036}": str(i) for i in range(12_000)}
     batcher = WriteBatcher(64)
     batcher.owe(100, [], (), excluded)

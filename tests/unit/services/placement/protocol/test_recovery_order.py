@@ -23,7 +23,7 @@ def test_no_node_is_synced_before_every_pending_pod_has_been_touched() -> None:
     assert [c.sync.node for c in only(leader.said, m.SendSync)] == ["n"]
 
 
-def test_a_node_that_is_gone_is_neither_asked_nor_believed() -> None:
+def test_a_removed_node_is_neither_asked_nor_believed() -> None:
     """What its agent says meanwhile says nothing of the time after: grants there are freed because the node is gone.
     When it comes back it is asked, and gets nothing before it has answered. Found by the simulation."""
     leader = Leader().nodes("n", gpus=1)
@@ -78,7 +78,7 @@ def test_an_answer_under_another_term_does_not_open_a_node() -> None:
     assert not leader.core.holds
 
 
-def test_a_new_leader_reports_no_double_booking_for_what_its_node_has_given_back_before_it() -> None:
+def test_a_new_leader_reports_no_double_booking_for_grants_released_before_its_term() -> None:
     """A pod has ended, its GPU is another's since, and only the node knows."""
     first = Leader().nodes("n", gpus=1)
     ended, later = build.gpu_pod("ended", gpus=1), build.gpu_pod("later", gpus=1)

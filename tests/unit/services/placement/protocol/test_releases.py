@@ -51,7 +51,7 @@ def test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_repla
     assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
 
 
-def test_a_bare_pod_whose_grant_is_dead_stays_and_says_what_to_do() -> None:
+def test_a_bare_pod_with_a_dead_grant_stays_with_a_message_on_what_to_do() -> None:
     leader, _, grant_id = bound(owned=False)
     said = patches(dead(leader, grant_id))
     assert [type(patch) for patch in said] == [AnnounceEvent]
@@ -72,14 +72,14 @@ def test_a_pod_that_is_being_deleted_is_not_deleted_once_more() -> None:
     assert patches(dead(leader, grant_id)) == []
 
 
-def test_a_node_says_nothing_of_another_nodes_grant() -> None:
+def test_a_node_cannot_report_on_another_nodes_grant() -> None:
     leader, _, grant_id = bound()
     leader.nodes("other", gpus=1)
     assert dead(leader, grant_id, node="other") == []
     assert list(leader.core.book.grants) == [grant_id]
 
 
-def test_a_dead_grant_whose_binding_may_still_succeed_stays_booked() -> None:
+def test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed() -> None:
     """Its pod may yet be bound with it: then the node says so again, and the pod is replaced."""
     leader = Leader().nodes("n", gpus=1)
     leader.facts(build.gpu_pod("p", gpus=1))
@@ -88,7 +88,7 @@ def test_a_dead_grant_whose_binding_may_still_succeed_stays_booked() -> None:
     assert list(leader.core.book.grants) == [grant_id]
 
 
-def test_a_node_that_tells_by_its_sync_that_it_has_released_a_grant_frees_it() -> None:
+def test_a_release_that_a_node_reports_in_its_sync_frees_the_grant() -> None:
     """Under an earlier leader, whose successor has only the pod's annotation to go by."""
     _, pod, grant_id = bound()
     leader = Leader(build.node("n"), pod, term=200, answer=False)

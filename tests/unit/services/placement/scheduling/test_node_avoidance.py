@@ -64,13 +64,13 @@ def test_others_do_not(leader: Leader) -> None:
     assert goes_to(leader, of_owner("another", "else")) == "a"
 
 
-def test_a_pod_that_failed_by_itself_and_a_bare_one_say_nothing_of_the_node(leader: Leader) -> None:
+def test_neither_a_pod_that_failed_by_itself_nor_a_bare_one_counts_against_the_node(leader: Leader) -> None:
     fails(leader, "first", "a", "Error")
     fails(leader, "bare", "a", "UnexpectedAdmissionError", owner="")
     assert goes_to(leader, of_owner("second")) == "a"
 
 
-def test_one_that_has_nowhere_else_to_go_waits_and_is_told_why() -> None:
+def test_a_pod_that_fits_on_no_other_node_waits_and_gets_a_reason() -> None:
     leader = Leader().nodes("a")
     fails(leader, "first", "a", "UnexpectedAdmissionError")
     second = of_owner("second")

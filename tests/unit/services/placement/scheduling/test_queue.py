@@ -31,7 +31,7 @@ def test_priority_goes_first_and_age_decides_within_it() -> None:
     assert [take(queue) for _ in range(4)] == [high, old, young, None]
 
 
-def test_a_line_whose_head_does_not_fit_waits_as_a_whole_and_holds_back_no_other() -> None:
+def test_an_equivalence_group_waits_if_its_head_does_not_fit_and_blocks_no_other() -> None:
     queue = Queue()
     doomed, also = add(queue, "doomed", b"big"), add(queue, "also", b"big")
     small = add(queue, "small", b"small")
@@ -49,7 +49,7 @@ def test_a_newcomer_of_a_waiting_shape_waits_with_it() -> None:
     assert queue.next(0) is None
 
 
-def test_only_lines_that_a_change_helps_are_woken() -> None:
+def test_a_change_wakes_only_the_equivalence_groups_that_it_helps() -> None:
     queue = Queue()
     a, b = add(queue, "a", b"a"), add(queue, "b", b"b")
     queue.mark_unschedulable(a, 0)
@@ -96,7 +96,7 @@ def test_many_doomed_pods_cost_one_attempt_each_time_something_changes() -> None
     assert leader.core.stats.rejections == tried == 1
 
 
-def test_freed_room_goes_to_the_oldest_that_it_fits() -> None:
+def test_freed_capacity_goes_to_the_oldest_pod_that_fits() -> None:
     from services.placement import messages as m
 
     leader = Leader().nodes("n", gpus=1)
@@ -112,7 +112,7 @@ def test_freed_room_goes_to_the_oldest_that_it_fits() -> None:
     assert "uid-team-young" not in leader.binds()
 
 
-def test_a_pod_whose_binding_is_always_refused_holds_back_none_of_its_shape() -> None:
+def test_a_pod_with_an_always_refused_binding_blocks_no_other_of_its_shape() -> None:
     queue = Queue()
     doomed, other = add(queue, "doomed"), add(queue, "other")
     assert take(queue) == doomed

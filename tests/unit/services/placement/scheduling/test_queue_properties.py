@@ -95,7 +95,7 @@ def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_hav
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8), st.integers(0, 20), st.data())
-def test_with_enough_demand_everybody_gets_its_guarantee(
+def test_with_enough_demand_every_queue_gets_its_guarantee(
     guaranteed: list[int], spare: int, data: st.DataObject
 ) -> None:
     weights = [data.draw(st.integers(0, 5)) for _ in guaranteed]
@@ -117,7 +117,7 @@ def test_with_enough_demand_everybody_gets_its_guarantee(
     ),
     st.integers(1, 200),
 )
-def test_what_is_left_goes_by_weight_within_one_pod(drawn: list[tuple[int, int, int]], capacity: int) -> None:
+def test_the_remainder_is_divided_by_weight_within_one_pod(drawn: list[tuple[int, int, int]], capacity: int) -> None:
     rules = tuple(
         QueueRule(name=f"q{i}", weight=weight, guaranteed=Amounts(gpus=g)) for i, (weight, g, _) in enumerate(drawn)
     )
@@ -165,7 +165,7 @@ def best(tree: Tree, at: Branch) -> Offer | None:
 
 @settings(max_examples=150, deadline=None)
 @given(trees(), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3), st.integers(1, 4)), max_size=40))
-def test_the_heaps_find_whom_a_look_at_every_queue_finds(
+def test_the_heaps_find_the_same_queue_as_a_full_scan(
     made: tuple[tuple[QueueRule, ...], dict[str, int]], steps: list[tuple[int, int, int]]
 ) -> None:
     rules, sizes = made

@@ -40,7 +40,7 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
          "ResourceQuota gpus has 0 of kerf.dev/mig-1g.5gb left, the pod asks for 1"),
     ],
 )  # fmt: skip
-def test_a_pod_that_is_not_created_yet_hears_which_quota_it_would_exceed(
+def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
     given: ResourceQuota, pod: Pod, sentence: str
 ) -> None:
     leader = Leader(given).nodes("n")

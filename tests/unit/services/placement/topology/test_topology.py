@@ -71,7 +71,7 @@ def test_the_modes_of_go_gpuallocator_keep_all_its_cases() -> None:
     assert conformance(json.loads(CASES.read_text()))["failed"] == []
 
 
-def test_a_case_that_is_not_kept_is_told() -> None:
+def test_a_case_that_fails_is_reported() -> None:
     case = {"kind": "single", "policy": "simple", "available": [0, 1], "size": 1, "expected": [1]}
     answer = conformance({"topologies": {}, "cases": [case]})
     assert (answer["passed"], answer["failed"][0]["wrong"]) == (0, "expected [1], got [0]")
@@ -273,7 +273,7 @@ def test_static_sets_are_by_nvmls_index_even_where_a_gpu_is_missing() -> None:
     assert MODES["static-dgx1-volta"].choose(without_0, Choice(size=3, fitting=everything, idle=everything)) is None
 
 
-def test_peers_are_found_on_a_large_machine_whose_strongest_links_are_not_between_peers() -> None:
+def test_peers_are_found_on_a_large_machine_with_stronger_links_between_others() -> None:
     count = 24
     links = tuple(
         Link(a=a, b=b, nvlinks=(a * 7 + b * 3) % 5 if a % 5 != b % 5 else 0, p2p=a % 5 == b % 5)

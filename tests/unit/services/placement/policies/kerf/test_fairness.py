@@ -9,7 +9,7 @@ from services.placement.policies.kerf.fairness import Fairness, Floats, fair_gro
 from services.placement.policies.kerf.parameters import FLOW, OFTEN, PAIRS_REFUSED, TURNED_AWAY
 
 
-def test_who_is_turned_away_is_counted_only_for_the_gpus_he_would_take() -> None:
+def test_a_rejected_pod_is_counted_only_for_the_gpus_that_it_could_use() -> None:
     fairness = Fairness()
     for _ in range(9000):
         fairness.meet(1, np.array([True, False]), placed=False)
@@ -34,7 +34,7 @@ def test_pods_of_two_are_counted_by_few_of_them_and_forgotten_when_they_come_no_
     assert fairness.rates(1)[1, 0] < 0.01
 
 
-def test_groups_give_way_as_pods_of_one_are_turned_away_and_to_nothing_where_they_often_are() -> None:
+def test_groups_lose_weight_as_single_gpu_pods_are_rejected_and_all_of_it_when_often() -> None:
     scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
     nobody, some, many, all_of_them = (_groups(scarce, one, 0.0) for one in (0.0, TURNED_AWAY, OFTEN, 1.0))
     assert nobody[[4, 8]].tolist() == [FLOW.strong_groups * 0.2, FLOW.strong_groups]

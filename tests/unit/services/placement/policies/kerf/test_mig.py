@@ -173,7 +173,7 @@ ASKS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(CUTS), st.integers(0, MASKS - 1), ASKS)
-def test_an_ask_takes_in_the_tables_what_it_would_take_in_the_book(cut: MigCut, taken: int, ask: GpuAsk) -> None:
+def test_a_request_takes_the_same_in_the_tables_as_in_the_book(cut: MigCut, taken: int, ask: GpuAsk) -> None:
     room = MigRoom(cut.geometry, cut.instances is None, cut.instances or (), taken)
     used = room.used
     compiled = ask_of(waiting("p"), ask)
@@ -183,7 +183,7 @@ def test_an_ask_takes_in_the_tables_what_it_would_take_in_the_book(cut: MigCut, 
     assert got == (NONE if instance is None else room.used)
 
 
-def test_what_an_instance_is_larger_than_the_ask_is_wasted_unless_it_was_asked_for_by_name() -> None:
+def test_the_excess_of_an_instance_over_the_request_is_wasted_unless_it_was_requested_by_name() -> None:
     by_name, by_size = ask_of(waiting("a", mig_3g_20gb=1)), ask_of(waiting("b", gpu_memory="10Gi"))
     assert spare_milli(500, A100[1], by_name) == 0
     assert spare_milli(500, A100[1], by_size) == 250
@@ -191,7 +191,7 @@ def test_what_an_instance_is_larger_than_the_ask_is_wasted_unless_it_was_asked_f
 
 
 @given(st.integers(1, 100_000), st.integers(0, 1000), st.integers(1, 200_000))
-def test_the_compiled_size_of_an_ask_is_that_of_the_mix(memory_mib: int, compute_milli: int, total_mib: int) -> None:
+def test_the_compiled_size_of_a_request_is_that_of_the_mix(memory_mib: int, compute_milli: int, total_mib: int) -> None:
     ask = GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli)
     assert asked_milli(total_mib, ask_of(waiting("p"), ask)) == milli_on(ask, total_mib)
 
@@ -228,7 +228,7 @@ def test_a_gpu_in_mig_mode_is_no_whole_gpu_for_pods_of_several() -> None:
     assert tables[0].groups[0, 4] > tables[1].groups[0, 4], "one node of whole GPUs is scarcer than two"
 
 
-def test_instances_are_dear_where_few_are_left() -> None:
+def test_instances_are_expensive_if_few_are_left() -> None:
     prices = []
     for taken in (0, 3):
         engine = cluster((None,), *((ON_DEMAND,) for _ in range(4)))
@@ -277,7 +277,7 @@ def busy_cluster(seed: int) -> Engine:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(WISHES))
-def test_compiled_scores_equal_the_same_lines_interpreted_with_bounds_checked(seed: int, wish: dict[str, Any]) -> None:
+def test_compiled_scores_equal_interpreted_scores_with_bounds_checks(seed: int, wish: dict[str, Any]) -> None:
     engine = busy_cluster(seed)
     policy, arrays, state = policy_of(engine), engine.book.arrays, waiting("asked", **wish)
     rows = np.arange(len(engine.book.row_names))
@@ -441,7 +441,7 @@ def test_several_instances_of_one_pod_fill_what_is_begun_first() -> None:
     assert len({share.uuid for share in shares}) == 2
 
 
-def test_an_answer_does_not_depend_on_what_was_asked_before() -> None:
+def test_an_answer_does_not_depend_on_earlier_queries() -> None:
     engine = busy_cluster(7)
     first = [engine.decide(waiting("p", **wish)) for wish in WISHES]
     again = [engine.decide(waiting("p", **wish)) for wish in reversed(WISHES)]

@@ -70,7 +70,7 @@ def test_without_a_policy_the_label_means_nothing_and_priority_and_age_decide() 
     assert reader.queues(leader.core).queues == ()
 
 
-def test_guarantees_come_before_whoever_borrows_however_old_and_high_its_pods_are() -> None:
+def test_guarantees_come_before_borrowing_whatever_the_age_and_priority_of_pods() -> None:
     leader = cluster(TWO)
     leader.place(
         *(pod(f"a{i}", "a", minute=i, priority=9) for i in range(4)),
@@ -79,7 +79,7 @@ def test_guarantees_come_before_whoever_borrows_however_old_and_high_its_pods_ar
     assert sorted(order(leader)) == ["a0", "a1", "b0", "b1"]
 
 
-def test_idle_capacity_is_borrowed_and_what_becomes_free_goes_to_whom_it_is_owed() -> None:
+def test_idle_capacity_is_borrowed_and_freed_capacity_goes_to_the_queue_below_its_share() -> None:
     leader = cluster(TWO)
     mine = [pod(f"a{i}", "a", minute=i) for i in range(6)]
     assert len(leader.place(*mine)) == 4
@@ -90,13 +90,13 @@ def test_idle_capacity_is_borrowed_and_what_becomes_free_goes_to_whom_it_is_owed
     assert used(leader) == {"a": 3000, "b": 1000}
 
 
-def test_what_is_left_is_divided_by_weight() -> None:
+def test_the_remainder_is_divided_by_weight() -> None:
     leader = cluster("queues: [{name: a, weight: 3}, {name: b}]", gpus=8)
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(10)), *(pod(f"b{i}", "b", minute=i) for i in range(10)))
     assert used(leader) == {"a": 6000, "b": 2000}
 
 
-def test_a_queue_of_weight_0_gets_what_nobody_else_wants() -> None:
+def test_a_queue_of_weight_0_gets_only_what_no_other_queue_wants() -> None:
     leader = cluster("queues: [{name: a, weight: 0}, {name: b}]")
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(5)), *(pod(f"b{i}", "b", minute=i) for i in range(3)))
     assert used(leader) == {"a": 1000, "b": 3000}
@@ -120,7 +120,7 @@ def test_a_parent_that_names_no_guarantee_has_that_of_its_children() -> None:
     assert used(leader) == {"p": 3000, "x": 3000, "q": 1000}
 
 
-def test_a_head_that_does_not_fit_holds_up_neither_its_queue_nor_another() -> None:
+def test_a_head_that_does_not_fit_blocks_neither_its_queue_nor_another() -> None:
     leader = cluster(TWO)
     assert leader.place(pod("large", "a", gpus=8), pod("small", "a", minute=1), pod("other", "b", minute=2)).keys() == {
         "small",
@@ -146,7 +146,7 @@ def test_a_paused_pod_lets_others_of_its_queue_go_and_is_tried_again_when_its_pa
 # --- limits -------------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_is_never_exceeded_and_said() -> None:
+def test_a_limit_is_never_exceeded_and_is_reported() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 2}}]")
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     assert order(leader) == ["a0", "a1"]
@@ -155,7 +155,7 @@ def test_a_limit_is_never_exceeded_and_said() -> None:
     assert said.sentence.startswith("queue a uses 2 GPUs of its limit of 2 GPUs, and the pod asks for 1 GPU")
 
 
-def test_a_pod_that_is_more_than_the_limit_by_itself_is_told_so() -> None:
+def test_a_pod_larger_than_the_limit_gets_that_reason() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 2}}]")
     leader.place(pod("large", "a", gpus=3))
     assert "the pod alone is more than that" in why(leader, "large").helps[0]
@@ -168,7 +168,7 @@ def test_the_limit_of_a_parent_holds_for_all_below_it() -> None:
     assert why(leader, "x3").sentence.startswith("queue p uses 3 GPUs")
 
 
-def test_what_ends_counts_until_its_node_has_given_it_back() -> None:
+def test_ending_pods_count_until_their_node_has_released_them() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
     first = pod("first", "a")
     leader.place(first, pod("second", "a", minute=1))
@@ -226,7 +226,7 @@ def test_a_limit_holds_for_the_very_gpu_that_was_found() -> None:
     assert used(leader)["a"] == 0
 
 
-def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() -> None:
+def test_the_reason_names_the_limit_if_only_too_small_gpus_are_free() -> None:
     leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 0.3}}]"))
     leader.place(build.gpu_pod("full", memory="70000Mi", namespace="else"))
@@ -236,7 +236,7 @@ def test_where_only_gpus_with_room_are_too_small_for_the_limit_that_is_said() ->
     )
 
 
-def test_cpu_and_memory_have_limits_too_and_keep_off_only_who_asks_for_them() -> None:
+def test_limits_of_cpu_and_memory_block_only_pods_that_request_them() -> None:
     leader = cluster('queues: [{name: a, limit: {cpu: "2"}}]')
     busy = build.gpu_pod("busy", gpus=1, labels={"kerf.dev/queue": "a"})
     plain = [
@@ -302,7 +302,7 @@ def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_one
         ("x", "mine", ""),
     ],
 )
-def test_a_pod_stands_in_a_leaf_that_is_there_for_its_namespace(queue: str, namespace: str, code: str) -> None:
+def test_a_pod_belongs_to_a_leaf_queue_that_allows_its_namespace(queue: str, namespace: str, code: str) -> None:
     leader = cluster("queues: [{name: p}, {name: x, parent: p, namespaces: [mine]}]")
     leader.place(pod("w", queue, namespace=namespace))
     said = why(leader, "w", namespace)
@@ -321,7 +321,7 @@ def test_the_label_moves_nothing_that_is_placed() -> None:
 # --- the policy -----------------------------------------------------------------------------------------------------
 
 
-def test_an_invalid_text_leaves_the_last_good_one_in_force_and_is_told() -> None:
+def test_an_invalid_queue_file_is_reported_and_leaves_the_last_valid_one_in_force() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
     leader.facts(build.queues("queues: [{name: a, limits: {gpus: 3}}]"))
     leader.place(pod("a0", "a"), pod("a1", "a", minute=1))
@@ -331,7 +331,7 @@ def test_an_invalid_text_leaves_the_last_good_one_in_force_and_is_told() -> None
     assert reader.queues(leader.core).invalid == leader.events(PolicyRead)[1].problem
 
 
-def test_a_change_is_in_force_for_those_who_wait_and_takes_nothing_from_those_who_run() -> None:
+def test_a_change_applies_to_pending_pods_and_takes_nothing_from_running_pods() -> None:
     leader = cluster("queues: [{name: a, limit: {gpus: 1}}]")
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 2}}]"))
@@ -353,7 +353,7 @@ def test_a_snapshot_may_have_a_new_policy_and_lack_a_pod_that_waited() -> None:
     assert order(leader) == ["stays"]
 
 
-def test_a_leader_that_begins_with_an_unreadable_text_places_nobody_until_it_is_mended() -> None:
+def test_a_leader_that_starts_with_invalid_queues_places_no_pod_until_they_are_corrected() -> None:
     leader = Leader(build.node("n"), build.queues("queues: 7"), records=((99, ReadyRecord(term=99)),))
     leader.send(m.InventorySeen(build.inventory("n")))
     leader.place(pod("p", "a"))
@@ -382,7 +382,7 @@ def test_a_successor_counts_what_the_book_has_before_it_decides() -> None:
     assert why(successor, "third").summary[0].code == "queue-limit"
 
 
-def test_who_borrows_hears_how_many_queues_go_first() -> None:
+def test_a_borrowing_pods_reason_names_how_many_queues_go_first() -> None:
     leader = cluster(TWO)
     leader.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     leader.facts(pod("wide", "a", minute=3, gpus=2), pod("owed", "b", minute=4, gpus=2))

@@ -118,7 +118,7 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
 
 @settings(max_examples=150, deadline=None)
 @given(SHAPES, FILLED, st.sampled_from(ASKS), st.integers(1, 12))
-def test_counting_never_rules_out_what_fits(
+def test_counting_never_excludes_a_request_that_fits(
     shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int
 ) -> None:
     """As many pods as can be placed one after another on a node are never more than the count said."""

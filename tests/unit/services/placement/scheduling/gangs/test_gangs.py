@@ -64,7 +64,7 @@ def racks(leader: Leader, **nodes: str) -> Leader:
 # --- all or none ------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record() -> None:
+def test_no_member_is_placed_before_all_exist_and_then_all_are_in_one_record() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
     pods = members(6)
     assert leader.place(*pods[:5]) == {}
@@ -72,7 +72,7 @@ def test_nobody_is_placed_before_all_are_there_and_then_all_stand_in_one_record(
     assert [sorted(names) for names in decided(leader)] == [[f"p{i}" for i in range(6)]]
 
 
-def test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs() -> None:
+def test_a_large_member_does_not_take_capacity_that_the_gangs_small_members_need() -> None:
     leader = Leader().nodes("n1", gpus=2)
     pods = [
         member(name, size=3, gpus=gpus, notes={"min": "2"}) for name, gpus in (("large", 2), ("small", 1), ("tiny", 1))
@@ -80,7 +80,7 @@ def test_a_large_member_does_not_take_the_room_of_small_ones_that_the_gang_needs
     assert set(leader.place(*pods)) == {"small", "tiny"}
 
 
-def test_where_not_all_fit_none_is_placed_and_nothing_is_held() -> None:
+def test_if_not_all_fit_none_is_placed_and_nothing_is_held() -> None:
     leader = Leader().nodes("n1", gpus=4)
     before = leader.core.book.digest()
     assert leader.place(*members(5)) == {}
@@ -88,14 +88,14 @@ def test_where_not_all_fit_none_is_placed_and_nothing_is_held() -> None:
     assert leader.place(build.gpu_pod("other", gpus=4)) == {"other": "n1"}
 
 
-def test_it_is_placed_as_soon_as_room_for_all_of_it_is_there() -> None:
+def test_it_is_placed_as_soon_as_all_of_it_fits() -> None:
     leader = Leader().nodes("n1", gpus=4)
     assert leader.place(*members(6)) == {}
     leader.nodes("n2", gpus=4)
     assert len(leader.binds()) == 6
 
 
-def test_a_gang_larger_than_a_batch_stands_in_one_record() -> None:
+def test_a_gang_larger_than_a_batch_is_written_as_one_record() -> None:
     leader = Leader().nodes(*(f"n{i}" for i in range(20)), gpus=8)
     pods = members(150)
     leader.place(*pods)
@@ -160,7 +160,7 @@ def test_a_member_that_another_scheduler_places_counts_as_there() -> None:
     assert len(leader.place(*(member(f"w{i}", size=3) for i in range(2)))) == 2
 
 
-def test_a_gated_member_does_not_count_until_its_gates_are_gone() -> None:
+def test_a_gated_member_does_not_count_until_its_gates_are_removed() -> None:
     leader = Leader().nodes("n1", gpus=4)
     gated = member("p0", scheduling_gates=(SchedulingGate(name="quota"),))
     assert leader.place(gated, member("p1")) == {}
@@ -296,12 +296,12 @@ def test_a_required_level_keeps_all_of_it_in_one_domain() -> None:
     assert leader.events(GangPlaced)[0].area == f"{RACK}=b"
 
 
-def test_of_domains_that_hold_it_the_one_with_the_least_room_is_taken() -> None:
+def test_of_domains_that_fit_the_one_with_the_least_free_capacity_is_taken() -> None:
     leader = racks(Leader(), a1="a", a2="a", a3="a", b1="b", b2="b")
     assert {n[0] for n in leader.place(*members(6, notes={"topology": "required=rack"})).values()} == {"b"}
 
 
-def test_where_no_domain_holds_it_a_required_level_waits_and_says_which_came_nearest() -> None:
+def test_if_no_domain_fits_a_required_level_waits_and_names_the_nearest_domain() -> None:
     leader = racks(Leader(), a1="a", b1="b", b2="b")
     assert leader.place(*members(9, notes={"topology": "required=rack"})) == {}
     said = why(leader, "p0")
@@ -312,7 +312,7 @@ def test_where_no_domain_holds_it_a_required_level_waits_and_says_which_came_nea
     assert len(leader.binds()) == 9
 
 
-def test_a_preferred_level_takes_one_domain_where_one_does_and_few_where_not() -> None:
+def test_a_preferred_level_uses_one_domain_if_the_gang_fits_and_otherwise_few() -> None:
     leader = racks(Leader(), a1="a", b1="b", b2="b", c1="c", c2="c", c3="c")
     notes = {"topology": "preferred=rack"}
     assert {n[0] for n in leader.place(*members(8, gang="one", prefix="x", notes=notes)).values()} == {"b"}
@@ -334,7 +334,7 @@ def test_late_members_stay_in_the_required_domain_of_their_gang() -> None:
     )
 
 
-def test_level_words_stand_for_labels_and_node_is_one() -> None:
+def test_level_names_map_to_labels_and_node_is_one() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
     leader.facts(build.gpu_pod("half", gpus=2, node_selector={"kubernetes.io/hostname": "n1"}))
     assert set(leader.place(*members(4, notes={"topology": "required=node"})).values()) == {"n2"}
@@ -360,7 +360,7 @@ def pod_group(minimum: int, **fields: Any) -> Gang:
     return Gang(metadata=meta, minimum=minimum, **fields)
 
 
-def test_pods_wait_for_the_object_that_says_how_many_they_are() -> None:
+def test_gang_members_wait_for_the_object_that_states_their_number() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = [owned("p0"), owned("p1")]
     assert leader.place(*pods) == {}
@@ -463,7 +463,7 @@ def test_a_refused_binding_lets_the_rest_live_and_the_member_is_tried_again_alon
     assert decided(leader)[-1] == ["p2"]
 
 
-def test_after_its_time_out_a_gang_gives_back_what_is_not_bound_and_tells_those_that_are() -> None:
+def test_after_its_time_out_a_gang_releases_unbound_members_and_notifies_bound_ones() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3, notes={"timeout": "30"})
     leader.place(*pods)
@@ -484,7 +484,7 @@ def test_after_its_time_out_a_gang_gives_back_what_is_not_bound_and_tells_those_
     assert leader.place(build.gpu_pod("other", gpus=3)) == {"other": "n1"}
 
 
-def test_what_a_gang_gives_back_is_said_in_the_same_order_by_every_process() -> None:
+def test_every_process_lists_the_releases_of_a_gang_in_the_same_order() -> None:
     leader = Leader().nodes("n1", gpus=16)
     pods = members(16, size=16)
     leader.place(*pods)
@@ -495,7 +495,7 @@ def test_what_a_gang_gives_back_is_said_in_the_same_order_by_every_process() -> 
     assert touched == sorted(p.metadata.uid for p in pods[1:])
 
 
-def test_members_that_have_done_their_work_are_not_missed() -> None:
+def test_completed_members_are_not_missing() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3)
     leader.place(*pods)
@@ -506,7 +506,7 @@ def test_members_that_have_done_their_work_are_not_missed() -> None:
     assert [p for p in leader.patches() if isinstance(p, AnnounceEvent)] == []
 
 
-def test_a_restart_beside_members_of_the_same_job_that_are_done_waits_for_nobody() -> None:
+def test_a_restarted_member_does_not_wait_for_completed_members_of_its_job() -> None:
     """The last of a Job's pods fails when the others have ended well: it is the same run, not a new gang."""
     job = OwnerReference(kind="Job", name="train", uid="uid-job", controller=True)
 
@@ -543,7 +543,7 @@ def test_why_names_the_member_that_does_not_fit_beside_the_others() -> None:
     assert "c does not beside them" in said.sentence
 
 
-def test_members_are_told_once_and_again_when_the_reason_changes() -> None:
+def test_members_get_a_reason_once_and_again_when_it_changes() -> None:
     leader = Leader().nodes("n1", gpus=1)
     leader.place(*members(2, size=3))
     for _ in range(50):
@@ -580,7 +580,7 @@ def test_the_trace_of_each_member_links_to_that_of_the_gang() -> None:
     assert all(gang.trace_id in link for s in placements for link in s.links)
 
 
-def test_members_whose_volumes_bind_late_are_decided_when_all_their_claims_are() -> None:
+def test_members_with_late_binding_volumes_are_decided_when_all_their_claims_are_bound() -> None:
     """The nodes are chosen together, the claims are told, and nothing is held meanwhile."""
     late = msgspec.convert(
         {
@@ -643,7 +643,7 @@ def test_explaining_changes_nothing(fail: bool) -> None:
     assert leader.core.book.digest() == before
 
 
-def test_a_reason_that_has_become_another_is_said_though_it_lets_nobody_in() -> None:
+def test_a_changed_reason_is_reported_even_if_no_pod_fits() -> None:
     """There was room for two of five when they were told; then a node comes, and there is room for four."""
     leader = Leader().nodes("a", gpus=2)
     pods = [
