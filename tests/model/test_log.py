@@ -20,8 +20,15 @@ def test_without_holds_in_the_log_again_a_gpu_is_given_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "states"), [(State(terms=2), 7682), (State(terms=3), 182719), (State(terms=3, losses=0), 9869), (after_a_leader(terms=3), 93023)], ids=["2 terms", "3 terms", "no loss", "after a leader"]
-)  # fmt: skip
+    ("start", "states"),
+    [
+        (State(terms=2), 7682),
+        (State(terms=3), 182719),
+        (State(terms=3, losses=0), 9869),
+        (after_a_leader(terms=3), 93023),
+    ],
+    ids=["2 terms", "3 terms", "no loss", "after a leader"],
+)
 def test_with_all_rules_no_gpu_and_no_term_is_given_twice(start: State, states: int) -> None:
     # As many states as the machine has when it is explored to its end: a change of the model shows here.
     assert explore(start) == (states, [])

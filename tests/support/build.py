@@ -31,10 +31,23 @@ def next_version() -> str:
     return str(next(_versions))
 
 
-def pod(name: str = "p", *, namespace: str = "team", uid: str = "", limits: dict[str, Any] | None = None, requests: dict[str, Any] | None = None,
-        annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, node: str = "", phase: str = "Pending",
-        scheduler: str = names.SCHEDULER_NAME, created: str = "2026-11-21T00:00:00Z", version: str = "", containers: tuple[Container, ...] = (),
-        **spec: Any) -> Pod:  # fmt: skip
+def pod(
+    name: str = "p",
+    *,
+    namespace: str = "team",
+    uid: str = "",
+    limits: dict[str, Any] | None = None,
+    requests: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    node: str = "",
+    phase: str = "Pending",
+    scheduler: str = names.SCHEDULER_NAME,
+    created: str = "2026-11-21T00:00:00Z",
+    version: str = "",
+    containers: tuple[Container, ...] = (),
+    **spec: Any,
+) -> Pod:
     """A pod of one container `c` with these limits, unless `containers` says otherwise."""
     made = containers or (Container(name="c", resources=Resources(limits=limits or {}, requests=requests or {})),)
     meta = Meta(
@@ -64,8 +77,17 @@ def gpu_pod(name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 
     return pod(name, limits=limits, **rest)
 
 
-def node(name: str = "n", *, cpu: str = "64", memory: str = "256Gi", pods: int = 110, labels: dict[str, str] | None = None,
-         taints: tuple[Taint, ...] = (), unschedulable: bool = False, **allocatable: str) -> Node:  # fmt: skip
+def node(
+    name: str = "n",
+    *,
+    cpu: str = "64",
+    memory: str = "256Gi",
+    pods: int = 110,
+    labels: dict[str, str] | None = None,
+    taints: tuple[Taint, ...] = (),
+    unschedulable: bool = False,
+    **allocatable: str,
+) -> Node:
     amounts = {"cpu": cpu, "memory": memory, "pods": str(pods), "ephemeral-storage": "100Gi", **allocatable}
     return Node(
         metadata=Meta(
@@ -85,8 +107,18 @@ def queues(text: str | None) -> ConfigMap:
     return ConfigMap(metadata=meta, data={} if text is None else {"queues.yaml": text})
 
 
-def inventory(name: str = "n", *, gpus: int = 8, memory_mib: int = 81920, model: str = "NVIDIA-H100", boot: str = "boot-1", generation: int = 1,
-              links: tuple[Link, ...] = (), strategies: tuple[Strategy, ...] = ("exclusive", "advisory"), states: dict[int, str] | None = None) -> Inventory:  # fmt: skip
+def inventory(
+    name: str = "n",
+    *,
+    gpus: int = 8,
+    memory_mib: int = 81920,
+    model: str = "NVIDIA-H100",
+    boot: str = "boot-1",
+    generation: int = 1,
+    links: tuple[Link, ...] = (),
+    strategies: tuple[Strategy, ...] = ("exclusive", "advisory"),
+    states: dict[int, str] | None = None,
+) -> Inventory:
     made = tuple(
         Gpu(uuid=f"{name}-gpu-{i}", index=i, model=model, memory_mib=memory_mib, state=(states or {}).get(i, "healthy"))  # type: ignore[arg-type]
         for i in range(gpus)

@@ -107,8 +107,11 @@ def at_work(host: Path, name: str) -> None:
 
 
 def locked(build: Path, pid: int) -> bool:
-    """Whether the driver reports the process as locked. A helper process asks, because the test must not become a client."""
-    script = "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    """Whether the driver reports the process as locked. A helper process asks, so that the test is no client."""
+    script = (
+        "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); s = ctypes.c_int(-1); d.cuInit(0); "
+        "d.cuCheckpointProcessGetState(int(sys.argv[2]), ctypes.byref(s)); print(s.value)"
+    )
     asked = subprocess.run(
         [sys.executable, "-c", script, str(build / "libcuda.so.1"), str(pid)],
         check=True,

@@ -23,8 +23,16 @@ T = TypeVar("T")
 class Leader:
     """Feeds inputs, answers appends, snapshots and syncs, and keeps what else the core said."""
 
-    def __init__(self, *objects: Any, term: int = 100, records: tuple[Any, ...] = (), mark: int | None = None, answer: bool = True, seen: int = 0,
-                 **settings: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *objects: Any,
+        term: int = 100,
+        records: tuple[Any, ...] = (),
+        mark: int | None = None,
+        answer: bool = True,
+        seen: int = 0,
+        **settings: Any,
+    ) -> None:
         """`records`: an earlier leader's, its term record put before them. `mark`: the last of them unless it is said;
         of an empty log that of whoever has begun it."""
         self.core = Core("tester", Settings(**settings))

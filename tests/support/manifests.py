@@ -70,9 +70,14 @@ def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
 
     while True:
         mutated = '"schedulerName":"kerf"' in said(base, pod)
-        if mutated and all(code in said(*asked) for code, asked in {
-            "spoofed-grant": (base, spoofed), "bad-gang": (base, gang), "foreign-binding": (f"{base}/probe/binding", binding),
-        }.items()):  # fmt: skip
+        if mutated and all(
+            code in said(*asked)
+            for code, asked in {
+                "spoofed-grant": (base, spoofed),
+                "bad-gang": (base, gang),
+                "foreign-binding": (f"{base}/probe/binding", binding),
+            }.items()
+        ):
             return
         assert time.monotonic() < deadline, f"the policies are not in force after {within_s:.0f} s"
         time.sleep(0.02)

@@ -95,8 +95,17 @@ class Whole:
 
 
 @contextlib.asynccontextmanager
-async def whole(plane: ControlPlane, namespace: str, *, nodes: int = 2, gpus: int = 2, memory_mib: int = 40_960, dra: bool = False, firm: bool = False,
-                preemption: Mapping[str, Any] | None = None) -> AsyncIterator[Whole]:  # fmt: skip
+async def whole(
+    plane: ControlPlane,
+    namespace: str,
+    *,
+    nodes: int = 2,
+    gpus: int = 2,
+    memory_mib: int = 40_960,
+    dra: bool = False,
+    firm: bool = False,
+    preemption: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Whole]:
     names = [f"{namespace}-{i}" for i in range(nodes)]
     hollow = [
         {"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm}

@@ -251,7 +251,10 @@ HEAD = "name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
 
 
 def test_run_time_is_from_scheduling_or_creation_to_deletion(tmp_path: Path) -> None:
-    rows = "p2,1,500,BE,10,40,\np1,1,500,LS,10,40,15\ncpu,0,0,LS,1,9,2\nnone,1,1000,LS,7,7,\nback,1,1000,LS,7,8,9\nopen,1,1000,LS,7,,8\n"
+    rows = (
+        "p2,1,500,BE,10,40,\np1,1,500,LS,10,40,15\ncpu,0,0,LS,1,9,2\n"
+        "none,1,1000,LS,7,7,\nback,1,1000,LS,7,8,9\nopen,1,1000,LS,7,,8\n"
+    )
     (tmp_path / "pods.csv").write_text(HEAD + rows)
     found = read_jobs(tmp_path / "pods.csv", 8)
     assert found.jobs == (Job("p1", 10, 25, 1, 500, "LS"), Job("p2", 10, 30, 1, 500, "BE"))

@@ -31,7 +31,9 @@ SMI = """<?xml version="1.0" ?>
       <clocks_event_reason_hw_thermal_slowdown>Active</clocks_event_reason_hw_thermal_slowdown>
       <clocks_event_reason_hw_power_brake_slowdown>Not Active</clocks_event_reason_hw_power_brake_slowdown>
     </clocks_event_reasons>
-    <fb_memory_usage><total>81559 MiB</total><reserved>551 MiB</reserved><used>2049 MiB</used><free>78960 MiB</free></fb_memory_usage>
+    <fb_memory_usage>
+      <total>81559 MiB</total><reserved>551 MiB</reserved><used>2049 MiB</used><free>78960 MiB</free>
+    </fb_memory_usage>
     <utilization><gpu_util>37 %</gpu_util></utilization>
     <ecc_errors>
       <volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity><sram_uncorrectable_secded>1</sram_uncorrectable_secded><dram_uncorrectable>0</dram_uncorrectable></volatile>

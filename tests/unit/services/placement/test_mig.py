@@ -145,11 +145,21 @@ def test_two_containers_get_instances_that_do_not_overlap() -> None:
     ("layouts", "pod", "code", "says"),
     [
         ((None,), mig_pod("p", "1g.5gb"), "no-mig", "no GPU of the node is in MIG mode"),
-        (((),), mig_pod("p", "1g.6gb"), "mig-profile", "needs a MIG instance 1g.6gb, the node's GPUs give 1g.10gb, 1g.5gb"),
+        (
+            ((),),
+            mig_pod("p", "1g.6gb"),
+            "mig-profile",
+            "needs a MIG instance 1g.6gb, the node's GPUs give 1g.10gb, 1g.5gb",
+        ),
         (((),), build.gpu_pod("p", gpus=1), "mig-mode", "the pod wants whole GPUs"),
-        ((FIXED,), build.gpu_pod("p", memory="30Gi"), "mig-profile", "needs a MIG instance of 30 GiB, the node's GPUs give 1g.5gb, 3g.20gb"),
+        (
+            (FIXED,),
+            build.gpu_pod("p", memory="30Gi"),
+            "mig-profile",
+            "needs a MIG instance of 30 GiB, the node's GPUs give 1g.5gb, 3g.20gb",
+        ),
     ],
-)  # fmt: skip
+)
 def test_kerf_why_explains_the_part_of_mig(layouts: tuple[Any, ...], pod: Pod, code: str, says: str) -> None:
     found = reasons(leader_with(*layouts), pod)
     assert list(found) == [code]

@@ -19,10 +19,15 @@ def workload(kind: str, **spec: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("manifest", "names", "ordered"),
-    [(workload("StatefulSet", replicas=3), ["web-0", "web-1", "web-2"], True), (workload("StatefulSet", replicas=2, podManagementPolicy="Parallel"), ["web-0", "web-1"], False),
-     (workload("Deployment"), ["web-0"], False), (workload("Deployment", replicas=0), [], False), (workload("Job", completions=2), ["web-0", "web-1"], False),
-     (workload("Job", completions=4, parallelism=2), ["web-0", "web-1"], False)],
-)  # fmt: skip
+    [
+        (workload("StatefulSet", replicas=3), ["web-0", "web-1", "web-2"], True),
+        (workload("StatefulSet", replicas=2, podManagementPolicy="Parallel"), ["web-0", "web-1"], False),
+        (workload("Deployment"), ["web-0"], False),
+        (workload("Deployment", replicas=0), [], False),
+        (workload("Job", completions=2), ["web-0", "web-1"], False),
+        (workload("Job", completions=4, parallelism=2), ["web-0", "web-1"], False),
+    ],
+)
 def test_each_kind_has_its_pods(manifest: Any, names: list[str], ordered: bool) -> None:
     pods, waits = pods_of(manifest)
     assert ([pod["metadata"]["name"] for pod in pods], waits) == (names, ordered)
@@ -44,9 +49,15 @@ def test_a_pod_has_its_templates_fields_and_its_owner() -> None:
 
 @pytest.mark.parametrize(
     ("manifest", "wanted"),
-    [({"kind": "CronJob"}, "not known"), ({"kind": "Job"}, "metadata.name"), ({"kind": "Job", "metadata": {"name": "j"}}, r"spec\.template\.spec"),
-     (workload("Deployment", replicas="3"), r"spec\.replicas"), (workload("Deployment", replicas=-1), r"spec\.replicas"), (workload("Job", parallelism=True), r"spec\.parallelism")],
-)  # fmt: skip
+    [
+        ({"kind": "CronJob"}, "not known"),
+        ({"kind": "Job"}, "metadata.name"),
+        ({"kind": "Job", "metadata": {"name": "j"}}, r"spec\.template\.spec"),
+        (workload("Deployment", replicas="3"), r"spec\.replicas"),
+        (workload("Deployment", replicas=-1), r"spec\.replicas"),
+        (workload("Job", parallelism=True), r"spec\.parallelism"),
+    ],
+)
 def test_a_manifest_that_makes_no_sense_is_refused_by_field(manifest: Any, wanted: str) -> None:
     with pytest.raises(ManifestError, match=wanted):
         pods_of(manifest)

@@ -137,10 +137,15 @@ def test_a_snapshot_holds_what_is_there_now(cluster: SimulatedCluster) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "document", "status"),
-    [("Pod", {"metadata": {"name": "x"}}, 422), ("Pod", {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}, 422), ("Lamp", {"metadata": {"name": "x"}}, 404),
-     ("Pod", {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}], "priority": "high"}}, 400),
-     ("Node", {"metadata": {"name": "n"}}, 409), ("Pod", pod("x", seconds="soon"), 422)],
-)  # fmt: skip
+    [
+        ("Pod", {"metadata": {"name": "x"}}, 422),
+        ("Pod", {"metadata": {}, "spec": {"containers": [{"name": "c"}]}}, 422),
+        ("Lamp", {"metadata": {"name": "x"}}, 404),
+        ("Pod", {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c"}], "priority": "high"}}, 400),
+        ("Node", {"metadata": {"name": "n"}}, 409),
+        ("Pod", pod("x", seconds="soon"), 422),
+    ],
+)
 def test_an_invalid_request_is_refused_and_leaves_nothing(
     cluster: SimulatedCluster, kind: str, document: Any, status: int
 ) -> None:
@@ -163,8 +168,17 @@ def test_a_replacement_keeps_what_a_pod_may_not_change(cluster: SimulatedCluster
     assert (held["spec"]["containers"][0]["name"], held["spec"]["nodeSelector"]) == ("c", {"x": "y"})
 
 
-@pytest.mark.parametrize(("budget", "may_go"), [({"minAvailable": 2}, False), ({"minAvailable": 1}, True), ({"maxUnavailable": 1}, True),
-                                                ({"maxUnavailable": 0}, False), ({"minAvailable": "50%"}, True), ({"minAvailable": "51%"}, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("budget", "may_go"),
+    [
+        ({"minAvailable": 2}, False),
+        ({"minAvailable": 1}, True),
+        ({"maxUnavailable": 1}, True),
+        ({"maxUnavailable": 0}, False),
+        ({"minAvailable": "50%"}, True),
+        ({"minAvailable": "51%"}, False),
+    ],
+)
 def test_a_budget_counts_what_is_healthy(cluster: SimulatedCluster, budget: Any, may_go: bool) -> None:
     for name in ("a", "b"):
         made = pod(name)

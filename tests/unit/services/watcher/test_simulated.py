@@ -133,11 +133,26 @@ async def test_a_webhook_that_is_down_admits_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "wanted"),
-    [(7, "no AdmissionReview"), ({"response": {"uid": "other", "allowed": True}}, "no AdmissionReview"), ({"response": {"uid": "u", "allowed": False}}, "without explanation"),
-     ({"response": {"uid": "u", "allowed": False, "status": {"message": "no"}}}, "no"), ({"response": {"uid": "u", "allowed": True, "patch": "e30=", "patchType": "Merge"}}, "Merge"),
-     ({"response": {"uid": "u", "allowed": True, "patch": "!", "patchType": "JSONPatch"}}, "cannot be applied"),
-     ({"response": {"uid": "u", "allowed": True, "patch": "W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiL3gifV0=", "patchType": "JSONPatch"}}, "cannot be applied")],
-)  # fmt: skip
+    [
+        (7, "no AdmissionReview"),
+        ({"response": {"uid": "other", "allowed": True}}, "no AdmissionReview"),
+        ({"response": {"uid": "u", "allowed": False}}, "without explanation"),
+        ({"response": {"uid": "u", "allowed": False, "status": {"message": "no"}}}, "no"),
+        ({"response": {"uid": "u", "allowed": True, "patch": "e30=", "patchType": "Merge"}}, "Merge"),
+        ({"response": {"uid": "u", "allowed": True, "patch": "!", "patchType": "JSONPatch"}}, "cannot be applied"),
+        (
+            {
+                "response": {
+                    "uid": "u",
+                    "allowed": True,
+                    "patch": "W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiL3gifV0=",
+                    "patchType": "JSONPatch",
+                }
+            },
+            "cannot be applied",
+        ),
+    ],
+)
 def test_an_answer_that_cannot_be_followed_admits_nothing(answer: Any, wanted: str) -> None:
     with pytest.raises(NotAdmitted, match=wanted):
         decide({"metadata": {}}, "u", answer)

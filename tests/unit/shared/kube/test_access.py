@@ -42,8 +42,12 @@ def write(path: Path, *, cluster: Any = None, user: Any = None, **rest: Any) -> 
 
 async def test_a_token_a_file_and_a_password_each_make_their_header(tmp_path: Path) -> None:
     (tmp_path / "tok").write_text("from-file\n")
-    for user, header in (({"token": "abc"}, "Bearer abc"), ({"tokenFile": "tok"}, "Bearer from-file"), ({}, ""),
-                         ({"username": "me", "password": "pw"}, "Basic " + base64.b64encode(b"me:pw").decode())):  # fmt: skip
+    for user, header in (
+        ({"token": "abc"}, "Bearer abc"),
+        ({"tokenFile": "tok"}, "Bearer from-file"),
+        ({}, ""),
+        ({"username": "me", "password": "pw"}, "Basic " + base64.b64encode(b"me:pw").decode()),
+    ):
         assert (await load_access(write(tmp_path / "config", user=user))).authorization() == header
 
 

@@ -22,9 +22,15 @@ def whole(data: bytes, step: int = 10**9) -> tuple[ResponseParser, bytes]:
 
 @pytest.mark.parametrize(
     ("data", "status", "body"),
-    [(WITH_LENGTH, 201, b"hello"), (CHUNKED, 200, b"hello!"), (EMPTY, 204, b""), (b"HTTP/1.1 100 Continue\r\n\r\n" + WITH_LENGTH, 201, b"hello"),
-     (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", 500, b""), (b"HTTP/1.1 200\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 200, b"x")],
-)  # fmt: skip
+    [
+        (WITH_LENGTH, 201, b"hello"),
+        (CHUNKED, 200, b"hello!"),
+        (EMPTY, 204, b""),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + WITH_LENGTH, 201, b"hello"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", 500, b""),
+        (b"HTTP/1.1 200\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx", 200, b"x"),
+    ],
+)
 def test_a_response_is_the_same_however_it_is_sliced(data: bytes, status: int, body: bytes) -> None:
     for step in range(1, len(data) + 1):
         parser, read = whole(data, step)
@@ -40,22 +46,37 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
 @pytest.mark.parametrize(
     ("data", "keeps"),
-    [(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", False), (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
-     (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n", True)],
-)  # fmt: skip
+    [
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nConnection: Keep-Alive\r\nContent-Length: 0\r\n\r\n", True),
+    ],
+)
 def test_a_closing_connection_is_detected(data: bytes, keeps: bool) -> None:
     assert whole(data)[0].keep_alive is keeps
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"HTTP/2 200 OK\r\n\r\n", b"HTTP/1.1 2x0 OK\r\n\r\n", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
-     b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\nx", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
-     b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
-     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
-     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n", WITH_LENGTH + b"more", b"HTTP/1.1 101 Switching\r\n\r\n",
-     b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_LIMIT_BYTES + b"\r\n"],
-)  # fmt: skip
+    [
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 2x0 OK\r\n\r\n",
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n folded: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+        WITH_LENGTH + b"more",
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * HEAD_LIMIT_BYTES + b"\r\n",
+    ],
+)
 def test_what_is_no_response_of_ours_is_refused(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         whole(data)

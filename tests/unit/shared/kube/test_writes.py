@@ -19,9 +19,21 @@ __all__ = ["client", "server"]
 
 @pytest.mark.parametrize(
     ("status", "outcome"),
-    [(200, "done"), (201, "done"), (400, "refused"), (403, "refused"), (404, "gone"), (409, "conflict"), (422, "refused"), (429, "throttled"),
-     (500, "unknown"), (503, "unknown"), (504, "unknown"), (302, "unknown")],
-)  # fmt: skip
+    [
+        (200, "done"),
+        (201, "done"),
+        (400, "refused"),
+        (403, "refused"),
+        (404, "gone"),
+        (409, "conflict"),
+        (422, "refused"),
+        (429, "throttled"),
+        (500, "unknown"),
+        (503, "unknown"),
+        (504, "unknown"),
+        (302, "unknown"),
+    ],
+)
 def test_a_status_has_one_meaning(status: int, outcome: str) -> None:
     assert outcome_of(Response(status, b'{"kind":"Status","message":"because"}')).outcome == outcome
 

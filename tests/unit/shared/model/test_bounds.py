@@ -23,10 +23,13 @@ def _inventory(*gpus: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"uuid": ""}, "uuid is empty"), ({"memory_mib": -1}, "memory_mib is -1"), ({"memory_mib": MOST_MIB + 1}, "between 0 and"),
-        ({"foreign_mib": -1}, "foreign_mib is -1"), ({"foreign_mib": 10**40}, "foreign_mib is 1000"),
+        ({"uuid": ""}, "uuid is empty"),
+        ({"memory_mib": -1}, "memory_mib is -1"),
+        ({"memory_mib": MOST_MIB + 1}, "between 0 and"),
+        ({"foreign_mib": -1}, "foreign_mib is -1"),
+        ({"foreign_mib": 10**40}, "foreign_mib is 1000"),
     ],
-)  # fmt: skip
+)
 def test_a_gpu_has_a_name_and_a_size(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ContractError, match=words):
         decode(_inventory(GPU | change), Inventory)

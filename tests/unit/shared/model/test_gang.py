@@ -67,16 +67,39 @@ def test_the_size_may_be_that_of_the_job_that_makes_the_pods() -> None:
         read(kerf(gang="train", gang_size="owner"))
 
 
-@pytest.mark.parametrize(("found", "source"), [
-    ({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, "podgroup.scheduling.x-k8s.io/g"),
-    ({"annotations": {"scheduling.k8s.io/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
-    ({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
-    ({"annotations": {"pod-group-name": "g"}}, "podgroup.scheduling.run.ai/g"),
-    ({"scheduling_group": SchedulingGroup(pod_group_name="g")}, "podgroup.scheduling.k8s.io/g"),
-    ({"labels": {"training.kubeflow.org/job-name": "g"}, "owner": OwnerReference(kind="PyTorchJob", name="g")}, "pytorchjob.kubeflow.org/g"),
-    ({"labels": {"training.kubeflow.org/job-name": "g", "training.kubeflow.org/operator-name": "mpi-operator"}, "owner": OwnerReference(kind="Job", name="g-launcher")}, "mpijob.kubeflow.org/g"),
-    ({"labels": {"training.kubeflow.org/job-name": "g", "training.kubeflow.org/operator-name": "tfjob-controller"}}, "tfjob.kubeflow.org/g"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("found", "source"),
+    [
+        ({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, "podgroup.scheduling.x-k8s.io/g"),
+        ({"annotations": {"scheduling.k8s.io/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
+        ({"annotations": {"scheduling.volcano.sh/group-name": "g"}}, "podgroup.scheduling.volcano.sh/g"),
+        ({"annotations": {"pod-group-name": "g"}}, "podgroup.scheduling.run.ai/g"),
+        ({"scheduling_group": SchedulingGroup(pod_group_name="g")}, "podgroup.scheduling.k8s.io/g"),
+        (
+            {"labels": {"training.kubeflow.org/job-name": "g"}, "owner": OwnerReference(kind="PyTorchJob", name="g")},
+            "pytorchjob.kubeflow.org/g",
+        ),
+        (
+            {
+                "labels": {
+                    "training.kubeflow.org/job-name": "g",
+                    "training.kubeflow.org/operator-name": "mpi-operator",
+                },
+                "owner": OwnerReference(kind="Job", name="g-launcher"),
+            },
+            "mpijob.kubeflow.org/g",
+        ),
+        (
+            {
+                "labels": {
+                    "training.kubeflow.org/job-name": "g",
+                    "training.kubeflow.org/operator-name": "tfjob-controller",
+                }
+            },
+            "tfjob.kubeflow.org/g",
+        ),
+    ],
+)
 def test_what_others_write_on_their_pods_names_the_object_that_has_the_size(found: dict[str, Any], source: str) -> None:
     assert read(**found) == GangRef(name=source, source=source)
 

@@ -10,8 +10,21 @@ from shared.model.gpu_models import MODELS, known_model
 
 @pytest.mark.parametrize(
     ("capability", "generation"),
-    [("6.1", "Pascal"), ("7.0", "Volta"), ("7.5", "Turing"), ("8.6", "Ampere"), ("8.9", "Ada"), ("9.0", "Hopper"), ("10.3", "Blackwell"), ("12.0", "Blackwell"), ("3.5", ""), ("13.0", ""), ("", ""), ("nine", "")],
-)  # fmt: skip
+    [
+        ("6.1", "Pascal"),
+        ("7.0", "Volta"),
+        ("7.5", "Turing"),
+        ("8.6", "Ampere"),
+        ("8.9", "Ada"),
+        ("9.0", "Hopper"),
+        ("10.3", "Blackwell"),
+        ("12.0", "Blackwell"),
+        ("3.5", ""),
+        ("13.0", ""),
+        ("", ""),
+        ("nine", ""),
+    ],
+)
 def test_a_capability_is_of_a_generation_or_of_none_that_is_known(capability: str, generation: str) -> None:
     assert generation_of(capability) == generation
 
@@ -19,10 +32,17 @@ def test_a_capability_is_of_a_generation_or_of_none_that_is_known(capability: st
 @pytest.mark.parametrize(
     ("product", "name"),
     [
-        ("NVIDIA-A100-SXM4-80GB", "A100"), ("NVIDIA A10", "A10"), ("A10G", "A10G"), ("NVIDIA-H100-PCIe", "H100-PCIe"), ("NVIDIA-H100-80GB-HBM3", "H100"),
-        ("Tesla-V100-SXM2-32GB", "V100"), ("V100M32", "V100M32"), ("NVIDIA GeForce RTX 4090", "RTX-4090"), ("NVIDIA-GH200-480GB", "GH200"),
+        ("NVIDIA-A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10", "A10"),
+        ("A10G", "A10G"),
+        ("NVIDIA-H100-PCIe", "H100-PCIe"),
+        ("NVIDIA-H100-80GB-HBM3", "H100"),
+        ("Tesla-V100-SXM2-32GB", "V100"),
+        ("V100M32", "V100M32"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA-GH200-480GB", "GH200"),
     ],
-)  # fmt: skip
+)
 def test_a_product_is_known_by_whole_words(product: str, name: str) -> None:
     model = known_model(product)
     assert model is not None

@@ -75,10 +75,13 @@ def test_sidecars_have_a_request_of_their_own_and_init_containers_share() -> Non
 @pytest.mark.parametrize(
     ("app", "init", "fits"),
     [
-        ({"gpu": 2}, {"gpu": 2}, True), ({"gpu": 2}, {"gpu": 1, "memory": "8Gi"}, True), ({"memory": "8Gi"}, {"memory": "8Gi"}, True),
-        ({"memory": "8Gi"}, {"memory": "8Gi", "compute": 10}, False), ({"memory": "8Gi", "compute": 100}, {"gpu": 1}, False),
+        ({"gpu": 2}, {"gpu": 2}, True),
+        ({"gpu": 2}, {"gpu": 1, "memory": "8Gi"}, True),
+        ({"memory": "8Gi"}, {"memory": "8Gi"}, True),
+        ({"memory": "8Gi"}, {"memory": "8Gi", "compute": 10}, False),
+        ({"memory": "8Gi", "compute": 100}, {"gpu": 1}, False),
     ],
-)  # fmt: skip
+)
 def test_an_init_container_fits_into_its_apps_share_or_is_refused(
     app: dict[str, Any], init: dict[str, Any], fits: bool
 ) -> None:
@@ -186,11 +189,16 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
 @pytest.mark.parametrize(
     ("annotation", "value", "says"),
     [
-        ("gpu-generation", "Hopper|Turning", "'Turning'"), ("gpu-generation", "|", "Ampere|Hopper"), ("gpu-memory-min", "0", "40Gi"),
-        ("gpu-memory-min", "40Gib", "40Gib"), ("gpu-capability-min", "sm_90", "9.0"), ("gpu-prefer", "both", "cost, speed"),
-        ("topology-mode", "dgx", "ring, best-effort"), ("gpu-uuid", " ", "UUIDs"),
+        ("gpu-generation", "Hopper|Turning", "'Turning'"),
+        ("gpu-generation", "|", "Ampere|Hopper"),
+        ("gpu-memory-min", "0", "40Gi"),
+        ("gpu-memory-min", "40Gib", "40Gib"),
+        ("gpu-capability-min", "sm_90", "9.0"),
+        ("gpu-prefer", "both", "cost, speed"),
+        ("topology-mode", "dgx", "ring, best-effort"),
+        ("gpu-uuid", " ", "UUIDs"),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_annotation_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
     with pytest.raises(RequestError, match=re.escape(says)):
         read_request(pod(container(gpu=1), **{annotation: value}))

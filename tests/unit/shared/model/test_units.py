@@ -14,11 +14,27 @@ from shared.model.units import QuantityError, format_mib, mib, mib_down, milli, 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("0", 0), ("2", 2), ("500m", Fraction(1, 2)), ("1.5", Fraction(3, 2)), (".5", Fraction(1, 2)), ("1.", 1), ("+3", 3), ("-3", -3),
-        ("16Gi", 16 * 2**30), ("0.5Gi", 2**29), ("1k", 1000), ("1Ki", 1024), ("1E", 10**18), ("1Ei", 2**60), ("1e3", 1000), ("1E3", 1000),
-        ("1e-3", Fraction(1, 1000)), ("100n", Fraction(1, 10**7)), ("250u", Fraction(1, 4000)),
+        ("0", 0),
+        ("2", 2),
+        ("500m", Fraction(1, 2)),
+        ("1.5", Fraction(3, 2)),
+        (".5", Fraction(1, 2)),
+        ("1.", 1),
+        ("+3", 3),
+        ("-3", -3),
+        ("16Gi", 16 * 2**30),
+        ("0.5Gi", 2**29),
+        ("1k", 1000),
+        ("1Ki", 1024),
+        ("1E", 10**18),
+        ("1Ei", 2**60),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("1e-3", Fraction(1, 1000)),
+        ("100n", Fraction(1, 10**7)),
+        ("250u", Fraction(1, 4000)),
     ],
-)  # fmt: skip
+)
 def test_a_quantity_has_its_exact_value(text: str, value: Fraction) -> None:
     assert quantity(text) == value
 

@@ -135,10 +135,13 @@ def test_a_manifest_that_was_edited_is_judged_as_it_is_now() -> None:
         (WhatIfQuery(add_nodes=(AddNodes(like="a", count=0),)), "from 1 to 1000"),
         (WhatIfQuery(add_gpus=(AddGpus(node="a", count=65),)), "from 1 to 64"),
         (WhatIfQuery(resize=(Resize(namespace="team", name="nobody", limits={}),)), "no pod team/nobody"),
-        (WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu": "-1"}),)), "would make no sense"),
+        (
+            WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu": "-1"}),)),
+            "would make no sense",
+        ),
         (WhatIfQuery(resize=(Resize(namespace="team", name="p", limits={}, container="x"),)), "no container 'x'"),
     ],
-)  # fmt: skip
+)
 def test_an_impossible_query_is_refused_with_an_alternative(query: WhatIfQuery, error: str) -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1))

@@ -435,17 +435,49 @@ TO_N = {"nodeSelector": {HOST: "n"}}
         ("even domains are open", spread(), {}, [db("a", "n"), db("b", "o")], ""),
         ("other pods do not count", spread(), {}, [pod("a", on="n", labels={"app": "web"})], ""),
         ("pods of other namespaces do not count", spread(), {}, [db("a", "n", namespace="red")], ""),
-        ("a pod that is going does not count", spread(), {}, [build.newer(db("a", "n"), deletion_timestamp="2026-11-21T00:00:00Z")], ""),
+        (
+            "a pod that is going does not count",
+            spread(),
+            {},
+            [build.newer(db("a", "n"), deletion_timestamp="2026-11-21T00:00:00Z")],
+            "",
+        ),
         ("the node needs the key", spread(topologyKey="rack"), {}, [], "spread-no-key"),
         ("too few domains make the least 0", spread(minDomains=3), {}, [db("a", "n"), db("b", "o")], "spread"),
         ("domains that the pod cannot reach do not count", spread(), TO_N, ONE_HERE, ""),
         ("unless it says so", spread(nodeAffinityPolicy="Ignore"), TO_N, ONE_HERE, "spread"),
-        ("tainted nodes count", spread(), {}, [*ONE_HERE, build.node("t", labels={ZONE: "c"}, taints=(Taint(key="x", effect="NoSchedule"),)), db("b", "o")], "spread"),
-        ("unless it says so", spread(nodeTaintsPolicy="Honor"), {}, [*ONE_HERE, build.node("t", labels={ZONE: "c"}, taints=(Taint(key="x", effect="NoSchedule"),)), db("b", "o")], ""),
-        ("matchLabelKeys count the pod's own revision", spread(matchLabelKeys=["rev"]), {}, [pod("a", on="n", labels={"app": "db", "rev": "1"})], ""),
+        (
+            "tainted nodes count",
+            spread(),
+            {},
+            [
+                *ONE_HERE,
+                build.node("t", labels={ZONE: "c"}, taints=(Taint(key="x", effect="NoSchedule"),)),
+                db("b", "o"),
+            ],
+            "spread",
+        ),
+        (
+            "unless it says so",
+            spread(nodeTaintsPolicy="Honor"),
+            {},
+            [
+                *ONE_HERE,
+                build.node("t", labels={ZONE: "c"}, taints=(Taint(key="x", effect="NoSchedule"),)),
+                db("b", "o"),
+            ],
+            "",
+        ),
+        (
+            "matchLabelKeys count the pod's own revision",
+            spread(matchLabelKeys=["rev"]),
+            {},
+            [pod("a", on="n", labels={"app": "db", "rev": "1"})],
+            "",
+        ),
         ("an empty selector counts nobody", spread(labelSelector={}), {}, ONE_HERE, ""),
     ],
-)  # fmt: skip
+)
 def test_topology_spread(behaviour: str, constraint: Spec, spec: Spec, others: list[Any], code: str) -> None:
     asked = pod(labels={"app": "db", "rev": "2"}, topologySpreadConstraints=[constraint], **spec)
     assert verdict(asked, *others) == code, behaviour

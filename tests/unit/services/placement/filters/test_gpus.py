@@ -96,10 +96,15 @@ def test_a_gpu_of_another_kind_is_refused_by_name_with_what_would_help(
 @pytest.mark.parametrize(
     "wish",
     [
-        {"gpu_model": "h100"}, {"gpu_model_not": "H10|A100"}, {"gpu_generation": "hopper|Blackwell"}, {"gpu_capability_min": "9.0"},
-        {"gpu_memory_min": "80Gi"}, {"gpu_uuid": "x|n-gpu-0"}, {"gpu_uuid_not": "x"},
+        {"gpu_model": "h100"},
+        {"gpu_model_not": "H10|A100"},
+        {"gpu_generation": "hopper|Blackwell"},
+        {"gpu_capability_min": "9.0"},
+        {"gpu_memory_min": "80Gi"},
+        {"gpu_uuid": "x|n-gpu-0"},
+        {"gpu_uuid_not": "x"},
     ],
-)  # fmt: skip
+)
 def test_a_gpu_of_the_kind_that_is_wanted_is_given(wish: dict[str, str]) -> None:
     assert leader_of(n=of_kind()).place(asking(**wish)) == {"p": "n"}
 

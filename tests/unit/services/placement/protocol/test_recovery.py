@@ -65,8 +65,15 @@ def test_the_ready_of_an_earlier_term_does_not_count_for_the_newest_term() -> No
         (50, 100, 101, "sequence 100"),
         (50, 150, 151, "sequence 150"),
     ],
-    ids=["no mark", "marked record lost", "this term's number was given before", "mark beyond the log", "a watcher met this number", "a watcher met a higher one"],
-)  # fmt: skip
+    ids=[
+        "no mark",
+        "marked record lost",
+        "this term's number was given before",
+        "mark beyond the log",
+        "a watcher met this number",
+        "a watcher met a higher one",
+    ],
+)
 def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before(
     mark: int, seen: int, first: int, why: str
 ) -> None:
@@ -78,8 +85,10 @@ def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_befor
 
 
 @pytest.mark.parametrize(
-    "mark", [LogMark(term=30, sequence=50), LogMark(term=40, sequence=40, session="another")], ids=["of another term", "of another session"]
-)  # fmt: skip
+    "mark",
+    [LogMark(term=30, sequence=50), LogMark(term=40, sequence=40, session="another")],
+    ids=["of another term", "of another session"],
+)
 def test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_record(mark: LogMark) -> None:
     leader = Leader(build.gpu_pod("p", **WHOLE), answer=False)
     leader.core = Core("again")

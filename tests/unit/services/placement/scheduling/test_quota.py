@@ -28,18 +28,36 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
 @pytest.mark.parametrize(
     ("given", "pod", "sentence"),
     [
-        (quota({"requests.kerf.dev/gpu-memory": "40Gi"}, {"requests.kerf.dev/gpu-memory": "30Gi"}), asked({"kerf.dev/gpu-memory": "16Gi"}),
-         "ResourceQuota gpus has 10 GiB of kerf.dev/gpu-memory left, the pod asks for 16 GiB"),
-        (quota({"requests.kerf.dev/gpu": "0"}), asked({"kerf.dev/gpu": "1"}), "ResourceQuota gpus has 0 of kerf.dev/gpu left, the pod asks for 1"),
-        (quota({"requests.kerf.dev/gpu-memory": "16Gi"}), asked({"kerf.dev/gpu-memory": "10Gi"}, {"kerf.dev/gpu-memory": "10Gi"}), ""),
+        (
+            quota({"requests.kerf.dev/gpu-memory": "40Gi"}, {"requests.kerf.dev/gpu-memory": "30Gi"}),
+            asked({"kerf.dev/gpu-memory": "16Gi"}),
+            "ResourceQuota gpus has 10 GiB of kerf.dev/gpu-memory left, the pod asks for 16 GiB",
+        ),
+        (
+            quota({"requests.kerf.dev/gpu": "0"}),
+            asked({"kerf.dev/gpu": "1"}),
+            "ResourceQuota gpus has 0 of kerf.dev/gpu left, the pod asks for 1",
+        ),
+        (
+            quota({"requests.kerf.dev/gpu-memory": "16Gi"}),
+            asked({"kerf.dev/gpu-memory": "10Gi"}, {"kerf.dev/gpu-memory": "10Gi"}),
+            "",
+        ),
         (quota({"requests.kerf.dev/gpu": "0"}, namespace="other"), asked({"kerf.dev/gpu": "1"}), ""),
         (quota({"requests.kerf.dev/gpu": "0"}, scopes=["BestEffort"]), asked({"kerf.dev/gpu": "1"}), ""),
-        (quota({"requests.kerf.dev/gpu-memory": "1Gi"}, {"requests.kerf.dev/gpu-memory": "2Gi"}), asked({"kerf.dev/gpu": "1"}), ""),
+        (
+            quota({"requests.kerf.dev/gpu-memory": "1Gi"}, {"requests.kerf.dev/gpu-memory": "2Gi"}),
+            asked({"kerf.dev/gpu": "1"}),
+            "",
+        ),
         (quota({"limits.cpu": "1", "requests.kerf.dev/mig-1g.5gb": "3"}), asked({"kerf.dev/gpu": "1"}), ""),
-        (quota({"requests.kerf.dev/mig-1g.5gb": "3"}, {"requests.kerf.dev/mig-1g.5gb": "3"}), asked({"kerf.dev/mig-1g.5gb": "1"}),
-         "ResourceQuota gpus has 0 of kerf.dev/mig-1g.5gb left, the pod asks for 1"),
+        (
+            quota({"requests.kerf.dev/mig-1g.5gb": "3"}, {"requests.kerf.dev/mig-1g.5gb": "3"}),
+            asked({"kerf.dev/mig-1g.5gb": "1"}),
+            "ResourceQuota gpus has 0 of kerf.dev/mig-1g.5gb left, the pod asks for 1",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
     given: ResourceQuota, pod: Pod, sentence: str
 ) -> None:
