@@ -1,4 +1,4 @@
-"""What must be true of the cluster's objects, whatever placement's book says. Pure."""
+"""Invariants of the cluster's objects, independent of placement's book. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gpus = dict[tuple[str, str], int]
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What the load asked for one pod, per GPU; computed here and not by the code under test. `memory_mib` 0 and
+    """What the load requested for one pod, per GPU; computed here and not by the code under test. `memory_mib` 0 and
     `milli` 1000: whole GPUs."""
 
     count: int
@@ -72,7 +72,7 @@ def double_bookings(pods: Iterable[Pod], gpus: Gpus) -> list[str]:
 
 
 def misfits(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
-    """Bound pods whose grant is not what was asked for, or lies on another node than the pod."""
+    """Bound pods whose grant differs from the request, or names another node than the pod."""
     wrong = []
     for pod in pods:
         if not pod.spec.node_name or pod.metadata.name not in asks:
@@ -114,7 +114,7 @@ def fitting(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
 
 
 def silent(pods: Iterable[Pod]) -> list[str]:
-    """Waiting pods that nobody has told why."""
+    """Pending pods that have no reason on them."""
     return [
         pod.metadata.name
         for pod in pods

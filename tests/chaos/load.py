@@ -44,7 +44,7 @@ def draw(chance: random.Random, memory_mib: int) -> Ask:
 
 
 class Load:
-    """One namespace of pods. Every write is repeated until the server has said what became of it."""
+    """One namespace of pods. Every write is repeated until the server has answered it."""
 
     def __init__(self, kube: Transport, namespace: str, *, seed: int, memory_mib: int) -> None:
         self.kube, self.namespace = kube, namespace
@@ -99,7 +99,7 @@ class Load:
                 "containers": [{"name": "main", "image": "example", "resources": {"limits": ask.limits()}}],
             },
         }
-        # 409: an earlier try, whose answer was lost, has made it.
+        # 409: an earlier attempt, whose answer was lost, has created it.
         await self._surely("POST", POD.collection(self.namespace), body, (201, 409))
         self.asks[name] = ask
         self.created += 1
@@ -151,7 +151,7 @@ class Load:
             try:
                 answer = await self.kube.request(method, path, payload, content_type=kind, timeout_s=5)
             except TransportError:
-                return None  # the server is down for a moment: that is what these tests are about
+                return None  # The server is briefly down: that is what these tests are about.
             cold = (
                 answer.status == 403 and b"no PriorityClass" in answer.body
             )  # a server that has just started has not listed them

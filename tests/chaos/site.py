@@ -1,4 +1,4 @@
-"""What every cluster of this folder stands on: an API server, NATS, a wire that can be cut, and services as
+"""What every cluster of this folder consists of: an API server, NATS, a connection that can be cut, and services as
 processes."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Site:
         return "\n".join(process.tail() for process in self.services.values())
 
     async def ask(self, subject: str, question: Any, kind: type[T]) -> T | None:
-        """None while nobody answers."""
+        """None while no service answers."""
         try:
             return decode(await self.bus.request(subject, encode(question), timeout_s=3), kind)
         except BusError:

@@ -1,7 +1,7 @@
-"""One fault a test, in the middle of a load: nothing is booked twice, no pod is lost, every hold ends, the book is
-rebuilt.
+"""One fault per test, in the middle of a load: nothing is booked twice, no pod is lost, every hold ends, and the book
+is rebuilt.
 
-`World.verdict` holds what is asked of each. KERF_CHAOS_ROUNDS=20 repeats every fault with other loads.
+`World.verdict` has what each must fulfil. KERF_CHAOS_ROUNDS=20 repeats every fault with other loads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def load(world: World, request: pytest.FixtureRequest) -> AsyncIterator[Lo
 
 
 class Going:
-    """The first part of the load, half of it created: now is the moment for a fault."""
+    """The first part of the load, half of it created: the time for a fault."""
 
     def __init__(self, load: Load) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""Many faults at once, drawn from a seed."""
+"""Many concurrent faults, drawn from a seed."""
 
 from __future__ import annotations
 

@@ -120,12 +120,13 @@ class World(Site):
         assert not dead, f"ended by themselves: {dead}"
 
     def fair(self, pods: list[Pod], load: Load) -> None:
-        """P1 and its kin, from the API server's objects alone. True at every moment, also before it is quiet."""
+        """Checks P1 and related properties from the API server's objects alone. They hold at any time, also before the
+        cluster has settled."""
         assert audit.double_bookings(pods, self.gpus) == []
         assert audit.misfits(pods, load.asks, self.gpus) == []
 
     async def quiet(self, load: Load) -> list[Pod]:
-        """The pods, once nothing is held or given back any more, and every one is bound or has been told why not."""
+        """Waits until nothing is held or pending release and every pod is bound or has a reason. Returns the pods."""
         why = "nothing was looked at yet"
 
         async def settled() -> list[Pod] | None:
@@ -176,7 +177,7 @@ class World(Site):
         }
 
     async def emptied(self, load: Load) -> None:
-        """After the last pod has gone every GPU is free again: nothing leaks."""
+        """Checks that every GPU is free again after the last pod was deleted: nothing leaks."""
         await load.clear()
 
         async def free() -> bool:
@@ -237,7 +238,7 @@ async def _audit(made: World, load: Load) -> None:
 
 
 def seeds(first: int) -> list[int]:
-    """One in CI; as many as KERF_CHAOS_ROUNDS says for long."""
+    """One in CI; as many as KERF_CHAOS_ROUNDS for long runs."""
     rounds = int(os.environ.get("KERF_CHAOS_ROUNDS", "1"))
     return [first * 1000 + i for i in range(rounds)]
 

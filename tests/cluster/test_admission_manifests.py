@@ -31,7 +31,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.mark.parametrize("manifest", manifests.load(), ids=lambda m: f"{m['kind']}/{m['metadata']['name']}")
 def test_a_manifest_applies_strictly(plane: ControlPlane, manifest: dict[str, Any]) -> None:
-    """Server-side, with strict field validation: a misspelt field would fail here and not in somebody's cluster."""
+    """Server-side, with strict field validation: a misspelt field fails here and not in a user's cluster."""
     status, answer = manifests.apply(plane, manifest)
     assert status in (200, 201), answer.get("message")
 
@@ -116,7 +116,7 @@ def test_the_watcher_may_what_a_scheduler_needs_and_no_more(
 
 
 def test_every_service_has_an_inbox_of_its_own() -> None:
-    """The prefix that a workload is told is the one that its NATS user may hear."""
+    """The prefix that a workload gets is the one to which its NATS user may subscribe."""
     conf = (manifests.FOLDER / "nats.conf").read_text()
     prefixes = [
         e["value"]

@@ -69,7 +69,7 @@ async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admissi
             hook["clientConfig"] = {"url": f"https://127.0.0.1:{services[0].port}{path}", "caBundle": authority}
         status, answer = await asyncio.to_thread(manifests.apply, plane, config)
         assert status in (200, 201), answer
-        # A webhook is in force a moment after it was accepted.
+        # A webhook takes effect shortly after it was accepted.
         await eventually(lambda: _in_force(plane), what="the webhook answers")
         yield services[0]
 
@@ -150,7 +150,7 @@ async def _account(plane: ControlPlane, namespace: str) -> bool:
 
 
 async def test_a_webhook_that_is_down_stops_foreign_gpu_pods_and_nothing_else(plane: ControlPlane) -> None:
-    """They do not slip to a scheduler that cannot place them; everybody else, canonical requests too, goes on."""
+    """They do not reach a scheduler that cannot place them. All other pods, also canonical requests, are admitted."""
     async with webhook(plane):
         pass
     status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("orphan", pod(container(mem=3))))

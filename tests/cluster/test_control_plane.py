@@ -1,4 +1,4 @@
-"""The control plane that all other tests here stand on."""
+"""The control plane that all other tests here use."""
 
 from __future__ import annotations
 

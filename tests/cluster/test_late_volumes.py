@@ -1,4 +1,4 @@
-"""Volumes that bind late (WaitForFirstConsumer): Kerf says which, the volume controller binds, the pod follows."""
+"""Volumes that bind late (WaitForFirstConsumer): Kerf names the node, the volume controller binds, the pod follows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
-    """Three nodes of one GPU. Volumes of earlier tests stay behind, on nodes that are gone."""
+    """Three nodes of one GPU. Volumes of earlier tests remain, on nodes that were removed."""
     async with whole(plane, f"late-{next(_NUMBERS)}", nodes=3, gpus=1) as made:
         yield made
 
@@ -63,7 +63,7 @@ async def claim(world: Whole, name: str, *, size: str = "5Gi") -> None:
 
 
 async def bound_to(world: Whole, name: str) -> str:
-    """The volume of a claim that says it is bound."""
+    """The volume of a claim that is marked as bound."""
     seen = await world.seen("PersistentVolumeClaim", name)
     assert seen["status"]["phase"] == "Bound"
     found: str = seen["spec"]["volumeName"]
@@ -133,7 +133,7 @@ async def test_a_claim_that_does_not_exist_is_named_and_its_creation_helps(world
 
 
 async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> None:
-    """Whoever made the volume wrote the claim's name on it; a smaller free one elsewhere is not taken."""
+    """The creator of the volume wrote the claim's name on it; a smaller free one elsewhere is not taken."""
     await volume(world, "free", 0, size="5Gi")
     promised = await volume(world, "promised", 1)
     reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": world.namespace, "name": "data"}

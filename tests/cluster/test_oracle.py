@@ -1,8 +1,7 @@
-"""kube-scheduler is the oracle: no node that Kerf would take may be one that kube-scheduler refuses.
+"""kube-scheduler is the oracle: Kerf may take no node that kube-scheduler refuses.
 
 Pods and clusters are drawn from seeds (KERF_ORACLE_SEEDS, KERF_ORACLE_PODS for more). A copy of each pod is pinned to
-each node in turn; kube-scheduler binds it or says why not, and Kerf's filters are asked about the same objects, as read
-back.
+each node in turn; kube-scheduler binds it or states why not, and Kerf's filters get the same objects, as read back.
 """
 
 from __future__ import annotations
@@ -121,7 +120,7 @@ class Cluster:
         await self.ask("DELETE", f"{path}?gracePeriodSeconds=0")
 
     async def probe(self, pod: Manifest, node: str) -> tuple[str, Pod]:
-        """kube-scheduler's word on this pod on this node, empty where it bound it; and the copy as read back
+        """kube-scheduler's verdict on this pod on this node, empty if it bound the pod; and the copy as read back
         unbound."""
         pinned = copy.deepcopy(pod)
         resources = pinned["spec"]["containers"][0]["resources"]
@@ -150,7 +149,7 @@ class Cluster:
         return said, msgspec.convert(seen | {"kind": "Pod"}, Pod)
 
     def ours(self, pod: Pod, node: str) -> str:
-        """Kerf's word on the same, empty where it would place it."""
+        """Kerf's verdict on the same, empty if it would place the pod there."""
         state = pod_state(pod)
         self._engine_agrees(state, node)
         if not state.wants_place:
@@ -166,7 +165,7 @@ class Cluster:
         return ""
 
     def _engine_agrees(self, state: PodState, node: str) -> None:
-        """The engine looks at all nodes at once, by columns; the filters, one by one, must say the same."""
+        """The engine checks all nodes together, by columns; the filters, one by one, must give the same result."""
         place = Engine(self.book, "binpack").decide(state)
         alone = {
             name
@@ -200,7 +199,7 @@ async def test_kerf_takes_no_node_that_kube_scheduler_refuses(
                 theirs, seen = await cluster.probe(pod, node)
                 ours = cluster.ours(seen, node)
                 if bool(theirs) != bool(ours):
-                    # The scheduler's cache may have been behind by the pod before; it gets a second word.
+                    # The scheduler's cache may not have seen the removal of the pod before; it gets a second chance.
                     theirs, seen = await cluster.probe(pod, node)
                 pairs, equal, taken = pairs + 1, equal + (bool(theirs) == bool(ours)), taken + (not theirs)
                 if theirs and not ours:

@@ -1,4 +1,5 @@
-"""Lesser pods give way on a real API server: through the Eviction API, for the very pod that they make room for."""
+"""Pods of lower priority are preempted on a real API server: through the Eviction API, for the pod that gets the
+reservation."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
         for number in range(4):
             await made.bound(f"low-{number}")
         yield made
-        # Those who wait would be placed in the next test's cluster.
+        # Otherwise pods that are still pending would be placed in the next test's cluster.
         await made.ask("DELETE", resources.POD.collection(made.namespace) + "?gracePeriodSeconds=0")
 
 
@@ -104,7 +105,7 @@ async def test_all_of_a_gang_get_their_places(world: Whole) -> None:
 
 
 async def test_a_pod_that_never_preempts_waits(world: Whole) -> None:
-    """And is told so by nobody's leaving: a pod after it, that does preempt, is placed."""
+    """Its proof is that no pod is evicted: a later pod, which does preempt, is placed."""
     await pod(world, "meek", "meek")
     await world.event("meek", "FailedScheduling")
     await pod(world, "high", "high")
@@ -143,7 +144,8 @@ async def test_equals_wait_for_each_other(world: Whole) -> None:
 
 
 async def test_a_slice_is_throttled_through_the_annotation_and_gets_its_compute_back(plane: ControlPlane) -> None:
-    """Throttled, not ended: its Event says for whom; when the other has gone, it has all that it was given."""
+    """It is throttled, not ended: its Event names the pod for which it is; when the other pod has ended, it gets its
+    full grant back."""
     async with whole(plane, f"preempt-{next(_NUMBERS)}", nodes=1, gpus=1, firm=True, preemption={}) as world:
         for name, priority, percent in (("low", "low", "100"), ("high", "high", "50")):
             limits = {"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": percent}
@@ -171,8 +173,8 @@ async def test_a_slice_is_throttled_through_the_annotation_and_gets_its_compute_
 async def test_a_pod_of_equal_priority_moves_to_the_reservation_for_its_replacement(
     plane: ControlPlane,
 ) -> None:
-    """Each node has one GPU idle, and one with a pod of a ReplicaSet's. Whoever wants two waits until one of them is
-    where the other is."""
+    """Each node has one GPU idle and one with a pod of a ReplicaSet. A pod that needs two GPUs waits until one of these
+    pods is where the other is."""
     settings = {"defragmentation_gpu_seconds_per_hour": 3_600, "reclaim_patience": 0}
     async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption=settings) as world:
         nodes = {}

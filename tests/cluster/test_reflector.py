@@ -98,7 +98,7 @@ async def direct(control_plane: ControlPlane) -> AsyncIterator[Transport]:
 
 @contextlib.asynccontextmanager
 async def through(wire: Wire, plane: ControlPlane) -> AsyncIterator[Transport]:
-    """A transport whose bytes go by this wire."""
+    """A transport whose bytes pass through this wire."""
     access = await load_access(str(plane.kubeconfig()))
     transport = transport_for(msgspec.structs.replace(access, server=f"https://127.0.0.1:{wire.port}"))
     try:
@@ -129,7 +129,7 @@ async def test_nothing_is_lost_when_the_wire_is_cut_again_and_again(
 
 
 async def test_a_silent_wire_is_noticed(control_plane: ControlPlane, direct: Transport, namespace: str) -> None:
-    """A network that drops everything tells nobody; the read time-out does."""
+    """A network that drops everything reports nothing; only the read time-out detects it."""
     async with (
         Wire(control_plane.port) as wire,
         through(wire, control_plane) as transport,
@@ -164,7 +164,8 @@ async def test_a_burst_of_2000_pods_comes_whole(own_control_plane: ControlPlane)
 async def test_after_an_expired_version_a_new_list_reports_what_is_missing(
     own_control_plane: ControlPlane, watch_list: bool
 ) -> None:
-    """410: the server's history is gone (a restart and a compaction). Deletions in the gap are told, as not certain."""
+    """410: the server's history is lost (a restart and a compaction). Deletions in the gap are reported, as not
+    certain."""
     plane = own_control_plane
     async with (
         Wire(plane.port) as wire,

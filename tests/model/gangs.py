@@ -103,7 +103,7 @@ def _choose(s: State, gang: tuple[int, ...], off: str) -> frozenset[Made]:
 
 
 def torn(s: State) -> bool:
-    """The log has a member whose gang was never decided as a whole."""
+    """The log has a member of a gang that was never decided as a whole."""
     for gang in GANGS:
         first = next((record for record in s.log if any(d[0] in gang for d in record)), None)
         if first is not None and sum(1 for d in first if d[0] in gang) < MINIMUM:
@@ -112,7 +112,7 @@ def torn(s: State) -> bool:
 
 
 def decided_twice(s: State) -> bool:
-    """One pod at one version stands in two records: two places for one Binding."""
+    """One pod at one version is in two records: two places for one Binding."""
     made = [d for record in s.log for d in record]
     return len(made) != len(set(made))
 

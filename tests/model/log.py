@@ -1,11 +1,11 @@
-"""The log, its terms and its mark as a small machine, explored state by state.
+"""The log, its terms and its mark as a small state machine, explored state by state.
 
 Two pods want one GPU. Leader sessions take terms, may be frozen at any point and wake at any later one, and may renew.
 NATS may come back once without the log's last records, whose numbers then come a second time: by a restart, which loses
-the mark too, or by a backup of the log that somebody puts in its place while the servers run on. A Binding that was
-sent may arrive at any later time. Nodes are the matter of `orders.py`: here a pod that is bound has the GPU for ever.
+the mark too, or by a restored backup of the log while the servers keep running. A Binding that was sent may arrive at
+any later time. Nodes are modelled in `orders.py`: here a bound pod keeps the GPU for ever.
 
-Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ RULES = (
     "touch-after-loss",
     "holds-again",
 )
-"""
-own-term: a renewal names the session's own term, and its own last record, as the newest. mark-checked: a leader
-trusts only a log that has its marked record. mark-names-its-writer: the mark says whose record it is, and a record of
-that number by another is not that record. mark-before-binding: a Binding is sent when its record is marked, not when it
-is logged. evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is
-enough: taking a term leaves the mark as it is, and only the newest earlier term's own `ready` counts. The rule off
-means both off. mark-swapped: a mark is written by compare-and-swap. begun-anew: a log that has lost records is deleted;
-the next one's numbers are higher than any before. holds-again: a leader writes the holds that it takes over into the
-log again, with its `ready`. touch-after-loss: on a log without a `ready` every pending pod is moved to another version
-before anything is decided.
+"""Each rule and its meaning.
+
+- own-term: a renewal names the session's own term, and its own last record, as the newest.
+- mark-checked: a leader trusts only a log that has its marked record.
+- mark-names-its-writer: the mark states whose record it is, and a record of that number by another session is not that
+  record.
+- mark-before-binding: a Binding is sent when its record is marked, not when it is logged.
+- evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is enough: taking
+  a term leaves the mark as it is, and only the newest earlier term's own `ready` counts. The rule off means both off.
+- mark-swapped: a mark is written by compare-and-swap.
+- begun-anew: a log that has lost records is deleted; the next one's numbers are higher than any before.
+- touch-after-loss: on a log without a `ready` every pending pod is moved to another version before anything is decided.
+- holds-again: a leader writes the holds that it takes over into the log again, with its `ready`.
 """
 
 OFF, TERM, LISTED, LEADING, DECIDED, LOGGED, OVER = range(7)

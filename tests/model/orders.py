@@ -1,15 +1,15 @@
-"""Grants on their way to a node as a small machine, explored state by state.
+"""Grants on their way to a node as a small state machine, explored state by state.
 
-Two pods want the one GPU of a node. A leader decides, sends Bindings, asks the node to sync, tells it of grants and
-asks it to release them. Orders arrive in any order and as late as you like; a sync that is not answered in time is
-composed and sent again. Users edit pending pods, which makes their Bindings fail, and delete pods by force. A leader
-may die; its successor lists the pods, takes over what the log has, and syncs. The log may be lost, while pod 0 cannot
-be touched: then a Binding that nobody remembers may come true.
+Two pods want the one GPU of a node. A leader decides, sends Bindings, asks the node to sync, sends it grants and asks
+it to release them. Orders arrive in any order and with any delay; a sync that is not answered in time is composed and
+sent again. Users edit pending pods, which makes their Bindings fail, and delete pods by force. A leader may die; its
+successor lists the pods, takes over what the log has, and syncs. The log may be lost while pod 0 cannot be touched:
+then a Binding that no leader remembers may succeed.
 
-How decisions get into the log is the matter of `log.py`: here a decision is in the log at once. The device gate (R7) is
-left out.
+How decisions get into the log is modelled in `log.py`: here a decision is in the log immediately. The device gate (R7)
+is left out.
 
-Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from typing import Any, NamedTuple
 from tests.model.explore import explore as all_states
 
 RULES = ("bound-first", "numbers", "closed-terms", "sync-before-use", "node-returns", "own-words")
-"""
-bound-first: nothing starts by a grant whose pod was not seen bound with it. numbers: a sync buries only what the
-node learned by an earlier order. closed-terms: a sync closes the terms before it: what it does not name of them is
-void, also if the node has never heard of it. sync-before-use: a leader gives nothing on a node that has not answered
-its sync. node-returns: a grant's capacity is given again when the node has released it, not when its pod is gone.
-own-words: what another node says of this node's grants counts for nothing.
+"""Each rule and its meaning.
+
+- bound-first: nothing starts by a grant whose pod was not seen bound with it.
+- numbers: a sync makes void only what the node learned by an earlier order.
+- closed-terms: a sync closes the terms before it: any grant of them that it does not name is void, also if the node
+  does not know it.
+- sync-before-use: a leader grants nothing on a node that has not answered its sync.
+- node-returns: a grant's capacity is free when the node has released it, not when its pod is deleted.
+- own-words: what another node reports about this node's grants is ignored.
 """
 
 PENDING, BOUND, GONE = range(3)
@@ -78,7 +81,7 @@ class State(NamedTuple):
     node: Node = Node()
     log: frozenset[Grant] = frozenset()
     excluded: bool = False
-    """As the log's newest `ready` says."""
+    """As in the log's newest `ready`."""
     complete: bool = True
     binds: frozenset[Grant] = frozenset()
     orders: frozenset[Word] = frozenset()
@@ -304,7 +307,7 @@ def _see(s: State, me: Leader, i: int, off: str) -> State:
 
 
 def _hear(s: State, me: Leader, word: Word) -> State:
-    """A pod whose grant is dead is replaced: it is deleted, for a controller to make another."""
+    """A pod whose grant is dead is replaced: it is deleted, and a controller creates another."""
     if word[0] == "synced":
         _, term, _, running, dead = word
         if term != me.term or me.synced:
@@ -333,8 +336,8 @@ def _dead(s: State, grant: Grant) -> State:
 
 
 def double_booked(s: State) -> bool:
-    """P1: what is bound, and what runs. A pod that could not be touched may be bound in vain, and does not count until
-    it runs."""
+    """P1: what is bound, and what runs. A pod that could not be touched may be bound with a void grant, and does not
+    count until it runs."""
     bound = {i for i, pod in enumerate(s.pods) if pod.status == BOUND and not (s.losses_had and i == UNTOUCHABLE)}
     return len(bound | {grant[0] for grant in s.node.runs}) > 1
 

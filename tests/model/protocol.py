@@ -1,17 +1,18 @@
-"""The protocol as a small machine, explored state by state.
+"""The protocol as a small state machine, explored state by state.
 
 Two pods want one GPU. Two leaders may be frozen at any point and wake at any later one (a step that is possible may
-always be put off). A Binding that was sent may arrive at any later time, any number of times. NATS may lose everything
+always be delayed). A Binding that was sent may arrive at any later time, any number of times. NATS may lose everything
 once, one pod may be force-deleted, one may be edited by a user, and bound pods may be deleted gracefully.
 
-Each rule can be switched off, which must lead to a double booking: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a double booking: that shows that the rule is needed.
 
 A state is (pods, log, leaders, binds, agent, budgets, clock):
-- pods: (status, version, granted): 0 gone, 1 pending, 2 bound; `granted` is the version that its Binding named.
+
+- pods: (status, version, granted): 0 deleted, 1 pending, 2 bound; `granted` is the version that its Binding named.
 - log: records ("T", term) | ("D", pod, version) | ("R", term), in order.
 - leaders: (phase, term, view, holds, leaving, decision, replayed, known_ready)
 - binds: the set of (pod, version) that may arrive.
-- agent: per pod 0 knows nothing, 1 saw it bound, 2 runs it, 3 gave it back for good.
+- agent: per pod 0 knows nothing, 1 saw it bound, 2 runs it, 3 released it for good.
 - budgets: (wipes, force deletes, edits, terms)
 - clock: the last term number given, which only grows (the stream's first sequence is the time).
 """
@@ -208,7 +209,7 @@ def _recover(s: State, me: Leader, off: str, fenced: bool) -> Iterator[tuple[str
         for p in untouched:
             status, version, granted = s.pods[p]
             moved = (status, version + 1, granted) if status != GONE else s.pods[p]
-            # The answer of the PATCH is seen at once: version and status as they are after it.
+            # The answer of the PATCH is seen immediately: it has the version and status after the PATCH.
             view = _put(me.view, p, moved[:2])
             holds = tuple(h for h in me.holds if h[0] != p)
             yield (

@@ -1,12 +1,12 @@
-"""Preemption as a small machine, explored state by state.
+"""Preemption as a small state machine, explored state by state.
 
-One GPU. A lesser pod runs on it, a greater one waits for its place, and a third that fits as well waits beside it. The
-preemptor asks; a leader keeps the place, logs that, and answers; only then the victim is evicted, and its node gives
-the GPU back at any later time. A leader may crash at any point, and its successor replays the log; the greater pod may
-be deleted, and the deadline may pass. Views are fresh, and there is one leader at a time: the rest is the matter of
-`protocol.py`.
+One GPU. A pod of lower priority (the victim) runs on it, a pod of higher priority (the heir) waits for its place, and a
+third that fits as well (the rival) waits beside it. The preemptor asks for a reservation; a leader keeps the place,
+logs that, and answers; only then the victim is evicted, and its node releases the GPU at any later time. A leader may
+crash at any point, and its successor replays the log; the heir may be deleted, and the deadline may pass. Views are
+fresh, and there is one leader at a time: the rest is modelled in `protocol.py`.
 
-Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class State(NamedTuple):
     holds: frozenset[str] = frozenset()
     """Decisions in the log whose Binding has not arrived."""
     told: bool = False
-    """The preemptor has placement's word."""
+    """The preemptor has placement's answer."""
     given_up: bool = False
-    """The deadline passed, or the heir was deleted: a loss without a gain that somebody has answered for."""
+    """The deadline passed, or the heir was deleted: an eviction without a beneficiary that has an explanation."""
     crashes: int = 1
     deletions: int = 1
     deadlines: int = 1
@@ -111,7 +111,7 @@ def double_booked(s: State) -> bool:
 
 
 def loss_without_gain(s: State) -> bool:
-    """The victim went, somebody else has its place, and nobody has answered for it."""
+    """The victim was evicted, another pod has its place, and there is no explanation for it."""
     return s.victim != RUNS and s.heir == WAITS and (s.rival == BOUND or "rival" in s.holds) and not s.given_up
 
 
@@ -122,7 +122,7 @@ def come_back(s: State) -> bool:
 
 
 def stuck(s: State, off: str) -> bool:
-    """Nothing can happen of itself, the victim is gone, and the heir still waits although the GPU is nobody's."""
+    """No further step is possible, the victim has ended, and the heir still waits although the GPU is free."""
     at_rest = s.leading and next(steps(s._replace(crashes=0, deletions=0, deadlines=0), off), None) is None
     return at_rest and s.victim == RETURNED and s.heir == WAITS and s.rival == WAITS
 

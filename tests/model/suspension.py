@@ -1,11 +1,12 @@
-"""Suspension as a small machine, explored state by state.
+"""Suspension as a small state machine, explored state by state.
 
-One GPU. A lesser pod has all of it, and gives a part up for a while, for one greater pod after another. A leader has
-the annotation written and hears of it, tells the agent, hears the agent's word, and books by that. A leader may crash
-at any point; what it has asked the API server for may happen at any later time, and what one leader has told the agent
-arrives in its order. The pods that gain are bound at once: how a decision becomes a Binding is `protocol.py`'s matter.
+One GPU. A pod of lower priority has all of it, and gives a part up for a while, for one pod of higher priority after
+another. A leader has the annotation written and learns of it, tells the agent, gets the agent's answer, and books by
+that. A leader may crash at any point; what it has requested from the API server may happen at any later time, and what
+one leader has sent to the agent arrives in its order. The pods that gain are bound immediately: how a decision becomes
+a Binding is modelled in `protocol.py`.
 
-Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class State(NamedTuple):
     book: int = 0
     """What the leader has booked as given up."""
     told: int = 0
-    """What it has told the agent last."""
+    """What the leader has sent to the agent last."""
     resuming: bool = False
     synced: bool = True
     unmoved: int = -1
@@ -60,7 +61,7 @@ class State(NamedTuple):
     plan: int = 1
     """The plan under way, or to come."""
     heir: bool = False
-    """Somebody has what was given up."""
+    """Another pod has what was given up."""
     crashes: int = 1
 
 
@@ -148,13 +149,13 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
 
 
 def double_booked(s: State) -> bool:
-    """Somebody has what the pod has taken back."""
+    """Another pod has what the suspended pod has taken back."""
     return s.heir and not s.agent
 
 
 def stuck(s: State, off: str) -> bool:
-    """Nothing can happen of itself but that somebody takes what the pod gave up: it does not get it back, although it
-    may."""
+    """No step is possible except that another pod takes what this pod gave up: this pod does not get it back, although
+    it may."""
     return (
         not s.heir and bool(s.agent or s.note) and all(name == TAKES for name, _ in steps(s._replace(crashes=0), off))
     )

@@ -23,7 +23,7 @@ def test_with_all_rules_no_reachable_state_double_books() -> None:
 
 
 def test_the_device_gate_prevents_double_use_even_if_a_rule_is_broken() -> None:
-    """R7 is the last line: without R6 two pods are given one GPU, and run at once; with the gate they never do."""
+    """R7 is the last defence: without R6 one GPU is given to two pods, which run concurrently; with the gate never."""
     start = initial(terms=1, edits=0)
     assert explore(start, off="R6-node-returns", bad=overrun).story
     assert explore(start, off="R6-node-returns", bad=overrun, gate=True).story == []

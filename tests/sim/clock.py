@@ -47,7 +47,7 @@ class Network:
         self.lost_orders = False
         """Whether orders of leaders to watchers are lost; see `World._lose_bindings`."""
         self.cut: set[str] = set()
-        """Parts that nobody reaches, and who reach nobody."""
+        """Parts that are isolated: they reach no other part, and no other part reaches them."""
 
     def send(self, source: str, target: str, deliver: Callable[[], None], *, ordered: str = "") -> None:
         """`ordered` names a connection whose messages keep their order."""

@@ -28,7 +28,7 @@ EXCLUDE_AFTER_S = 6.0
 
 
 class Leader:
-    """One placement process. `core` is None while it stands by; a frozen one keeps what comes for later."""
+    """One placement process. `core` is None while it is on standby; a frozen one processes its input later."""
 
     def __init__(self, world: World, index: int) -> None:
         self.world, self.name = world, f"placement-{index}"

@@ -48,8 +48,8 @@ class SimNats:
     # --- what leaders ask -------------------------------------------------------------------------------------
 
     def provision(self, *, slow: bool = False) -> None:
-        """Makes what is missing. New streams begin at the time in milliseconds (R5). `slow`: whoever provisions stalls
-        between a new log and its mark."""
+        """Creates what is missing. New streams begin at the time in milliseconds (R5). `slow`: the provisioning process
+        stalls between a new log and its mark."""
         now_ms = int(self.clock.now * 1000)
         if not self._has_mark:
             self._mark, self._mark_next, self._has_mark = (None, now_ms - 1), now_ms, True
@@ -168,7 +168,7 @@ class SimNats:
         self._cut(count)
 
     def restore(self, count: int) -> None:
-        """Somebody puts a backup of the log alone in its place while the servers run on."""
+        """A backup of the log alone is restored while the servers keep running."""
         self._cut(count)
 
     def _cut(self, count: int) -> None:

@@ -30,8 +30,8 @@ class SimNode:
         self.agent = Agent(name)
         self.alive = True
         self.rogue = False
-        """Whether it lies about other nodes and about terms. About itself it says the truth: its own GPUs are its own
-        harm."""
+        """Whether it reports falsely about other nodes and about terms. About itself it reports correctly: false
+        reports about its own GPUs would harm only itself."""
         self._slow_until = 0.0
         self._inbox: dict[type[a.Input], list[tuple[a.Input, Leader]]] = {}
         """What came while it was slow, by kind."""
@@ -83,7 +83,7 @@ class SimNode:
             self.tell_inventory(leader)
 
     def tell_inventory(self, leader: Leader) -> None:
-        """The KV bucket's last word, to one who watches it."""
+        """The newest value in the KV bucket, for a watch."""
         inventory = self.agent.inventory
         if inventory is not None:
             # A watch of KV resumes by itself, so this arrives however often it is cut.
@@ -107,7 +107,7 @@ class SimNode:
             self.handle(event, leader)
 
     def stall(self, seconds: float) -> None:
-        """A slow disk, a starved process: for so long nothing is taken in, and then one order after another, of any
+        """A slow disk or a starved process: for this long no order is processed, and then one after another, of any
         kind."""
         self.world.clock.tell(f"the agent of {self.name} stalls for {seconds:.1f} s")
         self._slow_until = self.world.clock.now + seconds
@@ -175,7 +175,7 @@ class SimNode:
                 case a.Save():
                     self.saved = msgspec.msgpack.encode(self.agent.checkpoint())
                     if not self.world.network.calm and self.world.rng.random() < 0.002:
-                        self.crash_agent()  # durable, and nothing after it was said
+                        self.crash_agent()  # durable, and nothing was reported after it
                         self.world.clock.after(3.0, self.restart_agent)
                         return []
                 case a.Answer():
@@ -213,7 +213,7 @@ class SimNode:
     # --- the kubelet ------------------------------------------------------------------------------------------
 
     def _kubelet(self) -> None:
-        """Looks at its pods, later than they change: starts what is bound here, stops what is deleted or gone."""
+        """Checks its pods, with a delay: starts those that are bound here, stops those that are deleted."""
         world = self.world
         present = {}
         for pod in list(world.api.all("Pod")):
@@ -227,7 +227,7 @@ class SimNode:
         for uid, (namespace, name, grant) in list(self._seen.items()):
             pod = present.get(uid)
             if pod is None and world.rng.random() < 0.3 and not world.network.calm:
-                self._start(uid, name, grant)  # it has not heard yet that the pod is gone
+                self._start(uid, name, grant)  # it does not know yet that the pod was deleted
             elif (
                 pod is None
                 or pod["metadata"].get("deletionTimestamp")
@@ -262,7 +262,7 @@ class SimNode:
 
     def _stop(self, uid: str, namespace: str, name: str, exists: bool) -> None:
         if any(key[0] == uid for key in self.running) and not self.alive:
-            return  # the end is told to the agent, and there is none now
+            return  # the end is reported to the agent, and there is none now
         self._end_containers(uid)
         if exists:
             pod = self.world.api.get("Pod", name, namespace)

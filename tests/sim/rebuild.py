@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def compare_with_rebuilt(world: World, kept: Core) -> None:
-    """Nobody is told of the rebuilding: agents are asked what they hold, not ordered."""
+    """Nothing outside is informed of the rebuilding: agents are asked what they hold, and get no orders."""
     term, records = world.nats.end + 1, world.nats.records()
     core = Core("rebuilt")
     todo: list[m.Input] = [m.TermTaken(term, records, mark_of(records, records[-1][0] if records else world.nats.end))]

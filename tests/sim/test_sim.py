@@ -60,7 +60,7 @@ def _violated(seeds: range) -> str:
 
 
 def test_freeing_on_deletion_alone_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R6 left out of the real book: capacity comes back when the pod is gone."""
+    """R6 left out of the real book: capacity is free when the pod is deleted."""
     ended = Book._end
 
     def frees_at_once(self: Book, state: object) -> object:
@@ -183,7 +183,7 @@ def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pyte
 
 
 def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said to people may fail to be said, and nothing else changes."""
+    """Pending reasons may fail to be written, and nothing else changes."""
     monkeypatch.setattr(Reports, "explain_one", lambda *args: [])
     assert _violated(range(20)) == ""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Watcher:
-    """Sees what happens at the API server in order and later; may lose its watch, and then resumes or lists anew."""
+    """Sees the API server's changes in order and with a delay; may lose its watch, and then resumes or lists again."""
 
     def __init__(self, world: World, index: int) -> None:
         self.world, self.name = world, f"watcher-{index}"
@@ -173,7 +173,7 @@ class Watcher:
         world = self.world
         if patch.uid in world.untouchable:
             if int(patch.uid[-1], 16) % 2:
-                return  # its webhook hangs, or undoes what was written: no answer says no
+                return  # its webhook hangs, or undoes what was written: no answer is a refusal
             refused = Answer(uid=patch.uid, outcome="refused", message="a webhook says no")
             world.network.send(self.name, leader.name, lambda: leader.hear(m.PatchesAnswered((refused,))))
             return

@@ -281,9 +281,11 @@ class World:
             self.rng.choice(kinds)()
 
     def _lose_bindings(self) -> None:
-        """Decisions are logged and their Bindings lost; the leader dies, its successor takes them over and tells the
-        nodes of them; and then users edit what waits, which makes them void, and nodes are slow to hear what is decided
-        instead."""
+        """Decisions are logged and their Bindings lost.
+
+        The leader dies, its successor takes them over and sends them to the nodes; and then users edit the pending
+        pods, which makes the decisions void, and nodes are slow to learn what is decided instead.
+        """
         if self.network.lost_orders:
             return
         self.clock.tell("no Binding is sent any more")
@@ -295,8 +297,8 @@ class World:
         self.clock.after(4.0, lambda: self._void_holds(self.clock.now + 10.0))
 
     def _forget_binding(self) -> None:
-        """A Binding is on its way when the log is lost, and its pod is one that cannot be touched. It comes true late,
-        and then the log is lost once more."""
+        """A Binding is on its way when the log is lost, and its pod cannot be touched. The Binding succeeds late, and
+        then the log is lost again."""
         core = self.leading()
         held = [hold for hold in core.holds.values() if hold.sequence] if core is not None else []
         if not held:

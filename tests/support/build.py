@@ -1,4 +1,4 @@
-"""Small objects for tests, in as few words as possible."""
+"""Builders for small objects in tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod(
     containers: tuple[Container, ...] = (),
     **spec: Any,
 ) -> Pod:
-    """A pod of one container `c` with these limits, unless `containers` says otherwise."""
+    """A pod of one container `c` with these limits, unless `containers` is given."""
     made = containers or (Container(name="c", resources=Resources(limits=limits or {}, requests=requests or {})),)
     meta = Meta(
         name=name,

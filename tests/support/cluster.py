@@ -52,7 +52,7 @@ def own_control_plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> str:
-    """A fresh namespace; it is never deleted, for nobody is there to finish that."""
+    """A fresh namespace. It is never deleted, because no namespace controller runs that would finish that."""
     name = f"test-{os.getpid()}-{next(_NUMBERS)}"
     status, answer = control_plane.request(
         "POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -1,4 +1,4 @@
-"""Kerf's command line as a process of its own, and what it leaves behind."""
+"""Kerf's command line as a separate process, and the processes that it leaves behind."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Command:
             try:
                 environ, line = (folder / "environ").read_bytes(), (folder / "cmdline").read_bytes()
             except OSError:
-                continue  # it ended while we looked, or is somebody else's
+                continue  # it ended while we looked, or belongs to another user
             if wanted in environ.split(b"\0"):
                 found.append(line.replace(b"\0", b" ").decode())
         return found

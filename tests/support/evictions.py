@@ -1,4 +1,4 @@
-"""Somebody who hears evictions asked for and carries out none of them."""
+"""A watcher that records requested evictions and executes none of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.contracts.commands import Answers, Evict, EvictBatch
 
 
 async def evictions(bus: NatsBus) -> list[Evict]:
-    """Those asked for from now on, as they come."""
+    """The evictions that are requested from now on, as they come."""
     asked: list[Evict] = []
 
     async def watcher(incoming: Incoming) -> None:

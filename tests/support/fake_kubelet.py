@@ -43,12 +43,12 @@ class FakePod:
     init_containers: tuple[str, ...] = ()
     slots: dict[str, list[str]] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
-    """By container, what Allocate said."""
+    """By container, the answer of Allocate."""
 
 
 class FakeKubelet:
     def __init__(self, directory: Path) -> None:
-        """`directory` stands for /var/lib/kubelet; its path must be short, for the sockets' sake."""
+        """`directory` is used as /var/lib/kubelet; its path must be short, because of the sockets."""
         self.dir = directory
         self.plugins = directory / "device-plugins"
         self.pods: dict[str, FakePod] = {}
@@ -128,7 +128,7 @@ class FakeKubelet:
             self.write_checkpoint()
 
     async def start_container(self, pod: FakePod, container: str = "main") -> str:
-        """PreStartContainer, then the CDI name that the runtime would be asked for. Raises AioRpcError where it is
+        """Calls PreStartContainer; returns the CDI name that the runtime would get. Raises AioRpcError if it is
         refused."""
         await self.plugin.PreStartContainer(dp.PreStartContainerRequest(devices_ids=pod.slots[container]), timeout=30)
         return str(pod.answers[container].cdi_devices[0].name)

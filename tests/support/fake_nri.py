@@ -13,8 +13,7 @@ from services.node_agent.nri_api import ttrpc_pb2 as ttrpc
 
 
 class FakeRuntime:
-    """Knows the order in which containerd speaks: it answers the registration, configures the plugin and tells it what
-    runs."""
+    """Follows containerd's order: it answers the registration, configures the plugin and lists what runs."""
 
     def __init__(self, socket: Path, *, containers: tuple[pb.Container, ...] = (), rejects: str = "") -> None:
         self._socket, self._containers, self._rejects = socket, containers, rejects
@@ -33,7 +32,7 @@ class FakeRuntime:
         self._server = await asyncio.start_unix_server(self._serve, str(self._socket))
 
     async def stop(self) -> None:
-        """Ends the connection, and the socket is gone, as when the runtime is killed and its directory swept."""
+        """Ends the connection and removes the socket, as when the runtime is killed and its directory cleaned."""
         assert self._server is not None
         self._server.close()
         if self._writer is not None:

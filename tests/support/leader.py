@@ -1,4 +1,4 @@
-"""A placement core with a world that answers at once, for tests that are not about the world."""
+"""A placement core in an environment that answers immediately, for tests that are not about the environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Leader:
-    """Feeds inputs, answers appends, snapshots and syncs, and keeps what else the core said."""
+    """Feeds inputs, answers appends, snapshots and syncs, and keeps the core's other commands."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Leader:
         seen: int = 0,
         **settings: Any,
     ) -> None:
-        """`records`: an earlier leader's, its term record put before them. `mark`: the last of them unless it is said;
-        of an empty log that of whoever has begun it."""
+        """`records`: an earlier leader's; its term record is put before them. `mark`: the last of them by default; of
+        an empty log that of the session that created it."""
         self.core = Core("tester", Settings(**settings))
         self.said: list[m.Command] = []
         self.objects: tuple[Fact, ...] = build.put(*objects)

@@ -53,8 +53,8 @@ def apply_all(plane: ControlPlane, *names: str) -> None:
 
 
 def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
-    """The API server takes policies up a second or two after it has accepted them: asked, in dry runs, until each has
-    spoken."""
+    """Waits until the API server enforces each policy, which takes a second or two after it has accepted them; probes
+    it with dry runs."""
     resources = {"limits": {"kerf.dev/gpu": "1"}}
     pod: dict[str, Any] = {
         "metadata": {"name": "probe"},

@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def enforcement_built(into: Path) -> Path:
-    """All of it in that folder. Skips where there is no C compiler; raises CalledProcessError with the compiler's
-    words."""
+    """All of it in that folder. Skips without a C compiler; raises CalledProcessError with the compiler's output."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):

@@ -14,8 +14,8 @@ EXTENDED = "example.com/widget"
 
 
 def pin(node: str) -> str:
-    """An extended resource that this node alone offers: a copy that asks for it can go nowhere else, and neither its
-    affinity nor the domains it is spread over are touched."""
+    """An extended resource that this node alone offers: a copy that requests it can be placed nowhere else, and neither
+    its affinity nor the domains over which it is spread change."""
     return f"pin.example.com/{node}"
 
 

@@ -19,7 +19,7 @@ class Terminations:
         self.after_s: dict[str, float] = {}
         """By name, how long a pod takes to end after its deletion; it ends at once if it is not listed."""
         self._due: list[tuple[float, str]] = []
-        """(when it is gone, uid)"""
+        """(when it is removed, uid)"""
 
     def at_once(self, pod: Pod) -> bool:
         return not pod.spec.node_name or not self.after_s.get(pod.metadata.name)

@@ -1,4 +1,4 @@
-"""Small clusters for questions of why, what if and when; and users who do what they are told would help."""
+"""Small clusters for `why`, `what-if` and `when`; and users that follow the advice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support import build
 from tests.support.leader import Leader
 
 NOW = 1_800_000_000.0
-"""Seconds since 1970, when questions are asked."""
+"""Seconds since 1970, when queries are made."""
 
 
 def time_of(seconds_ago: float) -> str:
@@ -42,7 +42,7 @@ def run(leader: Leader, *pods: Pod, started_s_ago: float = 0) -> list[Pod]:
 
 
 def end(leader: Leader, pod: Pod) -> None:
-    """The pod is gone, and its node gives its GPUs back."""
+    """The pod is deleted, and its node releases its GPUs."""
     held = leader.core.book.pods[pod.metadata.uid]
     node, grant_id = held.charged, held.grant_id
     leader.gone(held.pod)
@@ -92,7 +92,7 @@ def _noted(pod: Pod, key: str, value: str) -> Pod:
 
 
 def follow(pod: Pod, told: Counterfactual) -> Pod:
-    """The pod as a user writes it anew who has read the sentence, and nothing else."""
+    """The pod as a user rewrites it after reading the sentence, and nothing else."""
     number = next((int(n) for n in re.findall(r"\d+", told.sentence)), 0)
     limits = pod.spec.containers[0].resources.limits
     count = int(limits.get(names.RESOURCE_GPU, 1))

@@ -54,7 +54,7 @@ class Whole:
     async def pod(
         self, name: str, *, volumes: Sequence[str] = (), requests: dict[str, str] | None = None, **limits: str
     ) -> Any:
-        """`limits` by the last word of Kerf's resources (gpu, gpu_memory); `volumes` names claims."""
+        """`limits` by the last part of the name of Kerf's resources (gpu, gpu_memory); `volumes` names claims."""
         wanted = {f"kerf.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
         container = {
             "name": "main",

@@ -39,17 +39,17 @@ class Wire:
             await asyncio.wait(self._tasks)
 
     def cut(self) -> int:
-        """Ends all connections, and says how many."""
+        """Ends all connections. Returns their number."""
         for writer in self._writers:
             writer.transport.abort()
         return len(self._writers)
 
     def refuse(self, refused: bool = True) -> None:
-        """New connections are closed at once."""
+        """New connections are closed immediately."""
         self._open = not refused
 
     def freeze(self) -> None:
-        """Nothing passes, and nobody is told: as a network that loses everything."""
+        """Nothing passes and no error is reported: as in a network that loses everything."""
         self._flowing.clear()
 
     def thaw(self) -> None:

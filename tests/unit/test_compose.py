@@ -27,7 +27,7 @@ _VARIABLE = re.compile(r"\$\{\w+:-([^}]*)\}")
 
 
 def _plain(environment: dict[str, str]) -> dict[str, str]:
-    """As compose would give it, where nobody sets a variable."""
+    """As compose sets it if no variable is given."""
     return {name: _VARIABLE.sub(r"\1", value) for name, value in environment.items()}
 
 

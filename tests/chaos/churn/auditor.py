@@ -1,8 +1,8 @@
-"""An auditor that believes nobody's book: it sees the pods as the API server lists them, and what the nodes' journals
-say runs. Pure.
+"""An auditor that reads no book: it uses the pods that the API server lists, and the nodes' journals of what runs.
+Pure.
 
-Nothing is suspended in its cluster, for its nodes enforce nothing: a grant is taken in full for as long as its pod is
-bound and lives.
+Nothing is suspended in its cluster, because its nodes enforce nothing: a grant counts in full while its pod is bound
+and alive.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Gone(msgspec.Struct, frozen=True):
     deleted: bool = False
     """By the watcher, with a DELETE: its grant was void."""
     planned: bool = False
-    """A plan that names it as one who ends was announced."""
+    """An announced plan names this pod as a victim."""
 
 
 class _Taken:
-    """Of one GPU, and by whom."""
+    """Use of one GPU, and by which pod."""
 
     def __init__(self) -> None:
         self.mib, self.milli, self.by = 0, 0, list[str]()
@@ -73,7 +73,7 @@ class Auditor:
     # --- what runs ----------------------------------------------------------------------------------------------
 
     def heard(self, lines: Iterable[Line], nodes: Collection[str]) -> None:
-        """Of the journal of the process that stands for these nodes."""
+        """From the journal of the process that simulates these nodes."""
         for line in lines:
             match line:
                 case Booted():
@@ -84,14 +84,14 @@ class Auditor:
                     self._running.pop(line.key, None)
 
     def gone_dark(self, nodes: Collection[str]) -> None:
-        """The process that stands for these nodes was killed: they are down, and nothing runs there."""
+        """The process that simulates these nodes was killed: they are down, and nothing runs there."""
         self._running = {key: started for key, started in self._running.items() if started.node not in nodes}
 
-    # --- at every moment ----------------------------------------------------------------------------------------
+    # --- at any time --------------------------------------------------------------------------------------------
 
     def look(self, pods: Iterable[Pod], asks: Mapping[str, Ask], since: float) -> None:
-        """`pods`: a consistent list that was asked for at `since`. The journals were read after it had come: what has
-        started before `since`, and has not ended, ran at the moment of the list."""
+        """`pods`: a consistent list that was requested at `since`. The journals were read after it arrived: what
+        started before `since`, and has not ended, was running when the list was taken."""
         self.looks += 1
         everything = list(pods)
         bound = {pod.metadata.uid: (pod, grant) for pod in everything if (grant := self._grant_of(pod)) is not None}
@@ -152,8 +152,11 @@ class Auditor:
     # --- at the end ---------------------------------------------------------------------------------------------
 
     def lost(self, pods: Iterable[Pod], vanished: Mapping[str, Gone], controlled: Collection[str]) -> list[str]:
-        """Pods that Kerf has lost, with why: `vanished` are those that are gone without a word of their owner, by name,
-        and `controlled` those of them that have a controller."""
+        """Pods that Kerf has lost, with the reason.
+
+        `vanished`: names of pods that disappeared although their owner did not remove them. `controlled`: those of them
+        that have a controller.
+        """
         everything = list(pods)
         out = [f"{name} waits, and nobody has told it why" for name in silent(everything)]
         running = {(started.uid, started.container, started.grant_id) for started in self._running.values()}

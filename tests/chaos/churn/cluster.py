@@ -35,7 +35,7 @@ class ChurnCluster(Site):
     ) -> None:
         super().__init__(plane, nats, wire, kube, bus, state)
         self.nodes: dict[str, tuple[str, ...]] = {}
-        """By the process that stands for them."""
+        """By the process that simulates them."""
         self.journals: dict[str, Reader] = {}
         self.gpus: audit.Gpus = {}
 

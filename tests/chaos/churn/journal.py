@@ -1,8 +1,8 @@
-"""What really runs on the hollow nodes: each agent process writes a line when a container starts, and before it says
-that one ended.
+"""What really runs on the hollow nodes: each agent process writes a line when a container starts, and before it reports
+that one has ended.
 
-A file, so that no fault of the bus can hide a line. Times are of the monotonic clock, which all processes of a machine
-share.
+It is a file, so that no fault of the bus can hide a line. Times are of the monotonic clock, which all processes of a
+machine share.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 class Writer:
-    """A line is in the file when `write` returns: one system call, with no buffer that a SIGKILL could take."""
+    """A line is in the file when `write` returns: it is one system call, without a buffer that a SIGKILL could lose."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Pods without end: bare ones, members of gangs, and ones whose controller makes another when one is gone."""
+"""An endless load: bare pods, members of gangs, and pods whose controller replaces them when they are deleted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.chaos.load import WORKERS, Load, draw
 
 PRIORITIES = {"low": 0, "mid": 100, "high": 1000}
 LEAST = 40
-"""Below so many pods none is troubled."""
+"""If there are fewer pods than this, none is disturbed."""
 FINISHED_STAYS_S = 5.0
 PAUSE_S = 0.08
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """What a pod is, besides what it asks for."""
+    """What a pod is, besides its request."""
 
     ask: Ask
     priority: str
@@ -38,14 +38,14 @@ class ChurnLoad(Load):
     def __init__(self, kube: Transport, namespace: str, *, seed: int, memory_mib: int, target: int) -> None:
         super().__init__(kube, namespace, seed=seed, memory_mib=memory_mib)
         self.vanished: dict[str, Kind] = {}
-        """Pods that somebody else has removed, by name."""
+        """Names of pods that something else has removed."""
         self._target, self._memory = target, memory_mib
         self._kinds: dict[str, Kind] = {}
         self._finished: deque[tuple[str, float]] = deque()
         self._numbers = self._gangs = 0
 
     def workers(self) -> list[Coroutine[Any, Any, None]]:
-        """Each goes on for ever."""
+        """Each of these runs for ever."""
         return [self._churn() for _ in range(WORKERS)]
 
     async def _churn(self) -> None:
@@ -74,7 +74,7 @@ class ChurnLoad(Load):
                 "controller": True,
             }
             metadata["ownerReferences"] = [owner]
-        # Nobody plays the kubelet that would end a pod in its grace period.
+        # There is no kubelet here that would end a pod in its grace period.
         spec = {"priorityClassName": kind.priority, "terminationGracePeriodSeconds": 0}
         await self.create(name, kind.ask, metadata=metadata, spec=spec)
 

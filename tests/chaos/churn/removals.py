@@ -1,4 +1,5 @@
-"""Who removed which pod, by the API server's own audit log; and which pods a plan was to end, by what was announced."""
+"""What removed which pod, from the API server's own audit log; and which pods a plan names as victims, from its
+announcements."""
 
 from __future__ import annotations
 
@@ -57,13 +58,14 @@ def flags(state: Path) -> tuple[str, ...]:
 
 
 def read(state: Path) -> dict[str, Gone]:
-    """By pod's name, what the watcher asked for that was not refused. What was cut off by a kill may have happened."""
+    """By the pod's name: the removals that the watcher requested and that were not refused. A request that a kill cut
+    off may have happened."""
     asked: dict[str, _Request] = {}
     for line in _log(state).read_bytes().splitlines() if _log(state).exists() else []:
         try:
             request = _DECODER.decode(line)
         except msgspec.DecodeError:
-            continue  # the API server was killed while it wrote this line
+            continue  # The API server was killed while it wrote this line.
         if request.response_status is None and request.audit_id in asked:
             continue
         asked[request.audit_id] = request
@@ -82,8 +84,11 @@ def _log(state: Path) -> Path:
 
 
 class Plans:
-    """Names of pods that a plan was to end. A plan is announced when it is proposed, when it is reserved and when it is
-    over, so that one word that is lost with the store of NATS is no loss."""
+    """Names of the pods that are victims of a plan.
+
+    A plan is announced when it is proposed, when it is reserved and when it is over, so one announcement that is lost
+    with the store of NATS does no harm.
+    """
 
     def __init__(self) -> None:
         self.victims: set[str] = set()

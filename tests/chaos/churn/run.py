@@ -44,7 +44,7 @@ class Options(msgspec.Struct, frozen=True):
     renew_s: float = 20.0
     """Placement's renew_term_s."""
     pods: int = 330
-    """How many are there at once."""
+    """How many exist at the same time."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def churn(options: Options, say: Callable[[str], None]) -> Report:
-    """`say` is told how it goes. The logs stay where something was violated."""
+    """`say` gets the progress. The logs are kept if something was violated."""
     state = Path(tempfile.mkdtemp(prefix="kerf-churn-"))
     say(f"state and logs: {state}")
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
@@ -88,7 +88,7 @@ class Churn:
         self._told = 0
 
     async def run(self) -> Report:
-        # The stream has what was said while we were not connected, and the subscription what a wiped stream had.
+        # The stream has what was published while we were not connected; the subscription has what a wiped stream had.
         await self._cluster.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
         await self._cluster.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
@@ -120,7 +120,7 @@ class Churn:
         )
 
     async def _go_on(self, tasks: list[asyncio.Task[None]]) -> None:
-        """For the time that was asked for. Raises what one of the tasks did."""
+        """Runs for the given time. Raises what one of the tasks raised."""
         end = time.monotonic() + self._options.seconds
         while (left := end - time.monotonic()) > 0:
             done, _ = await asyncio.wait(tasks, timeout=min(left, TELL_S), return_when=asyncio.FIRST_COMPLETED)
@@ -241,7 +241,7 @@ class Churn:
 
 
 def _booked(status: StatusAnswer) -> str:
-    """What is not free, and who is still known."""
+    """What is not free, and which pods are still known."""
     fields = (
         "gpu_memory_mib_allocated",
         "gpu_milli_allocated",

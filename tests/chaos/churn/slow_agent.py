@@ -1,7 +1,8 @@
-"""The node agent with hollow nodes whose containers take a while to end, as a real kubelet's do.
+"""The node agent with hollow nodes whose containers take some time to end, as those of a real kubelet do.
 
-So "its pod is deleted, and it still runs" lasts long enough to be seen. `python -m tests.chaos.churn.slow_agent` is
-such a process: with the node agent's own settings, a journal (CHURN_JOURNAL) and a seed (CHURN_SEED).
+So the state "its pod is deleted, and it still runs" lasts long enough to be seen. `python -m
+tests.chaos.churn.slow_agent` is such a process: it has the node agent's own settings, a journal (CHURN_JOURNAL) and a
+seed (CHURN_SEED).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ENDS_WITHIN_S = (0.3, 4.0)
 
 
 class SlowFleet(Fleet):
-    """Its containers end at a tick, some time after their release was asked for."""
+    """Its containers end at a tick, some time after their release was requested."""
 
     def __init__(self, nodes: Iterable[HollowNode], boot_id: str, journal: Writer, chance: random.Random) -> None:
         super().__init__(nodes, boot_id)
@@ -58,7 +59,7 @@ class SlowFleet(Fleet):
             self._journal.write(Started(time.monotonic(), *key, order.grant_id, gpus))
 
     def _ends(self, key: tuple[str, str, str], now: float) -> list[m.Command]:
-        """The journal has it before the agent can promise it to anybody."""
+        """The journal has it before the agent can report it."""
         del self._due[key]
         self._running.pop(key, None)
         self._journal.write(Ended(*key))

@@ -1,4 +1,4 @@
-"""The bench of MIG tells the policies apart, and the same seed gives the same figures."""
+"""The MIG benchmark distinguishes the policies, and the same seed gives the same figures."""
 
 from __future__ import annotations
 

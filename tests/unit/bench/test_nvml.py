@@ -1,5 +1,4 @@
-"""The comparison with nvidia-smi, on output made after its documented form (nvsmi_device_v12.dtd). No GPU is asked
-here."""
+"""The comparison with nvidia-smi, on output in its documented form (nvsmi_device_v12.dtd). It needs no GPU."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_pod_that_vanished(auditor: Auditor, gone: Gone, controlled: bool, los
     assert bool(auditor.lost([], {"a": gone}, ["a"] if controlled else [])) is lost
 
 
-# --- what it is told --------------------------------------------------------------------------------------------
+# --- the auditor's input ---------------------------------------------------------------------------------------
 
 
 def test_a_journal_is_read_line_by_line_and_marks_a_new_process(tmp_path: Path) -> None:

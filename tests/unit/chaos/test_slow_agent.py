@@ -30,7 +30,7 @@ def test_a_container_ends_some_time_after_its_release_was_requested(tmp_path: Pa
     path = tmp_path / "journal"
     fleet, journal = SlowFleet([NODE], "boot", Writer(path), random.Random(1)), Reader(path)
     fleet.boot("n1", 0.0)
-    for _ in range(2):  # said again, nothing starts a second time
+    for _ in range(2):  # sent again, nothing starts a second time
         fleet.handle("n1", m.GrantReceived(GRANT), 1.0)
     booted, begun = journal.read()
     assert booted == Booted()

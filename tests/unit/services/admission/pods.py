@@ -8,7 +8,7 @@ Json = dict[str, Any]
 
 
 def container(name: str = "main", **limits: Any) -> Json:
-    """A container whose limits are given by short names: gpu, memory, compute, slot, mem (aliyun), nvidia."""
+    """A container with limits by short names: gpu, memory, compute, slot, mem (aliyun), nvidia."""
     return {"name": name, "image": "example", "resources": both(limits)}
 
 

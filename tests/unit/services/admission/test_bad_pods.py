@@ -1,4 +1,4 @@
-"""Pods that make no sense, each with the code it is refused by and words that tell a person what to change."""
+"""Invalid pods, each with its refusal code and a message that states what to change."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("manifest", "code", "phrase"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
 def test_a_pod_that_makes_no_sense_is_refused_by_name(manifest: dict[str, Any], code: str, phrase: str) -> None:
-    """Each refusal has a stable code and says what to write instead."""
+    """Each refusal has a stable code and states what to write instead."""
     answer = review(Request(pod=manifest), Policy())
     assert isinstance(answer, Refused), answer
     assert (answer.code, phrase in answer.sentence) == (code, True), answer.sentence

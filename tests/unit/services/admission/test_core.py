@@ -119,8 +119,8 @@ def test_a_toleration_that_covers_it_is_enough(toleration: dict[str, str]) -> No
 
 
 def test_gpushare_is_gib_and_soft() -> None:
-    """`aliyun.com/gpu-mem: 3` is 3 GiB of one device, shared by agreement; the container will be told in its own
-    words."""
+    """`aliyun.com/gpu-mem: 3` is 3 GiB of one device, shared by agreement; the container gets the variables of that
+    dialect."""
     reviewed = admitted(pod(container(mem="3")))
     assert limits_of(reviewed) == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"}
     assert reviewed["metadata"]["annotations"] == {"kerf.dev/isolation": "soft", "kerf.dev/dialect": "gpushare"}
@@ -159,7 +159,7 @@ def test_an_excluded_namespace_keeps_its_foreign_dialect() -> None:
 
 
 def test_plain_nvidia_is_taken_over_where_it_was_opted_in() -> None:
-    """Whole GPUs, and the old resource is gone from limits and requests."""
+    """Whole GPUs; the old resource is removed from limits and requests."""
     reviewed = admitted(pod(container(nvidia="2")), TAKES_NVIDIA)
     assert limits_of(reviewed) == {"kerf.dev/gpu": "2", "kerf.dev/slot": "1"}
     assert "nvidia.com/gpu" not in reviewed["spec"]["containers"][0]["resources"]["requests"]
@@ -172,8 +172,8 @@ def test_plain_nvidia_by_namespace() -> None:
 
 
 def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
-    """Lists with commas become Kerf's alternatives; an empty list is no wish, and the pod's own words in Kerf's go
-    first."""
+    """Lists with commas become Kerf's alternatives; an empty list is no constraint, and the pod's own Kerf annotations
+    take precedence."""
     notes = {
         "nvidia.com/use-gputype": "Tesla V100-PCIE-32GB,A10",
         "nvidia.com/nouse-gputype": ",T4",
@@ -260,7 +260,7 @@ def test_gpushare_amounts_are_conserved_exactly(asked: list[tuple[int, int]], un
     )
 )
 def test_no_manifest_makes_the_review_raise(value: Any) -> None:
-    """Whatever stands where resources should, the answer is an answer."""
+    """Any invalid value in place of resources gets an answer, not an exception."""
     for manifest in (
         pod({"name": "c", "resources": value}),
         {"spec": value},

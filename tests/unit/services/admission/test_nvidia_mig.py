@@ -1,4 +1,4 @@
-"""nvidia.com/mig-<profile> in Kerf's words."""
+"""nvidia.com/mig-<profile> translated to Kerf's resources."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def _pair(folder: Path, name: str) -> None:
 
 
 def _common_name(server: ssl.SSLContext, folder: Path) -> str:
-    """Who the server's context says it is, in a handshake in memory."""
+    """The common name in the server's certificate, from a handshake in memory."""
     client = ssl.create_default_context(cafile=str(folder / "tls.crt"))
     client.check_hostname = False
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -74,7 +74,7 @@ def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
 @pytest.mark.parametrize("end", [RELEASED, ENDED])
 @pytest.mark.parametrize("order", [(0, 1, 0), (1, 0), (0, 0, 1), (0, 1, 1)])
 def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tuple[int, ...]) -> None:
-    """A node that is gone says nothing more; placement's word ends its grants too."""
+    """A removed node reports nothing more; placement's report ends its grants too."""
     made, _, _ = core(*((ENFORCED, end)[i] for i in order))
     assert made.allocated() == {}
 

@@ -75,7 +75,7 @@ def test_a_live_slice_counts_until_now() -> None:
 
 
 def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
-    """Clocks differ; nobody is paid for it."""
+    """Clocks differ; a start in the future counts no use."""
     assert book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
 
 

@@ -19,7 +19,7 @@ HALF = {"memory": "40Gi"}
 
 
 def test_no_node_releases_grants_of_another_node() -> None:
-    """R6. All agents share one user on the bus: what names a node is its own word."""
+    """R6. All agents share one user on the bus, so the name of a node in a message is only the sender's claim."""
     leader = Leader().nodes("n", "other", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -196,7 +196,7 @@ def test_a_released_grant_stays_released_while_its_pod_lives_on() -> None:
 
 
 def test_a_hold_of_a_pod_that_vanished_unseen_is_released_only_by_the_node() -> None:
-    """Found gone by comparing lists, the pod may have been bound and started in between."""
+    """Its absence was found by comparing lists; the pod may have been bound and started in between."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -267,7 +267,7 @@ def test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_versi
 
 
 def test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it() -> None:
-    """A record whose answer was lost may stand twice, the second time behind what was decided since."""
+    """A record with a lost answer may be in the log twice, the second time after what was decided since."""
     first = Leader(term=100).nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     first.facts(pod)
@@ -329,7 +329,7 @@ def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> N
 
 
 def test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log() -> None:
-    """Its word alone ends no session; nor do many words ask the log more often than once a second."""
+    """Its message alone ends no session; nor do many messages query the log more often than once a second."""
     leader = Leader().nodes("n")
     refusal = m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=101, accepted=False))
     assert len(only(leader.send(refusal), m.CheckTerm)) == 1
@@ -458,7 +458,7 @@ def test_a_pod_with_a_scheduling_gate_waits_until_the_gate_is_removed() -> None:
 
 
 def test_pods_that_wait_behind_one_of_their_shape_get_a_reason_too() -> None:
-    """Only the head of a line is tried; nobody in it may be left without a word."""
+    """Only the head of an equivalence group is tried; each pod in it must get a reason."""
     leader = Leader().nodes("n", gpus=1)
     leader.facts(build.gpu_pod("a", gpus=2), build.gpu_pod("b", gpus=2))
     leader.facts(build.gpu_pod("late", gpus=2))

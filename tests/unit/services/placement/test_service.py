@@ -9,7 +9,7 @@ from services.placement.service import _to_the_end
 
 
 async def test_a_session_is_closed_completely_even_if_its_end_is_cancelled() -> None:
-    """A leader that woke late was told twice to end; half-closed, it went on answering questions from a dead book."""
+    """A leader that woke late was told twice to end; half-closed, it continued to answer queries from a dead book."""
     began, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def close() -> None:

@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 
 
 class Gate:
-    """A transport that lets requests through when it is told to, and counts those that wait."""
+    """A transport that lets requests through on a signal, and counts those that wait."""
 
     def __init__(self, inner: SimTransport) -> None:
         self._inner = inner
@@ -138,7 +138,7 @@ async def test_an_unknown_node_is_never_bound_to() -> None:
     "change", [{"uid": "another"}, {"resource_version": "1"}], ids=["another pod of that name", "an older version"]
 )  # fmt: skip
 async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: dict[str, str]) -> None:
-    """R3. Whoever was decided at another version is decided anew, and a late Binding must not come true beside that."""
+    """R3. A pod decided at another version is decided again, and a late Binding must not succeed beside that."""
     world = World()
     order = msgspec.structs.replace(world.bind(world.pod()), **change)
     answers = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
@@ -240,7 +240,7 @@ async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotat
     ("status", "outcome"), [(429, "throttled"), (409, "conflict"), (404, "gone")]
 )  # fmt: skip
 async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status: int, outcome: str) -> None:
-    """It is asked for again."""
+    """It is requested again."""
     world = World()
     pod = world.pod()
     world.gate.answers = [Response(status, b'{"message":"because"}')]
@@ -249,8 +249,8 @@ async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status:
 
 
 async def test_a_pod_is_touched_by_its_status_if_its_webhook_hangs() -> None:
-    """The watcher's own time is up before the webhook's: nobody knows what became of the annotation, and a second touch
-    does no harm."""
+    """The watcher's own time-out ends before the webhook's: it is unknown what became of the annotation, and a second
+    touch does no harm."""
     world = World()
     pod = world.pod()
     world.gate.answers = [Response(504, b"{}")]
@@ -287,7 +287,7 @@ async def test_a_pod_that_can_be_touched_in_no_way_is_refused_with_both_reasons(
 
 
 async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touch() -> None:
-    """Nobody is excluded for a moment's trouble."""
+    """No pod is excluded for a temporary failure."""
     world = World()
     pod = world.pod()
     world.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(503, b"{}")]
@@ -298,7 +298,7 @@ async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touc
 
 
 async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
-    """What was decided before somebody else took the lead must not come true later."""
+    """What was decided before another leader took over must not succeed later."""
     world = World()
     pod = world.pod()
     late = c.SuspendPod(**who(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version)
@@ -311,7 +311,7 @@ async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
 
 
 async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other() -> None:
-    """Somebody else has changed it since: their allocation would be overwritten, and a device given twice."""
+    """Another writer has changed it since: its allocation would be overwritten, and a device given twice."""
     world = World()
     pod = world.pod()
     request = {"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}
@@ -396,7 +396,7 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
 
 
 async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placement says a reason once; a pod that somebody labels meanwhile must still learn it."""
+    """Placement sends a reason once; a pod that is relabelled in the meantime must still get it."""
     monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
     world = World()
     pod = world.pod()

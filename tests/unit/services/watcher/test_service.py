@@ -61,7 +61,7 @@ class Reader:
         return decode(await self.ctx.bus.request(subject, encode(order)), c.Answers)
 
     def pod(self, name: str) -> Pod | None:
-        """The newest state of a pod that the feed told."""
+        """The newest state of a pod that the feed reported."""
         seen = [
             f.object
             for b in self.batches
@@ -84,7 +84,7 @@ async def reader() -> AsyncIterator[Reader]:
 
 
 async def test_a_pod_goes_from_manifest_to_running(reader: Reader) -> None:
-    """Created, told on the feed, bound by order with its grant, and seen running."""
+    """Created, reported on the feed, bound by order with its grant, and seen running."""
     assert await reader.apply(NODE, pod("p")) == c.SimAnswer(applied=2)
     await until(lambda: reader.pod("p") is not None)
     seen = reader.pod("p")
@@ -132,14 +132,14 @@ def pods_of(page: SnapshotPage) -> list[str]:
 
 
 class Behind(SimulatedSource):
-    """A source that learns of a pod only when it lists anew."""
+    """A source that learns of a pod only when it lists again."""
 
     async def refresh(self) -> None:
         self._emit(build.put(build.pod("unseen")))
 
 
 async def test_a_fresh_snapshot_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a watch has not told yet, a new leader must know all the same (R5)."""
+    """A new leader must know what a watch has not reported yet (R5)."""
 
     async def behind(*_: Any) -> Behind:
         return Behind(admission_url="", reporter="test")

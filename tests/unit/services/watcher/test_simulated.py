@@ -105,7 +105,7 @@ async def test_deleted_objects_are_removed_and_missing_objects_are_an_error() ->
 
 
 async def test_pods_pass_the_real_admission_service() -> None:
-    """The webhook is asked as an API server asks it, and its patch is in the pod that is created."""
+    """The webhook is called as an API server calls it, and its patch is in the pod that is created."""
     async with running(Admission, AdmissionConfig(host="127.0.0.1", port=0)) as admission:
         port = int(admission.health.report()["parts"]["webhook"]["detail"].removeprefix("port "))
         async with running_source(admission_url=f"http://127.0.0.1:{port}/mutate") as world:

@@ -1,4 +1,4 @@
-"""Facts in, who has what out."""
+"""Facts in, grants and holds out."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_objects_that_a_snapshot_lacks_are_removed() -> None:
 
 
 def test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node() -> None:
-    """Nobody saw the pod go: it may have been bound, and started, between its last state and its end."""
+    """The pod's deletion was not seen: it may have been bound, and started, between its last state and its end."""
     pod = build.gpu_pod("p", memory="1Gi", requests={"cpu": "1"})
     made = book(*build.put(build.node("n"), pod))
     made.put_inventory(build.inventory("n", gpus=1))
@@ -146,7 +146,7 @@ def test_a_pod_that_another_scheduler_binds_without_a_grant_frees_the_decided_gr
 
 
 def test_a_grant_that_was_given_back_is_not_booked_again_when_its_pod_ends() -> None:
-    """Its annotation stands on the pod to the end."""
+    """Its annotation stays on the pod to the end."""
     pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
     made = book(*build.put(build.node("n"), pod))
     made.put_inventory(build.inventory("n", gpus=1))
@@ -233,7 +233,7 @@ def _audit(made: Book) -> None:
 
 
 def test_an_end_that_is_reported_twice_is_one_end() -> None:
-    """Else its grant was booked once more, and the GPU had less for ever."""
+    """Otherwise its grant was booked once more, and the GPU had less for ever."""
     pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
     made = book(*build.put(build.node("n")))
     made.put_inventory(build.inventory("n", gpus=1))

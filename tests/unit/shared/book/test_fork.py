@@ -1,4 +1,4 @@
-"""Whatever is done to a fork, its origin never notices; and the fork says what a book would that was changed so."""
+"""Changes to a fork never affect its origin, and the fork equals a book with the same changes."""
 
 from __future__ import annotations
 

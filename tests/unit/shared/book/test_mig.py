@@ -34,7 +34,7 @@ def of(name: str, count: int = 1) -> GpuAsk:
 
 
 def slices(profile: MigProfile, start: int) -> set[int]:
-    """What an instance takes, said otherwise than by a mask."""
+    """What an instance takes, expressed differently than by a mask."""
     return set(range(start, start + profile.memory_slices)) | ({-1} if profile.media else set())
 
 

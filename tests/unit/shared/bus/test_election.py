@@ -67,7 +67,7 @@ async def test_fault_10_appends_go_on_through_an_election_and_nothing_acknowledg
                 await bus.append(subjects.LOG_DECISIONS, payload, fence_subject=subjects.LOG_TERM, fence_sequence=term)
                 acknowledged.append(payload)
             except (Unknown, NotConnected, Refused):
-                return  # Refused: 10164, an earlier one of ours whose fate is open is still in flight
+                return  # Refused: 10164, an earlier one of ours with an unknown result is still in flight
 
         for number in range(20):
             await append(b"before-%d" % number)

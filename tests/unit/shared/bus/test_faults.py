@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 
 class Heard:
-    """A KV handler that remembers what it was told."""
+    """A KV handler that records the values that it gets."""
 
     def __init__(self) -> None:
         self.entries: list[KvEntry] = []
@@ -47,7 +47,7 @@ async def test_fault_1_a_watch_continues_immediately_after_a_server_restart(
 
 
 async def test_fault_1_a_watch_continues_after_its_consumer_was_deleted(bus: NatsBus) -> None:
-    """Fault 1: nothing tells a watcher that its consumer is gone; here missing heartbeats do."""
+    """Fault 1: a watcher is not informed that its consumer was deleted; missing heartbeats show it."""
     heard = Heard()
     kv = bus.kv(subjects.KV_NODES)
     await kv.watch(heard)
@@ -61,7 +61,7 @@ async def test_fault_1_a_watch_continues_after_its_consumer_was_deleted(bus: Nat
 async def test_fault_1_a_watch_follows_a_recreated_bucket_with_lower_revisions(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Fault 1: on a recreated bucket nats-py's watch never resumes; and what the wipe took away is told as absent."""
+    """Fault 1: on a recreated bucket nats-py's watch never resumes; what the wipe took away is reported as absent."""
     heard = Heard()
     kv = bus.kv(subjects.KV_NODES)
     await kv.put("old", b"1")
@@ -133,7 +133,7 @@ async def test_fault_3_a_request_without_connection_is_not_sent_later(
 async def test_fault_3_no_answer_is_unknown_and_the_write_may_have_happened(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """Fault 3: a time-out means unknown. The frozen server does execute what it had received; reading back tells."""
+    """Fault 3: a time-out means unknown. The frozen server does execute what it had received; reading back shows it."""
     server.freeze()
     with pytest.raises(Unknown):
         await asyncio.wait_for(bus._log._js.store("KERF_LOG", subjects.LOG_TERM, b"t", {}, timeout_s=0.5), 5)
@@ -235,7 +235,7 @@ async def test_fault_9_an_orderly_close_is_no_alarm(connect) -> None:
 
 
 async def test_fault_10_a_deleted_stream_is_distinguished_from_one_that_is_not_ready(bus: NatsBus) -> None:
-    """Fault 10: "no responders" is repeated, for nothing was written, but not where the stream is gone for good."""
+    """Fault 10: "no responders" is repeated, because nothing was written, but not if the stream was deleted."""
     await bus.js.call("STREAM.DELETE.KV_kerf_nodes", None, dict)
     with pytest.raises(NoStream, match="provision"):
         await bus.kv(subjects.KV_NODES).put("a", b"1")

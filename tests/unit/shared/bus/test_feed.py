@@ -1,4 +1,4 @@
-"""The watcher's feed as placement follows it: what is applied, what is a gap, and which snapshot is asked for."""
+"""The watcher's feed as placement follows it: what is applied, what is a gap, and which snapshot is requested."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_batches_after_the_snapshot_are_applied_in_order() -> None:
 
 
 def test_a_missing_batch_is_a_gap() -> None:
-    """What it said is in no later batch: a pod that it showed bound would be placed a second time."""
+    """Its contents are in no later batch: a pod that it showed bound would be placed a second time."""
     follower = followed()
     with pytest.raises(Gap, match="batch 9 of epoch e came after 7"):
         follower.batch(batch(9, "b"))
 
 
 def test_another_watchers_batches_are_not_applied() -> None:
-    """Its numbers are its own: one of them would stand for a batch of the watcher that is followed."""
+    """Its numbers are its own: one of them would count as a batch of the watcher that is followed."""
     follower = followed()
     assert names(follower.batch(batch(8, "foreign", epoch="other"))) == []
     assert names(follower.batch(batch(8, "own"))) == ["own"]
@@ -68,7 +68,7 @@ def test_a_missing_batch_among_those_received_during_the_snapshot_is_a_gap_too()
 
 
 class Watcher:
-    """Answers with an empty snapshot of two pages, and keeps what it was asked."""
+    """Answers with an empty snapshot of two pages, and keeps the requests that it got."""
 
     def __init__(self, bus: NatsBus) -> None:
         self._bus = bus

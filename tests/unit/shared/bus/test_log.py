@@ -118,7 +118,8 @@ async def test_the_log_survives_a_kill(server: EmbeddedServer, bus: NatsBus) -> 
 
 
 async def test_an_aged_tail_ends_the_reading(connect) -> None:
-    """With a short max_age the log may be empty while its last sequence is high: reading ends, log_end still tells."""
+    """With a short max_age the log may be empty while its last sequence is high: reading ends, and log_end still
+    returns it."""
     bus = await connect()
     await provision(bus, log_max_age_s=1)
     term = await take_term(bus)
@@ -173,7 +174,7 @@ async def test_a_process_that_stalls_after_creating_the_log_does_not_claim_that_
         was_made = await create(js, config, first_sequence)
         if config["name"] == subjects.STREAM_LOG and not made:
             made.append((await js.stream_info(subjects.STREAM_LOG)).state.first_seq)
-            await server.restart()  # the mark's bucket is gone, and another process makes it again
+            await server.restart()  # the mark's bucket is deleted, and another process creates it again
             await provision(bus)
         return was_made
 

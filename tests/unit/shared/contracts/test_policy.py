@@ -1,4 +1,4 @@
-"""queues.yaml: what is read, and what is refused with which words."""
+"""queues.yaml: what is read, and what is refused with which message."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_every_public_event_has_a_channel_and_every_channel_documents_its_parame
 
 
 def test_every_subject_that_is_named_has_a_channel() -> None:
-    """A constant in subjects.py without a channel is a message that nobody documented."""
+    """A constant in subjects.py without a channel is an undocumented message."""
     addresses = {channel.address for channel in CHANNELS}
     for name, value in vars(subjects).items():
         if name.isupper() and isinstance(value, str) and value.startswith(f"{subjects.VERSION}."):

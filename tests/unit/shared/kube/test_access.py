@@ -138,7 +138,7 @@ def test_no_token_at_first_is_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def old_cluster(tmp_path: Path) -> AsyncIterator[tuple[int, Path]]:
-    """A server whose authority has no key usage, as clusters made years ago have."""
+    """A server whose authority has no key usage, as in clusters that were created years ago."""
     (tmp_path / "ca.cnf").write_text(
         "[req]\ndistinguished_name=dn\nx509_extensions=v3\nprompt=no\n[dn]\nCN=old\n[v3]\nbasicConstraints=critical,CA:true\n"
     )

@@ -34,7 +34,7 @@ class Server:
         return request
 
     def answer(self, *answers: bytes) -> Script:
-        """One answer a request, then the connection is closed; the last one goes on for ever."""
+        """One answer per request, then the connection is closed; the last one repeats for ever."""
 
         async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for answer in answers:

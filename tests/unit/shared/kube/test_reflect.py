@@ -89,7 +89,7 @@ def test_a_watch_list_ends_with_its_bookmark() -> None:
     reflection.begin_list()
     added = line("ADDED", kind="Pod", metadata={"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "5"})
     assert told(reflection.event(*decoder.event(added))) == [("put", "a@5", True)]
-    # As the server writes it: a pod whose containers are null.
+    # As the server writes it: a pod with containers: null.
     progress = line(
         "BOOKMARK",
         kind="Pod",
@@ -117,7 +117,7 @@ def test_an_aborted_list_reports_no_deletion(listed: Reflection) -> None:
 
 
 def test_initial_events_do_not_move_the_version() -> None:
-    """They come in any order, and a watch from the highest of them would miss what the rest did not tell."""
+    """They come in any order, and a watch from the highest of them would miss what the others had not reported."""
     reflection = Reflection()
     reflection.begin_list()
     reflection.event("ADDED", pod("a", 500))

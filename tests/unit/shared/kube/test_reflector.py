@@ -1,5 +1,7 @@
-"""How one kind is kept up with when the server forgets, breaks off or is asked for all of it anew. How it does with a
-real API server: tests/cluster and tests/contract/cluster_source."""
+"""How one kind is followed when the server forgets history, aborts, or is asked for a complete refresh.
+
+The same with a real API server: tests/cluster and tests/contract/cluster_source.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ WITHIN_S = 10
 TOO_OLD = line("ERROR", kind="Status", code=410, message="too old resource version")
 STAYS_OPEN = b""
 PAUSES = b" "
-"""The server says no more until the test lets it go on."""
+"""The server sends no more until the test lets it continue."""
 
 
 def pod(name: str, version: int) -> bytes:
@@ -67,7 +69,7 @@ class Watches:
 
 
 class Follower:
-    """A reflector at work, and what it has told."""
+    """A running reflector, and what it has reported."""
 
     def __init__(self, client: Http1Transport) -> None:
         self.facts: list[Fact] = []
@@ -80,7 +82,7 @@ class Follower:
         self._told.set()
 
     async def has_told(self, name: str) -> list[tuple[str, str, bool]]:
-        """All that was told, as soon as this pod is among it."""
+        """All that was reported, as soon as this pod is among it."""
         async with asyncio.timeout(WITHIN_S):
             while not any(fact.object.metadata.name == name for fact in self.facts):
                 self._told.clear()
@@ -101,7 +103,7 @@ async def following(client: Http1Transport) -> AsyncIterator[Follower]:
 async def test_a_version_that_the_server_has_forgotten_is_followed_by_a_new_list(
     server: Server, client: Http1Transport
 ) -> None:
-    """What went meanwhile is told by the list, which cannot say how."""
+    """Deletions in the gap are reported by the new list, as not certain."""
     listed, anew = (
         [pod("a", 5), pod("b", 7), end_of_list(10)],
         [pod("b", 7), end_of_list(30), pod("last", 31), STAYS_OPEN],

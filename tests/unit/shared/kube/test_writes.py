@@ -50,7 +50,7 @@ def test_an_immutable_uid_error_means_that_the_pod_was_deleted() -> None:
 
 
 async def test_a_request_that_was_never_sent_may_be_repeated() -> None:
-    """Nobody listens there: nothing can have happened."""
+    """No server listens there: nothing can have happened."""
     result = await Writes(Http1Transport("127.0.0.1", 1), reporter="t").bind(
         Bind(uid="u", namespace="n", name="p", resource_version="1", node="x")
     )
@@ -95,7 +95,7 @@ def test_names_cannot_climb_out_of_their_place_in_a_path() -> None:
 async def test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name(
     server: Server, client: Http1Transport
 ) -> None:
-    """A StatefulSet's next pod has the same name, and must not go in its predecessor's stead."""
+    """A StatefulSet's next pod has the same name, and must not be deleted in place of its predecessor."""
     writes = Writes(client, reporter="t")
     await writes.evict(Evict(uid="u", namespace="n", name="p", reason="r"))
     await writes.delete_pod(DeletePod(uid="u", namespace="n", name="p", reason="r", resource_version="7"))

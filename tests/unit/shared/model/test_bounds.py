@@ -1,4 +1,4 @@
-"""Amounts that cannot be are refused where they are decoded, before they reach anybody's arithmetic."""
+"""Impossible amounts are refused when they are decoded, before any arithmetic."""
 
 from __future__ import annotations
 

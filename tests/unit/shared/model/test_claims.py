@@ -110,7 +110,7 @@ def test_a_claim_from_a_template_has_the_name_that_kubernetes_gave_it() -> None:
 
 
 def test_a_claim_from_a_template_may_be_seen_after_the_pod_that_names_it() -> None:
-    """They come by two watches. Nobody is told to create it."""
+    """Pods and claims come by two watches. The refusal does not advise creating the claim."""
     with pytest.raises(RequestError, match="is not to be seen yet") as refused:
         claim_asks(pod("p-mine-x7", resourceClaimTemplateName="t"), {})
     assert refused.value.code == "claim-coming"

@@ -1,4 +1,4 @@
-"""Which gang a pod belongs to, in Kerf's words and in those of others."""
+"""To which gang a pod belongs, by Kerf's annotations and by those of others."""
 
 from __future__ import annotations
 

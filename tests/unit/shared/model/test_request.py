@@ -134,7 +134,7 @@ def test_an_opportunistic_pod_reserves_no_compute_beside_its_memory(
 
 @given(st.integers(1, 64), st.integers(0, 2**20), st.integers(0, 6400))
 def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, percent: int) -> None:
-    """What is granted per GPU, times the GPUs, is exactly what was asked; or it is refused."""
+    """The grant per GPU, times the GPUs, is exactly the request; or the request is refused."""
     limits = (
         {"gpu": gpus}
         | ({"memory": f"{memory_mib}Mi"} if memory_mib else {})

@@ -65,7 +65,7 @@ def test_a_quantity_has_its_exact_value(text: str, value: Fraction) -> None:
     ],
 )
 def test_an_invalid_quantity_is_refused_with_valid_examples(text: str) -> None:
-    """And at once: an exponent of nine digits must not be worked out first."""
+    """And quickly: an exponent of nine digits must not be computed first."""
     with pytest.raises(QuantityError, match="write a number such as 2, 500m or 16Gi"):
         quantity(text)
 

@@ -1,4 +1,4 @@
-"""The hint of who may lead: one at a time in the usual case, renewed, released, and lost in time."""
+"""The leader lease: usually one holder at a time, renewed, released, and expiring."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_leader_that_dies_is_followed_after_its_ttl(bus: NatsBus) -> Non
 
 
 async def test_a_leader_keeps_its_key_over_many_ttls(bus: NatsBus) -> None:
-    """Renewal sets the TTL anew each time; the revision shows that it happened."""
+    """Renewal restarts the TTL each time; the revision shows that it happened."""
     leader = Candidate(bus, "one", ttl_s=1.0)
     await eventually(lambda: leader.said)
     kv = bus.kv(subjects.KV_LEADER)
@@ -114,7 +114,7 @@ async def test_a_wipe_of_the_store_leads_to_one_leader_again(server: EmbeddedSer
 
 
 async def test_resigning_lets_another_one_lead(bus: NatsBus) -> None:
-    """For a leader whose fence was refused."""
+    """For a leader whose append was fenced off."""
     one = Candidate(bus, "one")
     await eventually(lambda: one.said)
     one.task.cancel()

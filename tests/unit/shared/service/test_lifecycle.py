@@ -73,7 +73,8 @@ def lifecycle(**more: Any) -> Lifecycle:
 
 
 async def test_it_starts_serves_and_drains_in_order(server: EmbeddedServer, get) -> None:
-    """Streams are made before start; drain comes before what was registered with on_drain; health tells each stage."""
+    """Streams are created before start; drain comes before what was registered with on_drain; health reports each
+    stage."""
     async with running(Demo, Config(size=3), bus_url=server.url, lifecycle=lifecycle()) as ctx:
         async with await NatsBus.connect(server.url) as other:
             assert await other.request("kerf.test.demo", b"") == b"3"
@@ -161,7 +162,7 @@ async def test_a_start_that_fails_closes_what_was_opened(server: EmbeddedServer)
 
 
 async def test_streams_are_made_again_after_a_wipe(server: EmbeddedServer) -> None:
-    """A service that owns streams provisions at each reconnection: somebody must, when the store is gone."""
+    """A service that owns streams provisions at each reconnection, because the store may be lost."""
     async with running(Demo, bus_url=server.url, lifecycle=lifecycle()) as ctx:
         await server.restart(wipe=True)
 
@@ -215,7 +216,7 @@ async def test_finished_spans_come_over_the_bus_even_the_last_ones(server: Embed
 async def test_a_changed_file_is_taken_over_and_a_broken_one_is_not(
     tmp_path: Path, get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An invalid change keeps the last good settings, and says so in log, metric and health."""
+    """An invalid change keeps the last valid settings, and is reported in log, metric and health."""
     monkeypatch.setattr("shared.service.lifecycle.CONFIG_POLL_S", 0.02)
 
     class Configured(Quiet):

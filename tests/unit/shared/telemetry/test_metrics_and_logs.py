@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text, logs as JSON lines."""
+"""Metrics in Prometheus' text format, logs as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves that make room, for the least disturbance."""
+"""Moves that free capacity at the lowest cost."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def owned(leader: Leader, **owners: str) -> None:
 
 
 def carried_out(leader: Leader, **left_alone: Any) -> list[str]:
-    """Who is named to whoever would carry it out."""
+    """The pods that are named for execution."""
     leader.facts(build.gpu_pod("p", gpus=2))
     return [m.name for m in advise(leader, "p", for_plan=LeftAlone(**left_alone)).moves]
 
@@ -208,7 +208,7 @@ def test_a_pod_within_its_guarantee_is_not_moved_if_policy_protects_it() -> None
 
 
 def placed(leader: Leader, pod: Pod) -> Pod | None:
-    """The pod as it runs; None where there is no room, and it has gone again."""
+    """The pod as it runs; None if it does not fit, and it has been removed again."""
     leader.facts(pod)
     if pod.metadata.uid in leader.binds():
         return leader.bind(pod)
@@ -230,8 +230,8 @@ RUNNING = st.lists(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), RUNNING, st.integers(1, 4), st.integers(1, 2))
 def test_following_the_advice_frees_the_promised_capacity(shapes: list[int], pods: Any, gpus: int, groups: int) -> None:
-    """Some pods end, so that the cluster is torn. The moves are made on the real core: all that move end, are created
-    anew for their new nodes, and find their places; then there is one for each group."""
+    """Some pods end, so that free GPUs are scattered. The moves are made on the real core: all pods that move end, are
+    recreated for their new nodes, and are placed there; then the promised number of groups fits."""
     leader = Leader()
     for i, size in enumerate(shapes):
         leader.nodes(f"n{i}", gpus=size)

@@ -122,7 +122,7 @@ def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: A
 
 
 def _moves(leader: Leader, pod: Any, told: Any) -> None:
-    """The other one ends, the pod comes and is placed, and the other one, created anew, finds a place again."""
+    """The other pod ends, the pod comes and is placed, and the other pod, recreated, is placed again."""
     (move,) = told.moves
     other = leader.core.book.pods[leader.core.book.uid_by_key[f"team/{move.name}"]].pod
     assert leader.core.book.pods[other.metadata.uid].charged == move.source

@@ -1,4 +1,4 @@
-"""What needs the book to stand still while others change it."""
+"""Functions that need an unchanged book while others change it."""
 
 from __future__ import annotations
 

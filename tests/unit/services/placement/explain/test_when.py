@@ -103,8 +103,8 @@ ENDS = st.lists(
     st.sampled_from(({"gpus": 1}, {"gpus": 2}, {"memory": "70Gi"})),
 )
 def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], pods: Any, ask: Any) -> None:
-    """The pods end one after another on the real core; the waiting one is placed at the time that was told, and not
-    before."""
+    """The pods end one after another on the real core; the pending one is placed at the predicted time, and not
+    earlier."""
     leader = Leader()
     for i, gpus in enumerate(shapes):
         leader.nodes(f"n{i}", gpus=gpus)

@@ -1,8 +1,8 @@
-"""What keeps a pod off a node, case by case. Each name is a behaviour; kube-scheduler says the same
+"""What excludes a pod from a node, case by case. Each name is a behaviour; kube-scheduler gives the same answers
 (tests/cluster/test_oracle.py).
 
-The pod `p` of namespace `team` is asked about node `n`; `o` is another node in another zone. Pods named after a node
-run there.
+The pod `p` of namespace `team` is checked against node `n`; `o` is another node in another zone. Pods named after a
+node run there.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def test_running_pods_take_capacity_and_ended_pods_take_none() -> None:
 
 
 def test_resources_that_are_not_requested_are_not_checked() -> None:
-    """A node whose memory is overdrawn still takes a pod that asks for CPU alone."""
+    """A node with overcommitted memory still takes a pod that requests only CPU."""
     assert verdict(asking(requests(cpu="1")), pod("a", on="n", containers=[requests(memory="16Gi")])) == ""
 
 

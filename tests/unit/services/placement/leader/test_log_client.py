@@ -1,4 +1,4 @@
-"""The log client on real NATS: who may append, and how a log that has lost records shows it (R1, R5)."""
+"""The log client on real NATS: which session may append, and how a log that has lost records is detected (R1, R5)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_after_a_restart_of_nats_the_session_ends_and_the_next_finds_no_ma
 
 
 async def test_a_leader_is_refused_at_its_next_append_if_its_records_were_lost(bus: NatsBus) -> None:
-    """The restored log has its term as the newest; its records since then are gone, and a new one would take their
+    """The restored log has its term as the newest; its records since then are lost, and a new one would take their
     numbers."""
     log = client(bus)
     term = await log.take_term()

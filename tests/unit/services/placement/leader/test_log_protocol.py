@@ -244,7 +244,7 @@ def test_a_renewal_follows_this_sessions_own_last_record() -> None:
 
 
 def test_a_mark_names_the_record_its_term_and_its_session() -> None:
-    """Another session may be given the same term and sequence after a loss: only its name tells the two apart."""
+    """Another session may be given the same term and sequence after a loss: only its name distinguishes the two."""
     log = Log()
     log.run(leading(log).append(READY))
     assert log.mark[0] == encode(LogMark(term=7, sequence=8, session="me"))
@@ -323,8 +323,7 @@ def test_a_mark_that_the_leader_before_wrote_late_ends_the_session_that_would_ov
 
 
 def test_a_recreated_log_gets_its_mark_last() -> None:
-    """A session that dies between the two leaves an empty log without a mark, which the next one begins anew once
-    more."""
+    """A session that dies between the two leaves an empty log without a mark, which the next one recreates again."""
     log = Log()
     made = leading(log)
     log.run(made.begin_anew(900))
@@ -333,7 +332,7 @@ def test_a_recreated_log_gets_its_mark_last() -> None:
 
 
 def test_a_mark_that_cannot_be_read_is_none() -> None:
-    """Then the log is begun anew. A session that failed on it would leave it to the next one, for ever."""
+    """Then the log is recreated. A session that failed on it would leave it to the next one, for ever."""
     log = Log()
     log.mark = (b"no json", 5)
     session = p.LogProtocol("a", "a/1")

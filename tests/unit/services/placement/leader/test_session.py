@@ -37,7 +37,7 @@ Meanwhile = Callable[[], Awaitable[object]]
 
 
 async def nothing() -> None:
-    """What happens before the watcher answers, unless a test says so."""
+    """What happens before the watcher answers, unless a test sets something else."""
 
 
 async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
@@ -51,7 +51,7 @@ async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
 
 
 async def new_session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> LeaderSession:
-    """A session that has taken its term. `meanwhile` happens when it asks for its first snapshot."""
+    """A session that has taken its term. `meanwhile` happens when it requests its first snapshot."""
     await watch_nothing(bus, meanwhile)
     ctx = Context(
         service="placement", config=Config(renew_term_s=renew_term_s), instance="one", log=structlog.get_logger(),
@@ -86,7 +86,7 @@ async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) 
 
 
 async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
-    """Or what its log begins with would age away. Its holds and its ready stand in the log again."""
+    """Otherwise the first records of its log would expire. Its holds and its ready are written to the log again."""
     session = await new_session(bus, renew_term_s=0.0)
     first = session.log_client.term
     task = asyncio.create_task(session.run())
@@ -99,7 +99,7 @@ async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
 
 
 async def test_a_session_ends_by_a_reported_newer_term_only_if_the_log_has_one(bus: NatsBus, connect) -> None:
-    """A node's word alone must not end the session of the true leader."""
+    """A node's message alone must not end the session of the true leader."""
     session = await new_session(bus)
     await session._check_term("node n: its agent follows another term")
     await LogClient(await connect(), "two", "two/1").take_term()
@@ -170,7 +170,7 @@ async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: Embed
     """And ends: the next one begins on an empty log."""
     before = LogClient(bus, "zero", "zero/1")
     last = await before.append(ReadyRecord(term=await before.take_term()))
-    await server.restart()  # all servers at once: nobody remembers which record was the last
+    await server.restart()  # all servers together: none remembers which record was the last
     await provision(bus)
     session = await new_session(bus)
     with pytest.raises(LogDeleted, match="do not remember"):
@@ -211,7 +211,7 @@ async def more_than_one(found: Callable[[], Awaitable[list[TermRecord]]]) -> boo
 
 
 async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
-    """What it says of another's grants, syncs or life would give away what the other still uses."""
+    """Its messages about another node's grants, syncs or heartbeat would free what the other node still uses."""
     session = await new_session(bus)
     grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")
     dead = Accepted(node="good", grant_id="g", ok=False, dead=True)

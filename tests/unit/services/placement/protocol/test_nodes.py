@@ -1,4 +1,5 @@
-"""What placement believes of nodes, and what it tells them (R6): answers of another time, of other nodes, and twice."""
+"""What placement believes of nodes, and what it sends to them (R6): outdated answers, answers of other nodes, and
+repeated ones."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def answered(sync: NodeSync, boot: str = "boot-1", **how: Any) -> m.SyncAnswered
 
 
 def boots(leader: Leader, node: str = "n", boot: str = "boot-2") -> NodeSync:
-    """The node comes up again; what it is asked, and has not answered yet."""
+    """The node comes up again; the sync that it gets and has not answered yet."""
     leader.answer = False
     leader.send(m.InventorySeen(build.inventory(node, gpus=1, boot=boot)))
     return asked(leader, node)
@@ -75,7 +76,7 @@ def test_a_beat_alone_does_not_open_a_node_that_has_not_answered() -> None:
 
 
 def test_a_deleted_node_that_returns_must_sync_before_it_is_used() -> None:
-    """Meanwhile grants there were freed because the node was gone. A sign of life says nothing of what runs there."""
+    """While it was deleted, its grants were freed. A heartbeat does not show what runs there."""
     leader = Leader().nodes("n", gpus=1)
     leader.answer = False
     before = asked(leader)
@@ -94,7 +95,7 @@ def test_a_node_without_a_node_object_is_not_synced() -> None:
 
 
 def test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none() -> None:
-    """An agent of an earlier version repeats no number, so its boot alone says what it speaks of."""
+    """An agent of an earlier version repeats no number, so its boot alone identifies what it refers to."""
     leader = Leader().nodes("n", gpus=1)
     sync = boots(leader)
     leader.send(answered(sync, "boot-1", number=0))
@@ -147,7 +148,7 @@ def test_a_node_has_released_none_but_its_own_grants() -> None:
 
 
 def test_a_node_reports_suspensions_only_of_its_own_pods() -> None:
-    """The pod has taken back all, and its node has not said so; another node's word is not its word."""
+    """The pod has taken back everything, and its node has not reported it; another node's report does not count."""
     world = suspension_world()
     leader = world.leader.nodes("other", gpus=1)
     suspension = leader.core.book.grants[world.grant_id].suspension
@@ -178,7 +179,7 @@ def test_suspensions_in_an_outdated_answer_are_ignored() -> None:
     ("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "of nobody"]
 )
 def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
-    """What has a controller is made anew elsewhere; whoever made it by hand reads why it waits."""
+    """A pod with a controller is recreated elsewhere; the creator of a bare pod reads why it waits."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=owners))
@@ -208,7 +209,7 @@ def test_a_refusal_that_is_not_for_good_frees_nothing() -> None:
     assert list(leader.core.book.grants) == [grant_id]
 
 
-# --- what nodes are told ----------------------------------------------------------------------------------------
+# --- what nodes are sent ---------------------------------------------------------------------------------------
 
 
 def test_a_sync_names_decided_grants_as_not_seen_bound() -> None:
@@ -220,7 +221,7 @@ def test_a_sync_names_decided_grants_as_not_seen_bound() -> None:
 
 
 def test_orders_to_a_node_have_rising_numbers() -> None:
-    """Else an agent could not tell which of a sync and a grant is older."""
+    """Otherwise an agent could not determine which of a sync and a grant is older."""
     leader = Leader().nodes("n", gpus=2)
     first = asked(leader).number
     bound(leader)

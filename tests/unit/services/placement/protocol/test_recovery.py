@@ -98,14 +98,14 @@ def test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_rec
 
 
 def test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss() -> None:
-    """No watcher that lives has met the number: it stands on the pod."""
+    """No live watcher has seen the number: it is on the pod."""
     bound = build.bound(build.gpu_pod("b", **WHOLE), "n", grant(sequence=130))
     (command,) = deleted(Leader(bound, build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50))
     assert command.first_sequence == 131
 
 
 def test_a_log_that_was_just_recreated_is_not_deleted_again() -> None:
-    """Whoever did so has marked the sequence before its first."""
+    """The session that did so has marked the sequence before its first."""
     leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=100)
     assert (leader.core.phase, deleted(leader)) == ("touching", [])
 
@@ -119,7 +119,7 @@ def test_a_first_leader_that_died_before_it_did_anything_leaves_a_log_that_has_l
 
 
 def test_an_empty_log_without_a_mark_may_have_lost_everything() -> None:
-    """As on the very first start. A backup from that hour would give the first term's number a second time."""
+    """As on the very first start. A backup from that time would give the first term's number a second time."""
     leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=0)
     assert [command.first_sequence for command in deleted(leader)] == [2001]
 
@@ -169,7 +169,7 @@ def test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it() -> None:
 
 
 def test_one_refusal_excludes_no_pod() -> None:
-    """A refusal may be of the moment, such as a webhook that is restarted."""
+    """A refusal may be temporary, such as that of a webhook that is restarted."""
     stuck = build.gpu_pod("stuck", **WHOLE)
     leader = Leader(build.node("n"), stuck)
     refuse(leader, stuck.metadata.uid, times=2)
@@ -229,7 +229,7 @@ def test_an_excluded_pod_that_is_deleted_is_forgotten() -> None:
 
 
 def test_a_successor_excludes_what_its_predecessor_excluded() -> None:
-    """The log is complete for it, and yet a Binding of before may succeed for this pod: nobody has touched it."""
+    """The log is complete for it, and yet an earlier Binding may succeed for this pod: it has not been touched."""
     leader, stuck, other = takeover_with_an_untouchable_pod()
     successor = Leader(build.node("n"), stuck, build.newer(other), term=500, records=tuple(leader.log))
     successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
@@ -325,7 +325,7 @@ def test_every_second_touch_of_a_pod_is_by_its_status_alone() -> None:
 
 
 def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_are() -> None:
-    """A webhook that hangs says nothing, and one that undoes the touch says yes. Neither stops the cluster."""
+    """A webhook that hangs gives no answer, and one that undoes the touch answers yes. Neither stops the cluster."""
     stuck, other = build.gpu_pod("stuck", **WHOLE), build.gpu_pod("other", **WHOLE)
     leader = Leader(build.node("n"), stuck, other)
     leader.send(m.InventorySeen(build.inventory("n", gpus=2)))
@@ -390,7 +390,7 @@ def test_a_leader_that_has_written_a_part_of_the_excluded_does_not_lead_yet() ->
 
 
 def test_a_sequence_beyond_any_log_is_not_believed() -> None:
-    """Whoever restores pods can write any number; a log that began above it could not be made."""
+    """A restore of pods can write any number; a log that started above it could not be created."""
     for sequence, seen in ((77, 77), (2**60, 0)):
         pod = build.bound(build.gpu_pod("p", **WHOLE), "n", grant(sequence))
         book = Book()

@@ -24,8 +24,8 @@ def test_no_node_is_synced_before_every_pending_pod_has_been_touched() -> None:
 
 
 def test_a_removed_node_is_neither_asked_nor_believed() -> None:
-    """What its agent says meanwhile says nothing of the time after: grants there are freed because the node is gone.
-    When it comes back it is asked, and gets nothing before it has answered. Found by the simulation."""
+    """What its agent reports in the meantime does not apply to the time after: grants there are freed because the node
+    was deleted. When it returns it gets a sync, and nothing else before it has answered. Found by the simulation."""
     leader = Leader().nodes("n", gpus=1)
     leader.answer = False
     asked = NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, number=50)
@@ -42,7 +42,7 @@ def test_a_removed_node_is_neither_asked_nor_believed() -> None:
 
 
 def gets_a_place_after_a_late_answer(leader: Leader, *, before: Callable[[Leader], object]) -> bool:
-    """The answer to the first sync comes once more, when something has happened since."""
+    """The answer to the first sync arrives again, after something else has happened."""
     leader.answer = False
     before(leader)
     leader.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, number=1)))

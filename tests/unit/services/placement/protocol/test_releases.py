@@ -80,7 +80,7 @@ def test_a_node_cannot_report_on_another_nodes_grant() -> None:
 
 
 def test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed() -> None:
-    """Its pod may yet be bound with it: then the node says so again, and the pod is replaced."""
+    """Its pod may yet be bound with it: then the node reports it again, and the pod is replaced."""
     leader = Leader().nodes("n", gpus=1)
     leader.facts(build.gpu_pod("p", gpus=1))
     (grant_id,) = leader.core.book.grants
@@ -89,7 +89,7 @@ def test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed() -> None
 
 
 def test_a_release_that_a_node_reports_in_its_sync_frees_the_grant() -> None:
-    """Under an earlier leader, whose successor has only the pod's annotation to go by."""
+    """Under an earlier leader; its successor has only the pod's annotation."""
     _, pod, grant_id = bound()
     leader = Leader(build.node("n"), pod, term=200, answer=False)
     leader.send(m.SnapshotSeen(leader.objects, 0))
@@ -130,7 +130,7 @@ def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so()
 
 
 def test_a_release_of_a_pod_that_lives_replaces_the_pod() -> None:
-    """Its node had given the grant back for good before the pod was bound with it, and says so again before it refuses
+    """Its node had released the grant for good before the pod was bound with it, and reports it again before it refuses
     the grant."""
     leader, pod, grant_id = bound()
     said = leader.send(m.ReleaseSeen("n", grant_id))

@@ -1,4 +1,4 @@
-"""Who is tried next."""
+"""Which pod is tried next."""
 
 from __future__ import annotations
 

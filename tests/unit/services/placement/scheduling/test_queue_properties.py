@@ -25,7 +25,7 @@ def gpus(milli: int) -> Amount:
 
 
 class Market:
-    """Queues that want without end, and so many GPUs. Each pod of a queue is of the same size."""
+    """Queues with unlimited demand, and this many GPUs. Each pod of a queue has the same size."""
 
     def __init__(
         self, rules: tuple[QueueRule, ...], sizes: dict[str, int], capacity: int, *, ages: dict[str, int] | None = None
@@ -42,7 +42,7 @@ class Market:
         self.tree.put_offer(self.tree.queues[name], Offer((self.ages[name], self.served), name, gpus(self.sizes[name])))
 
     def run(self) -> dict[str, int]:
-        """Until nobody finds room or may have more; what each queue has."""
+        """Runs until no pod fits or may have more. Returns what each queue has."""
         while (offer := self.tree.next()) is not None:
             queue = self.tree.queues[offer.uid]
             blocked = any(first_over(at.used, offer.amount, at.limit, offer.amount) is not None for at in queue.path())
@@ -155,7 +155,7 @@ def test_names_and_their_order_in_the_file_decide_nothing(
 
 
 def best(tree: Tree, at: Branch) -> Offer | None:
-    """Whose turn it is, by looking at every queue."""
+    """The queue that is next, found by a scan of every queue."""
     for child in at.children:
         if child.children:
             child.offer = best(tree, child)
@@ -267,7 +267,7 @@ def check(leader: Leader) -> None:
     counts = Usage(recounted, leader.core.book)
     assert fair.usage is not None
     book = leader.core.book
-    # What a GPU that is gone was worth, and the label of a pod that is gone, only those know who saw them.
+    # What a removed GPU was worth, and the label of a deleted pod, are known only to those that saw them.
     if not counts.guessed and not fair.usage.guessed and all(held.uid in book.pods for held in book.grants.values()):
         assert picture(fair.tree) == picture(recounted)
 

@@ -91,7 +91,7 @@ def test_best_effort_gives_what_looking_at_every_division_gives(data: st.DataObj
 
 
 def every_division(score: list[list[int]], available: list[int], required: list[int], size: int) -> tuple[int, ...]:
-    """The rule of upstream's comments, word by word: padding None fills up one set; the first of the best counts."""
+    """The rule of upstream's comments, literally: padding None fills up one set; the first of the best counts."""
     if len(available) < size or len(required) > size:
         return ()
     padding = -len(available) % size

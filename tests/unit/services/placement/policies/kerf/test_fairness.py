@@ -1,4 +1,4 @@
-"""Who is turned away, and which groups give way to them."""
+"""Which pods are rejected, and which groups lose weight for them."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_gpus_in_mig_mode_are_a_kind_of_their_own_that_takes_other_pods() -> Non
 
 
 def test_a_gpu_in_mig_mode_is_no_whole_gpu_for_pods_of_several() -> None:
-    """This one's largest instance has all the memory and compute that the inventory tells of."""
+    """This GPU's largest instance has all the memory and compute that the inventory lists."""
     small = ("NVIDIA-A100-SXM4-40GB", 40_192)
     tables = []
     for layout in (ON_DEMAND, None):
@@ -261,7 +261,7 @@ LAYOUTS: tuple[Layout, ...] = (None, ON_DEMAND, ON_DEMAND, FIXED, BIG_AND_SMALL)
 
 
 def busy_cluster(seed: int) -> Engine:
-    """Nodes of all sorts, on which pods have come and gone."""
+    """Nodes of several kinds, on which pods have come and gone."""
     rng = random.Random(seed)
     makes = [tuple(rng.choice(LAYOUTS) for _ in range(rng.choice((1, 2, 4, 9)))) for _ in range(5)]
     engine = cluster(*makes)
@@ -335,7 +335,7 @@ def test_every_policy_fills_gpus_in_mig_mode_and_refuses_only_what_does_not_fit(
 
 
 def test_new_layouts_are_learned_before_they_are_looked_up() -> None:
-    """The loops do not check bounds: no score may be asked of tables that do not know a GPU yet."""
+    """The loops do not check bounds: no score may be requested from tables that do not know a GPU yet."""
     engine = cluster((None, None))
     put(engine, 0, gpu_memory="4Gi")
     known = policy_of(engine)._known()

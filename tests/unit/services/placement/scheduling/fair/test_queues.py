@@ -1,4 +1,4 @@
-"""Queues through the real core: who is next, what is never exceeded, and what is said."""
+"""Queues through the real core: which pod is next, which limits hold, and which reasons are reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def order(leader: Leader) -> list[str]:
 
 
 def end(leader: Leader, seen: Pod) -> None:
-    """It is gone, and its node gives back what it had."""
+    """The pod is deleted, and its node releases its grant."""
     grant = leader.core.book.pods[seen.metadata.uid].grant_id
     leader.gone(seen)
     leader.send(m.ReleaseSeen("n", grant))
@@ -274,7 +274,7 @@ def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -
     assert order(leader) == ["full", "g0", "g1", "g2"]
 
 
-# --- guarantees of those who cannot be taken back -----------------------------------------------------------------
+# --- guarantees of non-borrowing use ------------------------------------------------------------------------------
 
 
 def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_ones_borrow() -> None:
@@ -290,7 +290,7 @@ def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_one
     assert "pods of priority 100 may not borrow" in said.sentence
 
 
-# --- who may stand where --------------------------------------------------------------------------------------------
+# --- which pods may be in which queue -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def member(name: str, gang: str, size: int, ask: dict[str, Any], **notes: str) -
 
 
 def picture(leader: Leader) -> dict[str, Any]:
-    """The whole book: columns, rooms, grants, and who is charged where."""
+    """The whole book: columns, free capacity, grants, and what is charged to which pod."""
     book = leader.core.book
     arrays = {name: value.tolist() for name, value in vars(book.arrays).items() if isinstance(value, np.ndarray)}
     rooms = {n.name: [(g.uuid, g.free_mib, g.free_milli, g.containers) for g in n.gpus] for n in book.nodes.values()}
@@ -121,7 +121,7 @@ def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_scor
 def test_counting_never_excludes_a_request_that_fits(
     shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int
 ) -> None:
-    """As many pods as can be placed one after another on a node are never more than the count said."""
+    """The number of pods that can be placed one after another on a node never exceeds the count."""
     leader = cluster(shapes, filled)
     (state, *_) = states_of(leader, [(ask, True)])
     room = room_for(state, leader.core.scheduler.engine).copy()
@@ -210,7 +210,7 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
                     assert len(new) >= minimum, f"{len(new)} of gang {i} were decided together, {minimum} are needed"
             first = False
         assert core.book.overbooked() == []
-    # Nobody waits who could go: every gang that is gathered and fits has its places.
+    # No gang waits that could be placed: every complete gang that fits has its places.
     leader.send(m.BeatSeen(tuple(names)))
     leader.tick(11.0)
     leader.tick(0.1)

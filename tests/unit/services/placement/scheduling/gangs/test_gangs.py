@@ -1,4 +1,4 @@
-"""Gangs through the real core: all or none, in one log record, and what is said meanwhile."""
+"""Gangs through the real core: all or none, in one log record, and the reasons that are reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decided(leader: Leader) -> list[list[str]]:
 
 
 def racks(leader: Leader, **nodes: str) -> Leader:
-    """Nodes of four GPUs each, by the rack they stand in."""
+    """Nodes of four GPUs each, by their rack."""
     for name, rack in nodes.items():
         leader.facts(build.node(name, labels={RACK: rack} if rack else {}))
         leader.send(m.InventorySeen(build.inventory(name, gpus=4)))
@@ -346,7 +346,7 @@ def test_a_level_that_no_node_has_is_named() -> None:
     assert "no node has the label example.com/row" in why(leader, "p0").sentence
 
 
-# --- sizes that stand elsewhere ---------------------------------------------------------------------------------
+# --- sizes that other objects define ----------------------------------------------------------------------------
 
 
 def owned(name: str) -> Pod:
@@ -521,7 +521,7 @@ def test_a_restarted_member_does_not_wait_for_completed_members_of_its_job() -> 
     assert leader.place(of_job(member("again", size=3))) == {"again": "n1"}
 
 
-# --- what is said -----------------------------------------------------------------------------------------------
+# --- reported reasons -------------------------------------------------------------------------------------------
 
 
 def test_why_counts_the_members_that_are_there() -> None:
@@ -581,7 +581,7 @@ def test_the_trace_of_each_member_links_to_that_of_the_gang() -> None:
 
 
 def test_members_with_late_binding_volumes_are_decided_when_all_their_claims_are_bound() -> None:
-    """The nodes are chosen together, the claims are told, and nothing is held meanwhile."""
+    """The nodes are chosen together, each claim gets its pod's node, and nothing is held in the meantime."""
     late = msgspec.convert(
         {
             "kind": "StorageClass",
@@ -644,7 +644,7 @@ def test_explaining_changes_nothing(fail: bool) -> None:
 
 
 def test_a_changed_reason_is_reported_even_if_no_pod_fits() -> None:
-    """There was room for two of five when they were told; then a node comes, and there is room for four."""
+    """Two of five fitted when they got the reason; then a node comes, and four fit."""
     leader = Leader().nodes("a", gpus=2)
     pods = [
         build.gpu_pod(f"p{i}", gpus=1, annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "5"}) for i in range(5)
