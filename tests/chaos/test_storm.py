@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.chaos.load import Load
-from tests.chaos.world import World, dice, loaded, seeds
+from tests.chaos.world import World, loaded, rng, seeds
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
 
@@ -59,7 +59,7 @@ async def storm(world: World, load: Load, chance: random.Random) -> list[str]:
 @pytest.mark.parametrize("seed", seeds(7))
 async def test_a_storm_of_faults(world: World, seed: int, record_property: pytest.RecordProperty) -> None:
     async with loaded(world, seed) as load:
-        story = await storm(world, load, dice(seed))
+        story = await storm(world, load, rng(seed))
         record_property("story", "; ".join(story))
         await load.go(PODS // 4)
         await world.verdict(load)

@@ -28,7 +28,7 @@ from tests.support.wire import Wire
 from tools.control_plane import ControlPlane
 
 NODES, GPUS_A_NODE, MEMORY_MIB = 20, 4, 81_920
-QUIET_S = 60.0
+SETTLED_S = 60.0
 _NUMBERS = itertools.count(1)
 
 
@@ -67,7 +67,7 @@ class World(Site):
     async def mend(self) -> None:
         """Everything runs and nothing is held up; returns when a leader has all nodes."""
         self.repair()
-        await eventually(self._whole, within_s=QUIET_S, every_s=0.2, what="a leader that has synced all nodes")
+        await eventually(self._whole, within_s=SETTLED_S, every_s=0.2, what="a leader that has synced all nodes")
 
     async def _whole(self) -> bool:
         status = await self.status()
@@ -77,7 +77,7 @@ class World(Site):
 
     async def leader(self) -> Process:
         """The leading process; its id is in the holder's name."""
-        status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
+        status: StatusAnswer = await eventually(self.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
         process = self.process_of(status)
         assert process is not None, f"{status.holder} has ended"
         return process
@@ -89,11 +89,11 @@ class World(Site):
             status = await self.status()
             return status if status is not None and status.term > old else None
 
-        found: StatusAnswer = await eventually(later, within_s=QUIET_S, every_s=0.1, what=f"a term after {old}")
+        found: StatusAnswer = await eventually(later, within_s=SETTLED_S, every_s=0.1, what=f"a term after {old}")
         return found
 
     async def term(self) -> int:
-        status: StatusAnswer = await eventually(self.status, within_s=QUIET_S, every_s=0.1, what="a leader")
+        status: StatusAnswer = await eventually(self.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
         return status.term
 
     # --- the verdict --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class World(Site):
         """Waits until all is quiet, then checks the cluster's objects, and the book against them and against a new
         one."""
         await self.mend()
-        pods = await self.quiet(load)
+        pods = await self.settled(load)
         self.fair(pods, load)
         book = await self._book()
         assert book == _by_objects(pods), "the leader's book is not what the cluster's objects say"
@@ -111,7 +111,7 @@ class World(Site):
         leader.start()
         await self.another_term(term)
         await self.mend()
-        self.fair(await self.quiet(load), load)
+        self.fair(await self.settled(load), load)
         assert await self._book() == book, "the rebuilt book is not the lost one"
         usage = await self.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
         assert usage is not None, "metrics does not answer"
@@ -125,11 +125,11 @@ class World(Site):
         assert audit.double_bookings(pods, self.gpus) == []
         assert audit.misfits(pods, load.asks, self.gpus) == []
 
-    async def quiet(self, load: Load) -> list[Pod]:
+    async def settled(self, load: Load) -> list[Pod]:
         """Waits until nothing is held or pending release and every pod is bound or has a reason. Returns the pods."""
-        why = "nothing was looked at yet"
+        why = "no check has run yet"
 
-        async def settled() -> list[Pod] | None:
+        async def when_settled() -> list[Pod] | None:
             nonlocal why
             status = await self.status()
             if status is None:
@@ -147,11 +147,11 @@ class World(Site):
             lost = sorted(set(load.asks) - {pod.metadata.name for pod in pods})
             assert not lost, f"the API server has lost {lost}"
             fitting, silent = audit.fitting(pods, load.asks, self.gpus), audit.silent(pods)
-            why = f"would fit and wait: {fitting}; wait without a word: {silent}; status {status}"
+            why = f"would fit and wait: {fitting}; wait without a reason: {silent}; status {status}"
             return pods if not fitting and not silent else None
 
         try:
-            found: list[Pod] = await eventually(settled, within_s=QUIET_S, every_s=0.3, what="quiet")
+            found: list[Pod] = await eventually(when_settled, within_s=SETTLED_S, every_s=0.3, what="a settled cluster")
         except AssertionError as error:
             raise AssertionError(f"{error}; at last: {why}\n{self.tails()}") from error
         return found
@@ -160,7 +160,7 @@ class World(Site):
         """By GPU: booked MiB, booked milli, the pods."""
         answer: InspectAnswer = await eventually(
             lambda: self.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer),
-            within_s=QUIET_S,
+            within_s=SETTLED_S,
             every_s=0.1,
             what="an inspection",
         )
@@ -189,7 +189,7 @@ class World(Site):
             )
 
         try:
-            await eventually(free, within_s=QUIET_S, every_s=0.2, what="all capacity back")
+            await eventually(free, within_s=SETTLED_S, every_s=0.2, what="all capacity back")
         except AssertionError as error:
             raise AssertionError(f"{error}: {await self.status()}\n{self.tails()}") from error
 
@@ -243,5 +243,5 @@ def seeds(first: int) -> list[int]:
     return [first * 1000 + i for i in range(rounds)]
 
 
-def dice(seed: int) -> random.Random:
+def rng(seed: int) -> random.Random:
     return random.Random(seed)

@@ -71,7 +71,7 @@ async def pod(world: Whole, name: str, queue: str) -> None:
 
 
 async def test_a_limit_holds_is_reported_and_is_raised_by_an_edit(world: Whole) -> None:
-    await write(world, "queues: [{name: other}]", name="of-somebody-else")
+    await write(world, "queues: [{name: other}]", name="of-another-owner")
     await write(world, "queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
     await in_force(world, ["a", "b"])
     await pod(world, "first", "a")

@@ -126,10 +126,10 @@ async def test_every_patch_is_within_its_rights(world: World) -> None:
     await eventually(
         lambda: wanted <= {f.object.metadata.name for b in world.batches for f in b.facts}, what="all of them"
     )
-    who = {"uid": pod.metadata.uid, "namespace": world.namespace, "name": "p"}
+    identity = {"uid": pod.metadata.uid, "namespace": world.namespace, "name": "p"}
     patches: tuple[c.Patch, ...] = (
-        c.TouchPod(**who, token="t1"),
-        c.ReportPending(**who, reason="Unschedulable", message="no node fits"),
+        c.TouchPod(**identity, token="t1"),
+        c.ReportPending(**identity, reason="Unschedulable", message="no node fits"),
         c.LabelNode(node=node, labels={"nvidia.com/gpu.product": "NVIDIA-H100"}),
         c.SelectNode(namespace=world.namespace, claim="data", node=node),
         c.SelectNode(namespace=world.namespace, claim="data", node=node, volume=volume),
@@ -145,7 +145,7 @@ async def test_every_patch_is_within_its_rights(world: World) -> None:
     await eventually(lambda: world.events(pod.metadata.uid) == ["FailedScheduling"], what="the Event")
     assert world.get(resources.NODE.path(node))["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100"
     assert world.get(resources.VOLUME.path(volume))["spec"]["claimRef"]["name"] == "data"
-    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=(c.DeletePod(**who, reason="test"),))) == []
+    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=(c.DeletePod(**identity, reason="test"),))) == []
     await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
 
 

@@ -99,11 +99,11 @@ def steps(s: State, off: str = "", gate: bool = False) -> Iterator[tuple[str, St
         leading = s.leaders
     for leader in leading:
         other = s.leaders[1] if leader is s.leaders[0] else s.leaders[0]
-        who = f"the leader of {leader.term}" if leader.term else "a leader"
+        actor = f"the leader of {leader.term}" if leader.term else "a leader"
         for name, changed, rest in _leader(s, leader, off):
             # Which of the two it is does not matter: kept in one order, half the states are enough.
             leaders = (changed, other) if _order(changed) <= _order(other) else (other, changed)
-            yield f"{who} {name}", (rest or s)._replace(leaders=leaders)
+            yield f"{actor} {name}", (rest or s)._replace(leaders=leaders)
 
 
 def _world(s: State, off: str, gate: bool) -> Iterator[tuple[str, State]]:

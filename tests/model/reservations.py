@@ -96,7 +96,7 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
             ),
         )
     if s.kept in (KEPT, LOGGED) and s.heir == GONE:
-        yield "nobody needs it any more", s._replace(kept=NONE, log=(*s.log, "over"))
+        yield "the reservation is no longer needed", s._replace(kept=NONE, log=(*s.log, "over"))
     if s.kept == LOGGED and s.deadlines:
         log = s.log if off == "deadline-in-the-log" else (*s.log, "over")
         yield "the deadline passes", s._replace(kept=NONE, log=log, deadlines=0, given_up=True)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.model.explore import explore as all_states
 
 TOUCH = -1
-TAKES = "somebody gets what was given up"
+TAKES = "another pod gets what was given up"
 RULES = (
     "node-first",
     "very-words",

@@ -179,7 +179,7 @@ class World:
         if notes:
             self.nats.gang_of[made["metadata"]["uid"]] = notes[names.ANNOTATION_GANG]
         if self.rng.random() < self._untouchable:
-            self.clock.tell(f"nobody can patch p{self.pods}")
+            self.clock.tell(f"no watcher can patch p{self.pods}")
             self.untouchable.add(made["metadata"]["uid"])
         self.record()
 
@@ -255,15 +255,15 @@ class World:
 
     def _cut(self) -> None:
         names_ = [x.name for x in (*self.leaders, *self.watchers, *self.nodes.values())]
-        who = self.rng.choice(names_)
-        self.clock.tell(f"{who} is cut off")
-        self.network.cut.add(who)
-        self.clock.after(self.rng.uniform(0.5, 10.0), lambda: self._mend(who))
+        part = self.rng.choice(names_)
+        self.clock.tell(f"{part} is cut off")
+        self.network.cut.add(part)
+        self.clock.after(self.rng.uniform(0.5, 10.0), lambda: self._reconnect(part))
 
-    def _mend(self, who: str) -> None:
-        if who in self.network.cut:
-            self.clock.tell(f"{who} is reached again")
-            self.network.cut.discard(who)
+    def _reconnect(self, part: str) -> None:
+        if part in self.network.cut:
+            self.clock.tell(f"{part} is reached again")
+            self.network.cut.discard(part)
 
     def _wipe(self) -> None:
         if self.rng.random() < 0.3:
@@ -464,7 +464,7 @@ class World:
         meta, grant, node = pod["metadata"], bound_grant(pod), pod["spec"].get("nodeName")
         excluded = meta["uid"] in self.ever_excluded
         if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.recovery.excluded):
-            raise Violation(f"lost: nobody places {meta['name']}")
+            raise Violation(f"lost: no leader places {meta['name']}")
         if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         for container in grant.containers:

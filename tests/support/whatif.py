@@ -126,7 +126,7 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
         case "node-selector":
             changed = _spec(pod, node_selector={})
         case other:
-            raise AssertionError(f"nobody told this user what {other} means")
+            raise AssertionError(f"this user cannot follow {other}")
     name = f"{pod.metadata.name}-anew"
     meta: Meta = msgspec.structs.replace(
         changed.metadata, name=name, uid=f"uid-team-{name}", resource_version=build.next_version()

@@ -158,7 +158,7 @@ class Auditor:
         that have a controller.
         """
         everything = list(pods)
-        out = [f"{name} waits, and nobody has told it why" for name in silent(everything)]
+        out = [f"{name} waits without a reason" for name in silent(everything)]
         running = {(started.uid, started.container, started.grant_id) for started in self._running.values()}
         for pod in everything:
             text = pod.metadata.annotations.get(names.ANNOTATION_GRANT)

@@ -31,7 +31,7 @@ LOOK_S = 0.15
 TELL_S = 10.0
 CALM_S = 120.0
 """So long Kerf may take to put everything in order when the faults are over."""
-QUIET_S = 5.0
+SETTLED_S = 5.0
 """So long everything is in order before that is believed."""
 FREE_S = 80.0
 POLL_S = 0.5
@@ -189,7 +189,7 @@ class Churn:
             now = time.monotonic()
             if pods is not None and not self._unsettled(status, pods) and not self._lost(pods):
                 since = since or now
-                if now - since >= QUIET_S:
+                if now - since >= SETTLED_S:
                     return pods
             else:
                 since = None

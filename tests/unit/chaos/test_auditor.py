@@ -155,7 +155,7 @@ def test_a_pending_pod_without_a_reason_is_lost(auditor: Auditor) -> None:
     told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
     waiting = Pod(metadata=Meta(name="a", uid="uid-a"), status=PodStatus(conditions=(told,)))
     assert auditor.lost([waiting], {}, ()) == []
-    assert auditor.lost([pod("b")], {}, ()) == ["b waits, and nobody has told it why"]
+    assert auditor.lost([pod("b")], {}, ()) == ["b waits without a reason"]
 
 
 @pytest.mark.parametrize(

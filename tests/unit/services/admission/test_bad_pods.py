@@ -32,7 +32,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("memory with GB", pod(container(memory="16GB")), "not-a-quantity", "16Gi"),
     ("a percent sign", pod(container(compute="30%")), "not-a-quantity", "'30%'"),
     (
-        "an exponent that nobody can compute",
+        "an exponent that cannot be computed",
         pod(container(gpu="1e999999999")),
         "not-a-quantity",
         "is not a Kubernetes quantity",

@@ -104,7 +104,7 @@ class World:
         return [e["reason"] for e in self.cluster.all("Event")]
 
 
-def who(pod: Pod) -> dict[str, Any]:
+def identity(pod: Pod) -> dict[str, Any]:
     return {"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
 
 
@@ -171,7 +171,7 @@ async def test_labels_that_are_set_are_not_written_again() -> None:
 async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
     world = World()
     pod = world.pod()
-    assert await world.patch(c.DeletePod(**who(pod), reason="its node does not exist")) == []
+    assert await world.patch(c.DeletePod(**identity(pod), reason="its node does not exist")) == []
     assert world.core.find("Pod", "p", "default") is None
     await world.announcer.flush()
     assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("Deleted", "its node does not exist")]
@@ -179,7 +179,7 @@ async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
 
 async def test_a_pod_that_has_changed_since_is_not_deleted() -> None:
     world = World()
-    order = c.DeletePod(**who(world.pod()), reason="r", resource_version="1")
+    order = c.DeletePod(**identity(world.pod()), reason="r", resource_version="1")
     assert await world.patch(order) == [(order.uid, "conflict")]
     assert world.now().metadata.deletion_timestamp is None
 
@@ -188,7 +188,7 @@ async def test_a_pod_that_has_changed_since_is_not_deleted() -> None:
 
 
 def touch(pod: Pod) -> c.TouchPod:
-    return c.TouchPod(**who(pod), token=f"7-{pod.metadata.resource_version}")
+    return c.TouchPod(**identity(pod), token=f"7-{pod.metadata.resource_version}")
 
 
 def touched(pod: Pod) -> list[str]:
@@ -301,7 +301,9 @@ async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
     """What was decided before another leader took over must not succeed later."""
     world = World()
     pod = world.pod()
-    late = c.SuspendPod(**who(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version)
+    late = c.SuspendPod(
+        **identity(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version
+    )
     assert await world.patch(touch(pod)) == []
     assert await world.patch(late) == [(pod.metadata.uid, "conflict")]
     assert names.ANNOTATION_SUSPENDED not in world.now().metadata.annotations
@@ -373,7 +375,7 @@ async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPa
     world = World()
     pod = world.pod()
     for number in range(5):
-        world.announcer.offer(c.AnnounceEvent(**who(pod), reason=f"r{number}"))
+        world.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
     assert (world.announcer.waiting, world.announcer.shed) == (3, 2)
     await world.announcer.flush()
     assert world.events() == ["r0", "r1", "r2"]
@@ -383,7 +385,7 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
     world = World()
     pod = world.pod()
     for text in ("old", "new"):
-        assert await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message=text)) == []
+        assert await world.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message=text)) == []
     running = asyncio.create_task(world.announcer.run())
     await eventually(lambda: world.announcer.written == 2, what="condition and Event")
     conditions = world.core.find("Pod", "p", "default").status.conditions
@@ -402,7 +404,9 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
     pod = world.pod()
     world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core has not heard of it yet
     await world.patch(
-        c.ReportPending(**who(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version)
+        c.ReportPending(
+            **identity(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version
+        )
     )
     running = asyncio.create_task(world.announcer.run())
     await eventually(lambda: world.events() == ["FailedScheduling"], what="the Event after the second try")
@@ -415,7 +419,7 @@ async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() ->
     world = World()
     pod = world.pod()
     await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
-    await world.patch(c.ReportPending(**who(pod), reason="Unschedulable", message="late"))
+    await world.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="late"))
     running = asyncio.create_task(world.announcer.run())
     await eventually(lambda: world.announcer.waiting == 0 and world.events() == ["Scheduled"], what="the Event alone")
     assert all(x.status == "True" for x in world.core.find("Pod", "p", "default").status.conditions)

@@ -72,7 +72,7 @@ GPU_TAINT = ("dedicated", "gpu", "NoSchedule")
 @pytest.mark.parametrize(
     ("behaviour", "tolerations", "taints", "code"),
     [
-        ("a NoSchedule taint keeps off who does not tolerate it", [], [GPU_TAINT], "taint"),
+        ("a NoSchedule taint excludes a pod that does not tolerate it", [], [GPU_TAINT], "taint"),
         ("a NoExecute taint too", [], [("leaving", "", "NoExecute")], "taint"),
         ("PreferNoSchedule is a preference", [], [("dedicated", "gpu", "PreferNoSchedule")], ""),
         (
@@ -98,7 +98,7 @@ GPU_TAINT = ("dedicated", "gpu", "NoSchedule")
             "taint",
         ),
         (
-            "an operator that nobody knows tolerates nothing",
+            "an unknown operator tolerates nothing",
             [{"key": "dedicated", "operator": "Like", "value": "gpu"}],
             [GPU_TAINT],
             "taint",
@@ -144,7 +144,7 @@ def line(operator: str, *values: str, key: str = "level") -> Spec:
         ("Gt takes no underscore between digits", line("Gt", "1"), "1_0", False),
         ("Gt takes no number beyond 64 bits", line("Gt", "1"), "9223372036854775808", False),
         ("Gt of two values matches nothing", line("Gt", "1", "2"), "3", False),
-        ("an operator that nobody knows matches nothing", line("Near", "1"), "1", False),
+        ("an unknown operator matches nothing", line("Near", "1"), "1", False),
     ],
 )
 def test_node_affinity_expressions(behaviour: str, expression: Spec, label: str | None, matches: bool) -> None:
@@ -338,7 +338,7 @@ RED = Namespace(metadata=build.Meta(name="red", labels={"team": "red"}))
         ("one in another domain is no help", near(term()), {}, [db("a", "o")], "pod-affinity"),
         ("the first of its kind goes anywhere", near(term()), {"app": "db"}, [], ""),
         ("the second of its kind does not", near(term()), {"app": "db"}, [db("a", "o")], "pod-affinity"),
-        ("nobody is first by a node without the key", near(term("rack")), {"app": "db"}, [], "pod-affinity"),
+        ("no pod is first on a node without the key", near(term("rack")), {"app": "db"}, [], "pod-affinity"),
         (
             "one pod must match all terms",
             near(term(), term(labels={"tier": "x"})),
@@ -402,7 +402,7 @@ RED = Namespace(metadata=build.Meta(name="red", labels={"team": "red"}))
             [pod("a", on="n", labels={"app": "db", "v": "1"})],
             "pod-anti-affinity",
         ),
-        ("no selector selects nobody", away({"topologyKey": ZONE}), {}, [db("a", "n")], ""),
+        ("no selector selects no pod", away({"topologyKey": ZONE}), {}, [db("a", "n")], ""),
     ],
 )
 def test_inter_pod(behaviour: str, affinity: Spec, labels: dict[str, str], others: list[Any], code: str) -> None:
@@ -475,7 +475,7 @@ TO_N = {"nodeSelector": {HOST: "n"}}
             [pod("a", on="n", labels={"app": "db", "rev": "1"})],
             "",
         ),
-        ("an empty selector counts nobody", spread(labelSelector={}), {}, ONE_HERE, ""),
+        ("an empty selector counts no pod", spread(labelSelector={}), {}, ONE_HERE, ""),
     ],
 )
 def test_topology_spread(behaviour: str, constraint: Spec, spec: Spec, others: list[Any], code: str) -> None:

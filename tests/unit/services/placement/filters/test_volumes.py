@@ -146,7 +146,7 @@ def reference(name: str, uid: str = "") -> Spec:
             [claim(), volume("v", phase="Released", **reference("data", "uid-old"))],
             "no-volume",
         ),
-        ("somebody else's volume is none", [claim(), volume("v", **reference("other"))], "no-volume"),
+        ("a volume of another claim does not count", [claim(), volume("v", **reference("other"))], "no-volume"),
         ("a selector must match", [claim(selector={"matchLabels": {"fast": "yes"}}), volume("v")], "no-volume"),
         (
             "a matching selector does",

@@ -175,9 +175,7 @@ def test_suspensions_in_an_outdated_answer_are_ignored() -> None:
 # --- grants that will never be handed over ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "of nobody"]
-)
+@pytest.mark.parametrize(("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "bare"])
 def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
     """A pod with a controller is recreated elsewhere; the creator of a bare pod reads why it waits."""
     leader = Leader().nodes("n", gpus=1)

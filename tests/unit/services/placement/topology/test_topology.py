@@ -180,10 +180,10 @@ def test_the_choice_is_of_what_is_free_and_no_other_set_is_better(data: st.DataO
 
 @settings(max_examples=50, deadline=None)
 @given(inventories(), st.randoms())
-def test_the_order_in_which_an_agent_names_gpus_and_links_changes_nothing(machine: Inventory, dice: object) -> None:
+def test_the_order_in_which_an_agent_names_gpus_and_links_changes_nothing(machine: Inventory, rng: object) -> None:
     gpus, links = list(machine.gpus), list(machine.links)
-    dice.shuffle(gpus)  # type: ignore[attr-defined]
-    dice.shuffle(links)  # type: ignore[attr-defined]
+    rng.shuffle(gpus)  # type: ignore[attr-defined]
+    rng.shuffle(links)  # type: ignore[attr-defined]
     shuffled = msgspec.structs.replace(machine, gpus=tuple(gpus), links=tuple(links))
     for mode in ("ring", "best-effort", "simple"):
         for size in range(1, len(gpus) + 1):

@@ -36,12 +36,12 @@ def test_pods_of_two_are_counted_by_few_of_them_and_forgotten_when_they_come_no_
 
 def test_groups_lose_weight_as_single_gpu_pods_are_rejected_and_all_of_it_when_often() -> None:
     scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
-    nobody, some, many, all_of_them = (_groups(scarce, one, 0.0) for one in (0.0, TURNED_AWAY, OFTEN, 1.0))
-    assert nobody[[4, 8]].tolist() == [FLOW.strong_groups * 0.2, FLOW.strong_groups]
+    none, some, many, all_of_them = (_groups(scarce, one, 0.0) for one in (0.0, TURNED_AWAY, OFTEN, 1.0))
+    assert none[[4, 8]].tolist() == [FLOW.strong_groups * 0.2, FLOW.strong_groups]
     assert some[[4, 8]].tolist() == [FLOW.weak_groups * 0.2, FLOW.weak_groups]
     assert not many[3:].any()
     assert not all_of_them[3:].any()
-    assert nobody[0] == FLOW.open_groups
+    assert none[0] == FLOW.open_groups
     assert some[0] == many[0] == 0
 
 

@@ -143,7 +143,7 @@ def test_no_rest_wastes_more_than_itself_and_a_full_gpu_wastes_nothing(
     assert np.all(waste <= known.free + 1e-9)
     assert np.all(waste[known.free == 0] == 0)
     useless = [mask for mask in range(MASKS) if all(known.after[line, mask] == NONE for line in often)]
-    assert np.allclose(waste[useless], known.free[useless]), "what serves nobody is wasted whole"
+    assert np.allclose(waste[useless], known.free[useless]), "what serves no request is wasted completely"
 
 
 def test_the_waste_of_a_gpu_by_hand() -> None:
