@@ -93,7 +93,7 @@ def misfits(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
 
 
 def fitting(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
-    """Pods that wait although there is room for each of them, by the cluster's objects alone."""
+    """Pods that are pending although each of them fits, by the cluster's objects alone."""
     everything = list(pods)
     used = taken(everything)
     nodes: dict[str, list[tuple[int, int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""One world for all tests of this folder, with a control plane of its own, for it is killed and restarted."""
+"""One world for all tests of this folder, with its own control plane, because it is killed and restarted."""
 
 from __future__ import annotations
 

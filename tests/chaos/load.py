@@ -1,4 +1,4 @@
-"""A load of pods from a seed: created, edited, finished, deleted and made again under the same name."""
+"""A load of pods from a seed: created, edited, finished, deleted and recreated under the same name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Load:
         self._made = 0
 
     async def go(self, count: int) -> None:
-        """Creates `count` pods, and troubles about a third of those that are there."""
+        """Creates `count` pods, and disturbs about a third of the existing ones."""
         todo = [self._draw() for _ in range(count)]
 
         async def work() -> None:
@@ -89,7 +89,7 @@ class Load:
     async def create(
         self, name: str, ask: Ask, *, metadata: Mapping[str, Any] | None = None, spec: Mapping[str, Any] | None = None
     ) -> None:
-        """`metadata` and `spec`: what the pod has besides."""
+        """`metadata` and `spec`: additional fields of the pod."""
         body = {
             "metadata": {**(metadata or {}), "name": name},
             "spec": {
@@ -105,7 +105,7 @@ class Load:
         self.created += 1
 
     async def annotate(self, name: str, annotation: str) -> int:
-        """The API server's status for a PATCH that sets an annotation: 200, or 422 where the pod has no room for it."""
+        """The API server's status for a PATCH that sets an annotation: 200, or 422 if the pod has no space for it."""
         patch = {"metadata": {"annotations": {annotation: "x"}}}
         return (await self._surely("PATCH", POD.path(name, self.namespace), patch, (200, 422))).status
 
@@ -120,7 +120,7 @@ class Load:
         await self._surely("PATCH", POD.path(name, self.namespace), patch, (200, 404))
 
     async def _finish(self, name: str) -> None:
-        """As a kubelet reports a pod that ran to its end; one that is not bound is left alone."""
+        """As a kubelet reports a pod that ran to its end; a pod that is not bound is not changed."""
         answer = await self._surely("GET", POD.path(name, self.namespace), None, (200, 404))
         if (
             answer.status == 200

@@ -62,7 +62,7 @@ class Process:
         self.frozen = False
 
     def end(self) -> None:
-        """In order, as a rolling update does; fails where that takes longer than its drain may."""
+        """In order, as in a rolling update; fails if that takes longer than its drain may."""
         self._send(signal.SIGTERM)
         self._wait()
 

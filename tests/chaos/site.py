@@ -79,7 +79,7 @@ class Site:
         return await self.ask(subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
 
     def process_of(self, status: StatusAnswer) -> Process | None:
-        """The process that answered; its id is in the holder's name. None where it has ended since."""
+        """The process that answered; its id is in the holder's name. None if it has ended since."""
         pid = int(status.holder.rsplit("-", 2)[1])
         return next((process for process in self.services.values() if process.alive and process.pid == pid), None)
 

@@ -96,7 +96,7 @@ async def test_a_frozen_leader_wakes_under_its_successor(world: World, load: Loa
 
 
 async def test_a_frozen_watcher_wakes_late(world: World, load: Load) -> None:
-    """It may have taken orders that another one has carried out meanwhile."""
+    """It may have taken orders that another watcher has executed in the meantime."""
     async with Going(load):
         world.services["watcher-0"].freeze()
     status = await eventually(world.status, within_s=60, every_s=0.2, what="a leader")
@@ -131,7 +131,7 @@ async def test_the_whole_store_of_nats_is_deleted(world: World, load: Load) -> N
 
 
 async def test_the_whole_store_of_nats_is_deleted_while_a_pod_cannot_be_annotated(world: World, load: Load) -> None:
-    """Its annotations are as large as the API server takes, so a new leader has to touch it otherwise."""
+    """Its annotations are as large as the API server accepts, so a new leader has to touch it in another way."""
     annotations = {"full": "x" * (ANNOTATIONS_MAX_BYTES - len("full"))}
     await load.create("full", Ask(count=64), metadata={"annotations": annotations})
     assert await load.annotate("full", "kerf.dev/touched") == 422

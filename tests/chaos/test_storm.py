@@ -18,7 +18,7 @@ FAULTS = int(os.environ.get("KERF_CHAOS_FAULTS", "6"))
 
 
 async def strike(world: World, chance: random.Random) -> str:
-    """One fault; what it stops stays so until another one or the end of the storm mends it."""
+    """One fault; what it stops stays stopped until another one or the end of the storm restores it."""
     process = world.services[chance.choice(sorted(world.services))]
     fault = chance.choices(
         ("restart", "kill", "freeze", "thaw", "nats", "wipe", "api", "cut"), (4, 2, 3, 3, 2, 2, 1, 3)

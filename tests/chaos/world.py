@@ -99,8 +99,8 @@ class World(Site):
     # --- the verdict --------------------------------------------------------------------------------------------
 
     async def verdict(self, load: Load) -> None:
-        """Waits until all is quiet, then checks the cluster's objects, and the book against them and against a new
-        one."""
+        """Waits until the cluster has settled, then checks the cluster's objects, and the book against them and against
+        a new one."""
         await self.mend()
         pods = await self.settled(load)
         self.fair(pods, load)
@@ -211,8 +211,7 @@ async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
 
 @contextlib.asynccontextmanager
 async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
-    """A namespace of its own with an auditor beside. On the way out the cluster is emptied, and all capacity must come
-    back."""
+    """Its own namespace with an auditor. At the end the cluster is emptied, and all capacity must be free again."""
     namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
     await made.mend()
     await made.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -229,7 +228,7 @@ async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
 
 
 async def _audit(made: World, load: Load) -> None:
-    """Looks all the time, for a double booking that heals is one all the same."""
+    """Checks continuously, because a temporary double booking is one too."""
     while True:
         with contextlib.suppress(TransportError):
             pods = await load.pods()

@@ -1,4 +1,4 @@
-"""A real API server for the tests of this folder: one a session, a namespace a test."""
+"""A real API server for the tests of this folder: one per session, a namespace per test."""
 
 from tests.support.cluster import control_plane, namespace
 

@@ -1,4 +1,4 @@
-"""Every manifest is what a real API server accepts, and the accounts may do what they need and no more."""
+"""A real API server accepts every manifest, and the accounts have the rights that they need and no more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_manifest_applies_strictly(plane: ControlPlane, manifest: dict[str, An
 
 
 def test_the_statefulset_carries_the_file_that_the_tests_use() -> None:
-    """k8s/nats.conf, which the embedded server is tested with, is what the cluster gets."""
+    """k8s/nats.conf, with which the embedded server is tested, is what the cluster gets."""
     (config,) = [m for m in manifests.load("30-") if m["kind"] == "ConfigMap"]
     assert config["data"]["kerf.conf"] == (manifests.FOLDER / "nats.conf").read_text()
 

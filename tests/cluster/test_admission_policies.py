@@ -1,4 +1,4 @@
-"""The admission policies on a real API server: what each denies and what it lets pass, by the account that asks."""
+"""The admission policies on a real API server: what each denies and what it admits, by the account of the request."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def plane() -> Iterator[ControlPlane]:
 
 
 def _give_everyone_pods(plane: ControlPlane) -> None:
-    """RBAC lets the stranger and the scheduler bind and annotate; what stops them is the policies."""
+    """RBAC lets the stranger and the scheduler bind and annotate; only the policies stop them."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",

@@ -1,5 +1,4 @@
-"""ResourceClaims on a real API server: placement decides, the watcher allocates, and what is left over is taken
-back."""
+"""ResourceClaims on a real API server: placement decides, the watcher allocates, and leftovers are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs on a real API server: the Job controller makes the pods, and a PodGroup's kind may come later or never."""
+"""Gangs on a real API server: the Job controller creates the pods, and a PodGroup's kind may come later or never."""
 
 from __future__ import annotations
 

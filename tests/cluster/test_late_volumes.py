@@ -91,7 +91,7 @@ async def test_the_smallest_volume_that_is_large_enough(world: Whole) -> None:
 
 
 async def test_two_claims_of_a_pod_get_two_volumes_of_one_node(world: Whole) -> None:
-    """Nodes with one volume each are no place for it."""
+    """Nodes with one volume each cannot take it."""
     await volume(world, "a", 0)
     await volume(world, "b", 1)
     pair = {await volume(world, "c", 2), await volume(world, "d", 2)}
@@ -150,7 +150,7 @@ async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> 
 
 
 async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
-    """Where no volume is there the class may make one; its provisioner reads the chosen node from the claim."""
+    """If there is no volume, the class may create one; its provisioner reads the chosen node from the claim."""
     name = f"made-{world.namespace}"
     body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"}
     await world.ask("POST", "/apis/storage.k8s.io/v1/storageclasses", body)

@@ -83,8 +83,8 @@ class Cluster:
                 self.book.apply(Put(object=msgspec.convert(item | {"kind": kind.__name__}, kind)))
 
     async def _seen_by_the_scheduler(self) -> None:
-        """Its caches follow the API server; when it has bound a pod to the node made last it has seen all nodes before
-        it, and when it has bound a pod made after the others it has seen those too."""
+        """Its caches follow the API server. When it has bound a pod to the node created last, it has seen all nodes
+        before it; when it has bound a pod created after the others, it has seen those too."""
         name = f"{self.drawn.prefix}-sentinel"
         offered = {"cpu": "1", "pods": "10", pin(name): "10"}
         taint = {"key": "sentinel", "effect": "NoSchedule"}

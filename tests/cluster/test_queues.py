@@ -1,4 +1,4 @@
-"""Queues on a real API server: the ConfigMap as a fact, with no more rights than on this one."""
+"""Queues on a real API server: the ConfigMap as a fact, with rights on this one only."""
 
 from __future__ import annotations
 

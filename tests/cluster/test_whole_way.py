@@ -79,7 +79,7 @@ async def test_a_pod_that_does_not_fit_shows_the_reason_in_kubectl_describe(worl
 
 
 async def test_what_a_deleted_pod_had_goes_to_the_next(world: Whole) -> None:
-    """All GPUs are taken; the last pod waits until a node has given a slice back."""
+    """All GPUs are taken; the last pod waits until a node has released a slice."""
     for number in range(4):
         await world.pod(f"full-{number}", gpu="1")
     for number in range(4):

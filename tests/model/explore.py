@@ -1,4 +1,4 @@
-"""All states of a small machine, breadth first, and the shortest way to a bad one."""
+"""All states of a small state machine, breadth first, and the shortest path to a bad one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ S = TypeVar("S", bound=Hashable)
 def explore(
     start: S, steps: Callable[[S], Iterator[tuple[str, S]]], is_bad: Callable[[S], bool], *, limit: int = 0
 ) -> tuple[int, list[str]]:
-    """(states, the names of the steps to a bad one; empty where there is none). Raises RuntimeError beyond `limit`
-    states."""
+    """(states, the names of the steps to a bad one; empty if there is none). Raises RuntimeError above `limit` states."""
     parents: dict[S, tuple[S, str] | None] = {start: None}
     frontier = deque([start])
     while frontier:

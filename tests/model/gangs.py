@@ -1,11 +1,11 @@
-"""Gangs as a small machine, explored state by state.
+"""Gangs as a small state machine, explored state by state.
 
-Two gangs of two pods each want a few GPUs, a pod a GPU. Pods are created in any order, and one may be edited, so that a
-Binding under way hits nothing. A leader decides, logs, sends; it may crash at any point, and its successor replays. A
-Binding that was sent may arrive at any later time. What leaders see of each other's past, frozen ones and wipes are the
-matter of `protocol.py`; here views are fresh, and there is one leader at a time.
+Two gangs of two pods each want a few GPUs, one GPU per pod. Pods are created in any order, and one may be edited, so
+that a Binding under way has no effect. A leader decides, logs, sends; it may crash at any point, and its successor
+replays. A Binding that was sent may arrive at any later time. Stale views, frozen leaders and wipes are modelled in
+`protocol.py`; here views are fresh, and there is one leader at a time.
 
-Each rule can be switched off, which must lead to a state that is bad: that is how we know that it is needed.
+Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _has(s: State, gang: tuple[int, ...]) -> int:
 
 
 def _at_rest(s: State, off: str) -> bool:
-    """Nothing can happen of itself: a crash or an edit need not come."""
+    """No step is possible: a crash or an edit need not happen."""
     return s.leading and next(steps(s._replace(crashes=0, edits=0), off), None) is None
 
 

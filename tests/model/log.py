@@ -73,8 +73,8 @@ class State(NamedTuple):
     first: int = 10
     log: tuple[Record, ...] = ()
     mark: tuple[int, int] = (9, 0)
-    """The number of the marked record, and its session; NO_MARK: lost. Of a log that was just begun: the number before
-    its first."""
+    """The number of the marked record, and its session; NO_MARK: lost. For a log that was just created: the number
+    before its first."""
     revision: int = 1
     """Another one with each write, and with each loss of the mark."""
     sessions: tuple[Session, ...] = (Session(), Session())
@@ -85,11 +85,11 @@ class State(NamedTuple):
     clock: int = 10
     """No number given before is as high: the time in milliseconds."""
     led: tuple[tuple[int, int], ...] = ()
-    """(term, session) of each that has made a term its own."""
+    """(term, session) of each session that has taken a term."""
 
 
 def after_a_leader(*, terms: int, losses: int = 1) -> State:
-    """One has led, and died: its decision of pod 0 is logged and marked, and the Binding is on its way."""
+    """One session has led, and died: its decision of pod 0 is logged and marked, and the Binding is on its way."""
     log: tuple[Record, ...] = (("T", 1), ("R", 1, frozenset()), ("D", 1, 0, 2))
     pods = ((0, 2), (0, 2))
     return State(

@@ -1,4 +1,4 @@
-"""Simulated time: things to do, in order of their time and then of their asking."""
+"""Simulated time: scheduled actions, in order of their time and then of their scheduling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock:
         self.story.append(f"{self.now - 1_000.0:9.3f}  {text}")
 
     def step(self) -> bool:
-        """Does the next thing; False where nothing is left."""
+        """Runs the next action. Returns False if none is left."""
         if not self._things:
             return False
         self.now, _, do = heapq.heappop(self._things)

@@ -41,7 +41,7 @@ class Leader:
         self._in_session = False
         self._log = LogProtocol(self.name, "")
         self._held_back: list[m.Input] | None = None
-        """What came while the term is renewed."""
+        """Input that came while the term is renewed."""
         self._renew_at = 0.0
         self._heard = 0.0
         self._held = False
@@ -72,7 +72,7 @@ class Leader:
             self.world.clock.tell(f"{self.name} wakes")
             self.frozen = False
             if self.world.rng.random() < 0.5:
-                self._renew_at = 0.0  # its renewal has come due meanwhile, perhaps under a successor
+                self._renew_at = 0.0  # its renewal has become due in the meantime, perhaps under a successor
             kept, self._kept = self._kept, []
             for do in kept:
                 do()
@@ -107,7 +107,7 @@ class Leader:
             if holder == self.name or until < world.clock.now:
                 world.hint = (self.name, world.clock.now + TTL_S)
                 if not self._held:
-                    self._end("it is elected anew")  # as the shell does: an election begins a session
+                    self._end("it is elected anew")  # as the service does: an election starts a session
                 self._held = True
                 if not self._in_session:
                     self._begin_session()
@@ -142,7 +142,7 @@ class Leader:
         self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
 
     def _renew(self) -> None:
-        """As the shell: nothing else is taken in until the log has answered."""
+        """As the service does: no other input is processed until the log has answered."""
         self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
         self._held_back = []
 

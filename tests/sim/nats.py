@@ -1,5 +1,5 @@
-"""What leaders use of NATS: KERF_LOG with its fence and chain, the mark in the servers' memory, and ways to lose parts
-of both."""
+"""The parts of NATS that leaders use: KERF_LOG with its fence and chain, the mark in the servers' memory, and ways to
+lose parts of both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SimNats:
         self._mark_next = 1
         self.provision()
 
-    # --- what leaders ask -------------------------------------------------------------------------------------
+    # --- requests of leaders ----------------------------------------------------------------------------------
 
     def provision(self, *, slow: bool = False) -> None:
         """Creates what is missing. New streams begin at the time in milliseconds (R5). `slow`: the provisioning process
@@ -125,7 +125,7 @@ class SimNats:
             raise Refused(f"wrong last sequence: {self._mark[1]}")
         self._mark, self._mark_next = (value, self._mark_next), self._mark_next + 1
         mark = decode(value, LogMark)
-        # Also where the log has lost it since: its leader acts on it now.
+        # Also if the log has lost it since: its leader acts on it now.
         record = next(iter(self._appended.get((mark.sequence, mark.term), ())), None)
         if isinstance(record, DecisionBatch):
             for decision in record.decisions:
@@ -151,7 +151,7 @@ class SimNats:
                 raise Violation(f"gang {name} was decided with {count} of the {self.gangs[name]} members that it needs")
             self._begun.add(name)
 
-    # --- what is lost -----------------------------------------------------------------------------------------
+    # --- losses -----------------------------------------------------------------------------------------------
 
     def wipe(self) -> None:
         self.clock.tell("NATS loses everything")
@@ -177,7 +177,7 @@ class SimNats:
         if lost:
             self._next = lost[0].sequence
 
-    # --- what is true -----------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------------------
 
     @property
     def newest_term(self) -> int:

@@ -34,12 +34,12 @@ class SimNode:
         reports about its own GPUs would harm only itself."""
         self._slow_until = 0.0
         self._inbox: dict[type[a.Input], list[tuple[a.Input, Leader]]] = {}
-        """What came while it was slow, by kind."""
+        """Orders that came while it was slow, by kind."""
         self.running: dict[tuple[str, str], tuple[str, ContainerGrant]] = {}
-        """Containers that run, by pod uid and name: their grant's id and what they were handed. Outlives the agent, not
-        a boot."""
+        """Containers that run, by pod uid and name: their grant's id and their GPUs. Survives a restart of the agent,
+        but not a reboot."""
         self.changes = 0
-        """Counts what changes in `running`, and restarts of the agent."""
+        """Counts changes of `running`, and restarts of the agent."""
         self._seen: dict[str, tuple[str, str, str]] = {}
         """Pods that the kubelet knows as its own: uid to namespace, name and grant annotation."""
         self._inventory()
@@ -62,7 +62,7 @@ class SimNode:
             self._inventory()
             for lease in self.agent.store.leases:
                 if (lease.uid, lease.container) not in self.running:
-                    self.handle(a.ContainerEnded(lease.uid, lease.container))  # it has looked at what runs
+                    self.handle(a.ContainerEnded(lease.uid, lease.container))  # it has checked what runs
 
     def reboot(self) -> None:
         self.world.clock.tell(f"{self.name} reboots")
@@ -99,8 +99,8 @@ class SimNode:
     # --- the bus ----------------------------------------------------------------------------------------------
 
     def order(self, event: a.Input, leader: Leader) -> None:
-        """Orders of one kind come in their order. The agent reads each kind by itself, so between kinds there is
-        none."""
+        """Orders of one kind keep their order. The agent reads each kind separately, so between kinds there is no
+        order."""
         if self._slow_until > self.world.clock.now or self._inbox:
             self._inbox.setdefault(type(event), []).append((event, leader))
         else:
@@ -125,7 +125,7 @@ class SimNode:
         self.world.clock.after(self.world.rng.choice(gaps_s), self._take_one)
 
     def lie(self) -> None:
-        """Says of others' grants that they are released, dead or suspended, and of terms that there are higher ones."""
+        """Reports falsely that others' grants are released, dead or suspended, and that there are higher terms."""
         world, rng = self.world, self.world.rng
         others = [g for n in world.nodes.values() if n is not self for g in n.agent.store.known]
         if not others:

@@ -177,7 +177,7 @@ def test_forgetting_which_pods_could_not_be_touched_would_be_seen(monkeypatch: p
 
 
 def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forgotten Binding comes true for a pod that could not be touched, and its GPU is another's by then."""
+    """A forgotten Binding succeeds for a pod that could not be touched, when its GPU belongs to another pod."""
     monkeypatch.setattr(Agent, "is_void", lambda self, grant: grant.grant_id in self.released)
     assert _violated(range(1000)).startswith("P1")
 
@@ -189,13 +189,13 @@ def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_gang_that_is_decided_member_by_member_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All or none left out of the real core: a gang is content with one member at a time."""
+    """The all-or-none rule left out of the real core: a gang accepts one member at a time."""
     monkeypatch.setattr(GangState, "need", property(lambda self: 1))
     assert "members that it needs" in _violated(range(20))
 
 
 def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record left out of the real journal: each decision is appended by itself."""
+    """The one-record rule left out of the real write batcher: each decision is appended separately."""
     monkeypatch.setattr(WriteBatcher, "due", _one_at_a_time(WriteBatcher.due))
     assert "members that it needs" in _violated(range(20))
 

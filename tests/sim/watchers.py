@@ -123,7 +123,7 @@ class Watcher:
                 self._post(bind, leader)
 
     def _post(self, bind: Bind, leader: Leader) -> None:
-        """The POST may be slow, lost or doubled; what comes back may be lost too."""
+        """The POST may be slow, lost or doubled; its answer may be lost too."""
         self.world.network.send(self.name, "api", lambda: self._at_api(bind, leader))
 
     def post(self, bind: Bind, leader: Leader) -> None:

@@ -1,4 +1,4 @@
-"""The whole world of one seed, its faults, and the properties that must hold after every step."""
+"""The simulated world of one seed, its faults, and the properties that must hold after every step."""
 
 from __future__ import annotations
 
@@ -61,9 +61,8 @@ FAULTS = (
 class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        # A part of the kinds in each world, often or seldom: where all of them happen all the time, nothing lasts long
-        # enough to go
-        # wrong in a way that takes a while.
+        # Each world has a part of the kinds, often or seldom. If all of them happened all the time, no state would last
+        # long enough for failures that take a while.
         self._faults = [kind for kind in FAULTS if self.rng.random() < 0.5] or list(FAULTS)
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
         self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
@@ -112,7 +111,7 @@ class World:
         self._check()
 
     def record(self) -> None:
-        """What happened at the API server becomes history, for watchers to see in their own time."""
+        """Changes at the API server become history, which watchers see with a delay."""
         happened = self.api.take()
         if happened:
             self.history += happened
@@ -135,7 +134,7 @@ class World:
             self.nodes[name] = SimNode(self, name, self.rng.randint(1, 3))
 
     def _create_gang(self, name: str, at_s: float) -> None:
-        """Its pods come within a few seconds; one of them may be more than it needs."""
+        """Its pods come within a few seconds; there may be one more than it needs."""
         size = self.rng.randint(2, 4)
         minimum = self.rng.choice((size, size, size - 1))
         self.gangs[name] = minimum
@@ -207,7 +206,7 @@ class World:
             self.api.delete("Pod", "default", pod["metadata"]["name"], {"gracePeriodSeconds": 0}, self.clock.now)
 
     def _edit_pod(self) -> None:
-        """Of a pod that waits more often: its decision, if there is one, is void then."""
+        """More often of a pending pod: its decision, if there is one, is void then."""
         if self.network.calm:
             return
         waiting = [pod for pod in self.api.all("Pod") if not pod["spec"].get("nodeName")]
@@ -232,7 +231,7 @@ class World:
         self.clock.after(self.rng.uniform(0.1, 20.0), leader.thaw)
 
     def _supersede_leader(self) -> None:
-        """The one that leads is frozen until another does, and wakes beside it."""
+        """The leader is frozen until another one leads, and wakes beside it."""
         for leader in self.leaders:
             if leader.core is not None and leader.core.phase == "leading":
                 leader.freeze()
@@ -270,7 +269,7 @@ class World:
             self.nats.wipe()
 
     def _lose_part_of_the_log(self) -> None:
-        """A restart alone, one that loses the log's tail, or a backup of the log in its place."""
+        """A restart alone, one that loses the log's tail, or a restored backup of the log."""
         count = self.rng.randint(1, 8)
         kinds: list[Callable[[], None]] = [
             self.nats.restart,
@@ -386,7 +385,7 @@ class World:
     # --- properties -------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """P1 and P4, from what the API server holds and what truly runs, without asking any book. Nothing is checked
+        """P1 and P4, from the API server's objects and what really runs, without reading any book. Nothing is checked
         twice."""
         state = (self.api.version, *(node.changes for node in self.nodes.values()))
         if state == self._checked:
@@ -460,7 +459,7 @@ class World:
         compare_with_rebuilt(self, core)
 
     def _check_pod(self, core: Core, pod: dict[str, Any]) -> None:
-        """It waits for a place, or is bound and runs by the grant that it was bound with."""
+        """It is pending, or is bound and runs by the grant with which it was bound."""
         meta, grant, node = pod["metadata"], bound_grant(pod), pod["spec"].get("nodeName")
         excluded = meta["uid"] in self.ever_excluded
         if not node and meta["uid"] not in core.queue and not (excluded and meta["uid"] in core.recovery.excluded):
@@ -479,7 +478,7 @@ class World:
                 )
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
-        """P5 of a gang: it waits for pods that do not exist, or for room."""
+        """P5 of a gang: it waits for pods that do not exist, or for capacity."""
         if gang.gathered:
             members = [core.book.pods[uid] for uid in gang.waiting]
             tried = place_gang(gang, by_size(members), gang.need, core.scheduler.engine, core.committer.grant)
@@ -496,7 +495,7 @@ def _count(container: ContainerGrant, used: dict[tuple[str, str], list[int]]) ->
 
 
 def bound_grant(pod: dict[str, Any]) -> Grant | None:
-    """The grant that the pod was bound with; None where it is not bound, or has none."""
+    """The grant with which the pod was bound; None if it is not bound, or has none."""
     text = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
     return decode(text) if text and pod["spec"].get("nodeName") else None
 

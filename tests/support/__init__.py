@@ -1,1 +1,1 @@
-"""What several test folders share: builders of objects, and drivers of cores."""
+"""Helpers that several test folders share: builders of objects, and drivers of cores."""

@@ -16,7 +16,8 @@ _NUMBERS = itertools.count(1)
 
 
 def binaries_or_skip(*names: str) -> Path:
-    """Where the binaries are. Without any it skips, and fails (after trying to build them) where REQUIRE_KUBE=1."""
+    """The folder of the binaries. Without them it skips; with REQUIRE_KUBE=1 it tries to build them and fails if it
+    cannot."""
     required = os.environ.get("REQUIRE_KUBE") == "1"
     try:
         return find_binaries(names or ("etcd", "kube-apiserver"), build=required)

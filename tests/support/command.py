@@ -30,7 +30,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Command:
-    """A running `python -m cli ...`, in its own process group as a shell would have it."""
+    """A running `python -m cli ...`, in its own process group, as in a shell."""
 
     def __init__(self, process: asyncio.subprocess.Process, mark: str) -> None:
         self.process, self.mark = process, mark

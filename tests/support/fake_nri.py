@@ -1,4 +1,4 @@
-"""The runtime's side of NRI: takes one plugin at a time, and asks it."""
+"""The runtime's side of NRI: accepts one plugin at a time, and calls it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class FakeRuntime:
         self._answers: dict[int, asyncio.Future[ttrpc.Response]] = {}
         self._streams = itertools.count(1, 2)
         self.plugins: list[tuple[str, str]] = []
-        """Those that have registered: name and index."""
+        """Plugins that have registered: name and index."""
         self.events = 0
-        """What the plugin has subscribed for."""
+        """The events to which the plugin has subscribed."""
         self.synchronized = asyncio.Event()
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""A whole agent beside a fake kubelet: over real gRPC, real NATS and the fake NVML."""
+"""A complete agent beside a fake kubelet: over real gRPC, real NATS and the fake NVML."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted
 
 
 def environment(host: Path, cdi_name: str) -> dict[str, str]:
-    """Of the one spec that has this device; empty where there is none."""
+    """Of the one spec that has this device; empty if there is none."""
     found: list[dict[str, str]] = []
     for path in (host / "cdi").glob("*.json"):
         spec = json.loads(path.read_text())

@@ -48,7 +48,7 @@ class Leader:
         self.send(m.TermTaken(term=term, records=records, mark=mark_of(records, newest if mark is None else mark)))
 
     def send(self, event: m.Input) -> list[m.Command]:
-        """One input and everything that follows from it."""
+        """One input and all commands that follow from it."""
         said: list[m.Command] = []
         todo = [event]
         while todo:
@@ -120,7 +120,7 @@ class Leader:
         return [c.event for c in self.said if isinstance(c, m.Publish) and isinstance(c.event, kind)]
 
     def place(self, *pods: Pod) -> dict[str, str]:
-        """Node by pod name, for those that got one."""
+        """Node by pod name, for pods that were placed."""
         self.facts(*pods)
         binds = self.binds()
         return {p.metadata.name: binds[p.metadata.uid].node for p in pods if p.metadata.uid in binds}

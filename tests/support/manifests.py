@@ -84,6 +84,6 @@ def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
 
 
 def code_of(message: str) -> str:
-    """The code in brackets at the end of one of our refusals; empty where there is none."""
+    """The code in brackets at the end of one of our refusals; empty if there is none."""
     found = re.search(r"\[([a-z-]+)\]", message)
     return found.group(1) if found else ""

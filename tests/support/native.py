@@ -1,5 +1,4 @@
-"""What is written in C and tests run: the interposer with its probe, and the fake driver, compiled by their own
-Makefiles."""
+"""The C programs that tests run, compiled by their own Makefiles: the interposer with its probe, the fake driver."""
 
 from __future__ import annotations
 

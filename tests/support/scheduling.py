@@ -89,7 +89,7 @@ class Drawn:
             self._spread(made)
         if r.random() < 0.15:
             self._init(made)
-        # What becomes of it after its creation: most run, some are ending, some have ended.
+        # Its state after its creation: most run, some are ending, some have ended.
         made["fate"] = r.choices(("runs", "leaving", "Succeeded"), (8, 1, 1))[0]
         return made
 
@@ -295,7 +295,7 @@ class Drawn:
         pod["spec"]["runtimeClassName"] = "heavy"
 
     def _pod_level(self, pod: Manifest) -> None:
-        """Must not be less than its containers' sum, so those become small; and it is the last feature drawn."""
+        """It must not be less than its containers' sum, so those become small; and it is the last feature drawn."""
         pod["spec"].pop("initContainers", None)
         pod["spec"]["containers"][0]["resources"].setdefault("requests", {}).update({"cpu": "100m", "memory": "64Mi"})
         pod["spec"]["resources"] = {"requests": {"cpu": self.random.choice(("900m", "1500m")), "memory": "800Mi"}}

@@ -15,8 +15,8 @@ async def eventually(
     what: str = "",
     every_s: float = 0.01,
 ) -> Any:
-    """The first truthy value of `condition`, looked at every `every_s`. Fails, naming `what`, when none comes in
-    time."""
+    """Returns the first truthy value of `condition`, checked every `every_s`. Fails in time, naming `what`, if there is
+    none."""
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         value = condition()

@@ -73,7 +73,7 @@ class Whole:
 
     async def bound(self, name: str) -> Any:
         async def there() -> Any:
-            """A controller may not have made it yet."""
+            """A controller may not have created it yet."""
             status, answer = await asyncio.to_thread(
                 self.plane.request, "GET", resources.POD.path(name, self.namespace)
             )
@@ -118,7 +118,7 @@ async def whole(
         for name in names:
             document = node_object({"name": name})
             await world.ask("POST", "/api/v1/nodes", document)
-            # New nodes get a taint of not being ready, and the controller that takes it away is not running here.
+            # New nodes get a not-ready taint, and the controller that removes it does not run here.
             await world.ask(
                 "PATCH",
                 f"/api/v1/nodes/{name}",

@@ -1,4 +1,4 @@
-"""A TCP door in front of a server that a test can slam: established connections are cut, new ones may be refused."""
+"""A TCP proxy in front of a server that a test can close: established connections are cut, new ones may be refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Wire:
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):  # cut is what this is for
+        with contextlib.suppress(ConnectionError):  # the cut is the purpose
             while data := await source.read(65536):
                 await self._flowing.wait()
                 sink.write(data)

@@ -1,4 +1,4 @@
-"""What compose/ and k8s/ start exists and understands its settings. No Docker and no cluster are needed for that."""
+"""All that compose/ and k8s/ start exists and accepts its settings. Needs neither Docker nor a cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _containers() -> list[tuple[str, list[str], dict[str, str]]]:
         for document in yaml.safe_load_all(path.read_text()):
             if document["kind"] in ("Deployment", "DaemonSet"):
                 (container,) = document["spec"]["template"]["spec"]["containers"]
-                # What comes from a Secret or the pod's own fields is text that is not known here.
+                # Values from a Secret or the pod's own fields are text that is not known here.
                 environment = {e["name"]: e.get("value", "from-elsewhere") for e in container["env"]}
                 found.append((f"k8s/{path.name}", container["command"], environment))
     return found

@@ -1,4 +1,4 @@
-"""What the documents name exists: settings, codes, links, anchors, commands, functions."""
+"""All that the documents name exists: settings, codes, links, anchors, commands, functions."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ def _without_code(text: str) -> str:
 
 @cache
 def _anchors(document: Path) -> set[str]:
-    """GitHub's: letters, digits, - and _ of a heading in lower case, blanks as dashes, a number behind what comes
-    again."""
+    """GitHub's: letters, digits, - and _ of a heading in lower case, blanks as dashes, a number after repeated ones."""
     seen: Counter[str] = Counter()
     text = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
     for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.churn`: how it goes on stderr, the verdict on stdout. Exit status 1 on any violation."""
+"""`python -m tests.chaos.churn`: progress on stderr, the verdict on stdout. Exit status 1 on any violation."""
 
 from __future__ import annotations
 

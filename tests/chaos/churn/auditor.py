@@ -70,7 +70,7 @@ class Auditor:
     def found(self, kind: Kind, text: str) -> None:
         self._found.setdefault(Violation(kind, text))
 
-    # --- what runs ----------------------------------------------------------------------------------------------
+    # --- running containers -------------------------------------------------------------------------------------
 
     def heard(self, lines: Iterable[Line], nodes: Collection[str]) -> None:
         """From the journal of the process that simulates these nodes."""

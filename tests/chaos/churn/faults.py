@@ -1,4 +1,5 @@
-"""Faults drawn from a seed, one every few seconds: what one stops stays so until another, or the calm, mends it."""
+"""Faults drawn from a seed, one every few seconds. What one stops stays stopped until another fault, or the calm at the
+end, restores it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ PAUSE_S = (0.3, 4.0)
 LEADER_FROZEN_S = (4.0, 12.0)
 WIRE_FROZEN_S = (1.0, 8.0)
 RESTARTED_AT_ONCE = 0.8
-"""Of the killed processes; the others stay dead until something mends them."""
+"""Of the killed processes; the others stay dead until something restarts them."""
 
 Fault = Literal[
     "kill",
@@ -58,13 +59,13 @@ class Faults:
             self._say(f"{fault} {await self._strike(fault)}".rstrip())
 
     def calm(self) -> None:
-        """Nothing that was begun goes on."""
+        """Cancels all timers and repairs the cluster."""
         for timer in self._timers:
             timer.cancel()
         self._cluster.repair()
 
     async def _strike(self, fault: Fault) -> str:
-        """What it hit, where that was drawn."""
+        """The part that it hit, if it was drawn."""
         cluster = self._cluster
         match fault:
             case "kill":

@@ -79,7 +79,7 @@ class ChurnLoad(Load):
         await self.create(name, kind.ask, metadata=metadata, spec=spec)
 
     async def gone(self, name: str) -> None:
-        """It is not there, and we did not remove it. Its controller makes another."""
+        """The pod does not exist, and we did not remove it. Its controller creates another."""
         if self.asks.pop(name, None) is not None:
             kind = self.vanished[name] = self._kinds[name]
             if kind.controller:

@@ -1,4 +1,4 @@
-"""One churn from its beginning to its verdict."""
+"""One churn from its start to its verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ POLL_S = 0.5
 
 class Options(msgspec.Struct, frozen=True):
     seconds: float = 600.0
-    """Of faults; the calm after them comes on top."""
+    """Of faults; the calm after them comes in addition."""
     seed: int = 1
     renew_s: float = 20.0
     """Placement's renew_term_s."""
@@ -137,7 +137,7 @@ class Churn:
             await asyncio.sleep(LOOK_S)
 
     async def _look(self) -> list[Pod] | None:
-        """None where the API server did not answer."""
+        """None if the API server did not answer."""
         since, expected = time.monotonic(), set(self._load.asks)
         try:
             pods = await self._load.pods()
@@ -154,7 +154,7 @@ class Churn:
     def _killed(self, process: Process) -> None:
         journal = self._cluster.journals.get(process.name)
         if journal is not None:
-            journal.read()  # what it wrote last is over too
+            journal.read()  # containers of its last lines have ended too
             self._auditor.gone_dark(self._cluster.nodes[process.name])
 
     async def _status(self) -> StatusAnswer | None:
@@ -180,8 +180,8 @@ class Churn:
     # --- the verdict --------------------------------------------------------------------------------------------
 
     async def _calm(self) -> list[Pod]:
-        """The pods when everything has been in order for a while, or when the time for that is over: what is not in
-        order then stays so."""
+        """The pods when everything has been in order for a while, or at the end of the time limit: what is not in order
+        then stays so."""
         end, since = time.monotonic() + CALM_S, None
         while True:
             self._cluster.repair()

@@ -40,7 +40,7 @@ FIVE = (
 
 
 class Fickle(Scheduler):
-    """Places where there is room and evicts by the dice."""
+    """Places jobs that fit and evicts at random."""
 
     def __init__(self, jobs: tuple[Job, ...], gpus: int, random: Random) -> None:
         self._jobs, self._random, self._waiting, self._evictions = jobs, random, list[int](), 5
@@ -82,8 +82,8 @@ def replayed(jobs: tuple[Job, ...], gpus: int, scheduler: Scheduler, interferenc
 
 
 def audit(jobs: tuple[Job, ...], gpus: int, interference: float, replay: Replay) -> None:
-    """From the log alone: no GPU above what it has, every job done once and in full, and slower only while it
-    shares."""
+    """From the log alone: no GPU has more than it can hold, every job is done once and completely, and is slower only
+    while it shares."""
     on: list[dict[int, Share]] = [{} for _ in range(gpus)]
     done = dict.fromkeys(range(len(jobs)), 0.0)
     last = 0.0
@@ -123,7 +123,7 @@ def some_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 
 
 def test_whole_gpus_are_given_in_order_of_arrival_and_a_job_that_does_not_fit_blocks_no_other() -> None:
-    """a and b take a GPU each until 10; then c, and beside it e, for d needs both; c ends at 20, and d runs until
+    """a and b take a GPU each until 10; then c, and beside it e, because d needs both; c ends at 20, and d runs until
     24."""
     told = replayed(FIVE, 2, Native(FIVE, 2))
     assert told.mean_completion_s == round((10 + 10 + 20 + 23 + 11) / 5, 1)
@@ -150,7 +150,7 @@ def test_kerf_cuts_a_gpu_and_its_slices_go_slower_while_they_share_it() -> None:
 
 
 def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
-    """Ten seconds of work: 5.5 s beside another one are 5 of them, and 5 more alone."""
+    """Ten seconds of work: 5.5 s beside another job do 5 of them, and 5 s alone the other 5."""
     two = (job("a", 0, 10, 500), job("b", 0, 5, 500))
     replay = Replay(two, 1, 0.1)
     told = replay.run(Kerf(two, 1, Use()))
@@ -158,7 +158,7 @@ def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
 
 
 def test_with_a_queue_per_class_no_job_waits_behind_a_class_that_uses_more() -> None:
-    """When the first half of the GPU is free again LS has the other one, so the job of BE is before the older one of
+    """When the first half of the GPU is free again, LS has the other one, so the job of BE goes before the older one of
     LS."""
     jobs = (job("l0", 0, 100, 500), job("l1", 1, 300, 500), job("l2", 2, 100, 500), job("b0", 3, 5, 500, qos="BE"))
     assert replayed(jobs, 1, Kerf(jobs, 1, QUEUES), 0.0).wait_by_qos == {"BE": 97, "LS": round(103 / 3, 1)}
@@ -166,7 +166,7 @@ def test_with_a_queue_per_class_no_job_waits_behind_a_class_that_uses_more() -> 
 
 
 def test_work_lost_by_an_eviction_is_counted_and_repeated() -> None:
-    """LS comes after 30 s of BE; those are lost, and BE has all of its 100 s before it from 40 on."""
+    """LS comes after 30 s of BE; those are lost, and from 40 on BE has all of its 100 s still to do."""
     jobs = (job("b", 0, 100, qos="BE"), job("l", 30, 10))
     told = replayed(jobs, 1, Kerf(jobs, 1, Use(priorities=True)))
     assert (told.evictions, told.gpu_seconds_lost, told.makespan_s) == (1, 30, 140)
@@ -210,7 +210,7 @@ def assert_no_better(told: Figures, least: Bound) -> None:
 
 
 def test_the_bound_sees_that_three_slices_of_460_do_not_fit_on_one_gpu() -> None:
-    """Three of 100 s: by their sum 152 s of a GPU and by twos 165 with interference, as two may share it and one is
+    """Three of 100 s: by their sum 152 s of a GPU; in pairs 165 with interference, because two may share it and one is
     alone."""
     jobs = tuple(job(name, 0, 100, 460) for name in "abc")
     assert bound(jobs, 1, 0.1).makespan_s == 165
@@ -309,7 +309,7 @@ def test_the_command_prints_one_object_on_stdout(
 
 
 def test_jobs_of_the_trace_end_at_least_a_fifth_earlier_and_use_more_of_the_gpus() -> None:
-    """The first thousand of them; the whole trace takes a quarter of a minute."""
+    """Only its first thousand jobs; the whole trace takes a quarter of a minute."""
     jobs = read_jobs(DATA / "openb_pod_list_default.csv.gz", 8).jobs[:1000]
     native, kerf = replayed(jobs, 8, Native(jobs, 8)), replayed(jobs, 8, Kerf(jobs, 8, QUEUES))
     assert kerf.mean_completion_s < 0.8 * native.mean_completion_s

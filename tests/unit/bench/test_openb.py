@@ -1,4 +1,4 @@
-"""The yardsticks are the published ones, and Kerf's policy is above them."""
+"""The reference values are the published ones, and Kerf's policy is above them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_policy_kerf_allocates_more(trace: Trace, arrivals: Arrivals) -> Non
 
 
 def test_churn_counts_what_is_refused_by_size() -> None:
-    """A node of two GPUs, pods of one and of two GPUs and one that never fits: nothing is lost from the account."""
+    """A node of two GPUs, pods of one and of two GPUs and one that never fits: all GPUs are accounted for."""
     nodes = (TraceNode("n0", 64_000, 262_144, 2, "T4"),)
     pods = (
         TracePod(1000, 1024, 1, 1000, ""),

@@ -25,7 +25,7 @@ def test_a_universal_case_ends_as_its_peer_demands(case: dict[str, Any]) -> None
 
 
 def test_a_case_that_demands_something_else_fails() -> None:
-    """The bench looks at what becomes of the tasks."""
+    """The benchmark checks the results of the tasks."""
     for case in (c for c in CASES if c["peer"] == "KAI"):
         turned = json.loads(json.dumps(case))
         for want in (*turned["expected"]["jobs"].values(), *turned["expected"].get("tasks", {}).values()):

@@ -1,4 +1,4 @@
-"""The churn's auditor sees what it is there for, and nothing where all is well."""
+"""The churn's auditor detects each violation, and reports nothing if all is correct."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def grant(grant_id: str, *, node: str = "n1", gpu: str = "G1", part: tuple[int, 
 
 
 def pod(name: str, granted: Grant | None = None, *, node: str = "n1", phase: str = "Running") -> Pod:
-    """Bound where it has a grant."""
+    """Bound to the node of its grant."""
     if granted is None:
         return Pod(metadata=Meta(name=name, uid=f"uid-{name}"))
     annotations = {names.ANNOTATION_GRANT: encode_grant(granted)}

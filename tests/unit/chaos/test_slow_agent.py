@@ -1,4 +1,4 @@
-"""Slow hollow nodes: what runs goes on for a while after its release, and the journal has its end first."""
+"""Slow hollow nodes: containers continue for a while after their release, and the journal has their end first."""
 
 from __future__ import annotations
 

@@ -180,9 +180,14 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "number of pods in gang 'train'",
     ),
     ("size without gang", pod(container(gpu=1), annotations=noted(gang_size="8")), "bad-gang", "kerf.dev/gang is None"),
-    ("gang of words", pod(container(gpu=1), annotations=noted(gang="train", gang_size="eight")), "bad-gang", "'eight'"),
     (
-        "gang of nobody",
+        "gang size in letters",
+        pod(container(gpu=1), annotations=noted(gang="train", gang_size="eight")),
+        "bad-gang",
+        "'eight'",
+    ),
+    (
+        "gang of no pods",
         pod(container(gpu=1), annotations=noted(gang="train", gang_size="0")),
         "bad-gang",
         "from 1 to 10000",
@@ -200,7 +205,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "lower-case letters",
     ),
     (
-        "dialect of nobody",
+        "unknown dialect",
         pod(container(gpu=1), annotations=noted(dialect="klingon")),
         "bad-annotation",
         "written by admission",
@@ -294,7 +299,7 @@ BOUND = pod(container(gpu=1), annotations=noted(isolation="soft"), nodeName="n1"
 def test_a_change_that_would_part_pod_and_book_is_refused(
     old: dict[str, Any], new: dict[str, Any], user: str, code: str
 ) -> None:
-    """After creation the grant is the watcher's, and after binding what the decision was made on stays."""
+    """After creation only the watcher writes the grant. After binding the fields behind the decision are immutable."""
     answer = review(Request(pod=new, old=old, operation="UPDATE", user=user), Policy())
     assert isinstance(answer, Refused), answer
     assert answer.code == code

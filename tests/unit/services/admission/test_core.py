@@ -1,4 +1,4 @@
-"""What admission makes of pods that make sense."""
+"""How admission rewrites valid pods."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_limits_alone_are_enough() -> None:
 
 
 def test_only_containers_with_gpus_get_a_slot() -> None:
-    """A sidecar that asks has one of its own; an init container shares its app's, which the kubelet passes on."""
+    """A sidecar with a request gets a slice of its own; an init container shares its app's, which the kubelet passes
+    on."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
     reviewed = admitted(
         pod(

@@ -1,4 +1,4 @@
-"""The usage book: exact slice-seconds, whatever order and however often records come."""
+"""The usage book: exact slice-seconds, in whatever order and however often records come."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ records = st.permutations(
 
 @given(records, st.lists(st.integers(0, 6), max_size=6))
 def test_neither_order_nor_repetition_matters(order: list[Record], again: list[int]) -> None:
-    """Events are at least once, and come in any order across nodes."""
+    """Events are delivered at least once, and in any order across nodes."""
     made = UsageBook("")
     for record in [*order, *(order[i] for i in again)]:
         made.write([record], 1)
@@ -122,7 +122,7 @@ def test_neither_order_nor_repetition_matters(order: list[Record], again: list[i
 
 
 def test_what_was_written_outlives_the_process(tmp_path: Path) -> None:
-    """With the place in the event stream: what came after it will come again."""
+    """With the position in the event stream: what came after it will come again."""
     path = str(tmp_path / "usage.db")
     book(SIZE, began("a"), began("b"), Ended("b", 5), path=path).close()
     again = UsageBook(path)
@@ -130,7 +130,7 @@ def test_what_was_written_outlives_the_process(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    """Half a batch with the whole batch's place in the stream would lose the other half."""
+    """Half a batch with the whole batch's position in the stream would lose the other half."""
     path = str(tmp_path / "usage.db")
     made = book(SIZE, path=path)
     with pytest.raises((sqlite3.Error, TypeError)):

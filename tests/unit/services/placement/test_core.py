@@ -378,7 +378,7 @@ def test_no_term_is_renewed_before_the_session_leads() -> None:
 
 
 def test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term() -> None:
-    """The node has met the new term by its sync: it refuses the old one, and the shares would never come back."""
+    """The node has learned the new term by its sync: it refuses the old one, and the shares would never be freed."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)
@@ -388,7 +388,7 @@ def test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term() -
     assert {c.release.term for c in only(leader.tick(5.0), m.SendRelease)} == {900}
 
 
-# --- what people see --------------------------------------------------------------------------------------------
+# --- what users see ---------------------------------------------------------------------------------------------
 
 
 def test_decided_is_published_with_its_log_sequence_once_the_log_has_it() -> None:
@@ -469,7 +469,7 @@ def test_pods_that_wait_behind_one_of_their_shape_get_a_reason_too() -> None:
 
 
 def test_a_pending_reason_is_repeated_until_it_is_on_its_pod() -> None:
-    """A watcher that ends takes the reports with it that it has not written; the event is not published again."""
+    """A watcher that ends loses the reasons that it has not written; the event is not published again."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=2)
     leader.facts(pod)
@@ -543,7 +543,7 @@ def test_a_pod_waits_while_its_annotations_leave_no_space_for_a_grant() -> None:
 
 
 def test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant() -> None:
-    """The node heard of it in a sync, and nothing else would end what it remembers."""
+    """The node learned of it in a sync, and nothing else would remove it there."""
     leader = Leader().nodes("n", gpus=2)
     pod = build.gpu_pod("p", gpus=1)
     leader.facts(pod)

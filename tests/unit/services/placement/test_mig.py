@@ -1,4 +1,4 @@
-"""Pods on GPUs in MIG mode, beside soft slices: from the request to the grant and back."""
+"""Pods on GPUs in MIG mode, beside soft slices: from the request to the grant and its release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placement's shell where it is not about the bus."""
+"""The parts of placement's service that do not involve the bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watcher's core: what is worth sending, when, and what a snapshot holds."""
+"""The watcher's core: what is sent, when, and what a snapshot holds."""
 
 from __future__ import annotations
 

@@ -402,7 +402,7 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
     world = World()
     pod = world.pod()
-    world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core has not heard of it yet
+    world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core does not know of it yet
     await world.patch(
         c.ReportPending(
             **identity(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version

@@ -1,6 +1,6 @@
-"""What only the simulated cluster does: its kubelet under a clock that the test holds, and its limits.
+"""Behaviour of the simulated cluster alone: its kubelet under a clock that the test controls, and its limits.
 
-What it has in common with a real API server is in tests/contract/cluster_source.
+Its behaviour that equals a real API server's is in tests/contract/cluster_source.
 """
 
 from __future__ import annotations

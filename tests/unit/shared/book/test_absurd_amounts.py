@@ -1,4 +1,4 @@
-"""Amounts that the API server lets pass and no array of integers holds."""
+"""Amounts that the API server accepts and no array of integers holds."""
 
 from __future__ import annotations
 

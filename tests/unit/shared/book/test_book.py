@@ -126,7 +126,7 @@ def test_a_hold_of_a_pod_that_a_snapshot_lacks_waits_for_its_node() -> None:
 
 
 def test_a_pod_that_is_bound_by_another_decision_frees_the_one_that_was_decided() -> None:
-    """Its Binding named another grant: the one that is held can never come true at this version."""
+    """Its Binding named another grant: the held one can never succeed at this version."""
     pod = build.gpu_pod("p", memory="1Gi")
     made = book(*build.put(build.node("n"), pod))
     made.put_inventory(build.inventory("n", gpus=2))

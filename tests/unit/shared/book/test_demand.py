@@ -1,4 +1,4 @@
-"""What a pod needs of a node, as kube-scheduler counts it."""
+"""What a pod requests from a node, as kube-scheduler counts it."""
 
 from __future__ import annotations
 

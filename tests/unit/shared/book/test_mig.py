@@ -1,4 +1,4 @@
-"""MIG: what fits, where it goes, and what is booked."""
+"""MIG: what fits, where it is placed, and what is booked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which strategy serves an ask, by what the node offers."""
+"""Which strategy serves a request, by what the node offers."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ async def test_events_are_kept_once_however_often_they_are_sent(bus: NatsBus) ->
 
 
 async def test_events_published_while_the_server_is_away_arrive_later(server: EmbeddedServer, bus: NatsBus) -> None:
-    """What was sent and not acknowledged is sent again under the same id."""
+    """Messages that were sent and not acknowledged are sent again under the same id."""
     await server.kill()
     await eventually(lambda: not bus.connected)
     for number in range(50):

@@ -1,4 +1,4 @@
-"""Three servers, replicated streams: what the bus does while a leader is elected."""
+"""Three servers, replicated streams: the bus while a leader is elected."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def cluster() -> AsyncIterator[list[EmbeddedServer]]:
 async def test_fault_10_appends_go_on_through_an_election_and_nothing_acknowledged_is_lost(
     cluster: list[EmbeddedServer],
 ) -> None:
-    """Fault 10: during an election nats-py raises NoStreamResponseError. Here an append is repeated where that is
-    safe, is Unknown where it is not, and after a read back the log holds every acknowledged record once, in order."""
+    """Fault 10: during an election nats-py raises NoStreamResponseError. Here an append is repeated if that is safe, is
+    Unknown if it is not, and after a read back the log holds every acknowledged record once, in order."""
     urls = ",".join(server.url for server in cluster)
     async with await NatsBus.connect(urls) as bus:
 

@@ -1,4 +1,4 @@
-"""The thirteen faults of nats-py 2.16 that were met, each with the proof that the bus does not have it.
+"""The thirteen known faults of nats-py 2.16, each with the proof that the bus does not have it.
 
 Numbers are those of docs/decisions/0030-nats-py-faults.md.
 """
@@ -76,7 +76,7 @@ async def test_fault_1_a_watch_follows_a_recreated_bucket_with_lower_revisions(
 
 
 async def test_fault_1_a_periodic_resync_reports_only_differences(connect) -> None:
-    """Resyncing costs the handler nothing where nothing changed."""
+    """A resync without changes does not call the handler."""
     bus = await connect(resync_s=0.2)
     await provision(bus)
     kv = bus.kv(subjects.KV_NODES)
@@ -96,7 +96,7 @@ async def test_fault_1_a_periodic_resync_reports_only_differences(connect) -> No
 async def test_fault_2_reading_the_log_does_not_hang_over_a_kill(
     server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fault 2: a pull fetch of 20 s blocks for 19.6 s when the server is killed; here a read resumes where it was."""
+    """Fault 2: a pull fetch of 20 s blocks for 19.6 s if the server is killed; here a read resumes at its position."""
     term = await bus.append(subjects.LOG_TERM, b"t", fence_subject=subjects.LOG_TERM, fence_sequence=0)
     for number in range(50):
         await bus.append(subjects.LOG_DECISIONS, b"%d" % number, fence_subject=subjects.LOG_TERM, fence_sequence=term)

@@ -88,7 +88,7 @@ class Watcher:
 
 
 async def test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely(bus: NatsBus) -> None:
-    """A watcher that has fallen behind the API server would else hand a new leader the past (R5)."""
+    """A watcher that has fallen behind the API server would otherwise give a new leader outdated state (R5)."""
     watcher = Watcher(bus)
     await watcher.start()
     seen: list[tuple[Fact, ...]] = []

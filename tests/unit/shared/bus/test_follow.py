@@ -1,5 +1,4 @@
-"""Following the public events: nothing missed over restarts, from a remembered place, and after a wipe from the
-start."""
+"""Following public events: nothing missed over restarts, from a stored position, and after a wipe from the start."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ async def test_a_restart_of_the_server_loses_and_doubles_nothing(server: Embedde
 
 
 async def test_a_recreated_stream_is_followed_from_its_beginning(server: EmbeddedServer, bus: NatsBus) -> None:
-    """Its sequences begin again, lower than where we were: nothing would ever come from there."""
+    """Its sequences begin again, lower than our position: no message would ever arrive from there."""
     await publish(bus, b"1", b"2", b"3")
     reducer = Reducer()
     await bus.follow_events(reducer)

@@ -1,4 +1,4 @@
-"""KERF_LOG on real NATS: the fence of rule R1, reading back, and what a wipe looks like."""
+"""KERF_LOG on real NATS: the fence of rule R1, reading back, and how a wipe is detected."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_only_one_of_many_rivals_takes_the_next_term(bus: NatsBus, connect
 
 
 async def test_reading_stops_at_the_end_that_the_log_had(bus: NatsBus) -> None:
-    """What is appended while it is read is not waited for."""
+    """A read does not wait for records that are appended while it reads."""
     term = await take_term(bus)
     read = []
     async for entry in bus.read_log():
@@ -89,7 +89,7 @@ async def test_newest_is_by_subject(bus: NatsBus) -> None:
 
 
 async def test_after_a_wipe_appends_fail_and_terms_continue_to_rise(server: EmbeddedServer, bus: NatsBus) -> None:
-    """Rule R5: the new stream begins at the time of its making, so no term number comes twice."""
+    """Rule R5: the new stream begins at the time of its creation, so no term number comes twice."""
     before = await take_term(bus)
     await server.restart(wipe=True)
     with pytest.raises(NoStream, match="provision"):
@@ -110,7 +110,7 @@ async def test_after_a_wipe_appends_fail_and_terms_continue_to_rise(server: Embe
 
 
 async def test_the_log_survives_a_kill(server: EmbeddedServer, bus: NatsBus) -> None:
-    """What append returned for is on disk (sync_interval: always)."""
+    """Records for which append returned are on disk (sync_interval: always)."""
     term = await take_term(bus)
     await bus.append(DECISIONS, b"d", fence_subject=TERM, fence_sequence=term)
     await server.restart()
@@ -142,7 +142,7 @@ async def test_provision_is_idempotent_and_names_every_difference(bus: NatsBus) 
 async def test_several_may_provision_at_once(connect) -> None:
     buses = [await connect() for _ in range(3)]
     made = await asyncio.gather(*(provision(bus) for bus in buses))
-    # The server takes the same configuration twice as once, so more than one may believe that it was the first.
+    # The server accepts the same configuration twice, so more than one process may believe that it was the first.
     assert {name for names in made for name in names} == {
         "KERF_EVENTS",
         "KERF_LOG",

@@ -1,5 +1,4 @@
-"""The contracts as others see them: AsyncAPI document, JSON Schemas, golden payloads, and what may change in a
-version."""
+"""The contracts as published: AsyncAPI document, JSON Schemas, golden payloads, what may change in a version."""
 
 from __future__ import annotations
 

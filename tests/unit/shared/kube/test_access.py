@@ -117,7 +117,7 @@ async def test_broken_certificates_are_named(tmp_path: Path, authority: Path) ->
 
 
 def test_a_token_is_read_again_when_it_is_old(tmp_path: Path) -> None:
-    """The kubelet renews it; a minute-old one is well within its life."""
+    """The kubelet renews it; a minute-old one is well within its lifetime."""
     file, now = tmp_path / "token", [0.0]
     file.write_text("one")
     token = token_file(file, 60.0, lambda: now[0])
@@ -168,7 +168,7 @@ async def test_the_workaround_that_a_strict_refusal_names_works(old_cluster: tup
     )
     strict = await load_access(config)
     assert strict.tls is not None
-    strict.tls.verify_flags |= ssl.VERIFY_X509_STRICT  # what Python 3.13 and later do by themselves
+    strict.tls.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 and later do by default
     client = transport_for(strict)
     with pytest.raises(TransportError, match=r"set strict_x509: false"):
         await client.request("GET", "/")

@@ -1,4 +1,4 @@
-"""Objects of other APIs that say how many pods belong together, read into one form."""
+"""Objects of other APIs that state how many pods belong together, read into one form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The lean client against a server that misbehaves on command. How it does with a well-behaved one: tests/cluster and
-tests/contract/cluster_source, where the real API server answers it."""
+"""The minimal client against a server that misbehaves on command.
+
+Against a well-behaved one, the real API server: tests/cluster and tests/contract/cluster_source.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Server:
         try:
             await self.script(reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # the client went away, as it may
+            pass  # the client closed the connection, as it may
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 responses, in any slicing; and what is refused."""
+"""HTTP/1.1 responses, split anywhere; and what is refused."""
 
 from __future__ import annotations
 

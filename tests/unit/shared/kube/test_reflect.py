@@ -1,4 +1,4 @@
-"""What lists and watch events mean, as facts."""
+"""Lists and watch events, turned into facts."""
 
 from __future__ import annotations
 

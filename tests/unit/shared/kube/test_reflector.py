@@ -49,7 +49,7 @@ class Watches:
     def __init__(self, server: Server, *watches: list[bytes]) -> None:
         self.server, self.watches = server, list(watches)
         self.begun_from: list[str] = []
-        """The version that each went on from; "list" where it began with all there is."""
+        """The version from which each continued; "list" if it started with a list."""
         self.goes_on = asyncio.Event()
         server.script = self.script
 

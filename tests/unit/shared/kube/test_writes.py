@@ -1,4 +1,4 @@
-"""What answers mean, and which keys are sent. What the server really answers: tests/contract/cluster_source."""
+"""How answers are interpreted, and which keys are sent. The real server's answers: tests/contract/cluster_source."""
 
 from __future__ import annotations
 

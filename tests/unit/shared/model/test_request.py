@@ -1,4 +1,4 @@
-"""A pod's GPU request in its canonical form. What makes no sense in it is in admission's table of bad pods."""
+"""A pod's GPU request in its canonical form. Invalid requests are in admission's table of bad pods."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ async def server() -> AsyncIterator[EmbeddedServer]:
 
 
 async def http_get(port: int, path: str, *, method: str = "GET") -> tuple[int, Any]:
-    """Status and body, decoded where it is JSON."""
+    """Status and body, decoded if it is JSON."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     answer = await reader.read()

@@ -29,7 +29,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Demo(Service):
-    """A service that writes down what happens to it."""
+    """A service that records the calls that it gets."""
 
     name: ClassVar[str] = "demo"
     config_type: ClassVar[type] = Config

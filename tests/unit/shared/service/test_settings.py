@@ -1,4 +1,4 @@
-"""Settings from file and environment, and refusals that say what to write."""
+"""Settings from file and environment, and refusals that state what to write."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Renamed(msgspec.Struct, frozen=True):
 def test_a_renamed_setting_is_read_by_its_former_name_too(
     tmp_path: Path, text: str, env: dict[str, str], size: int
 ) -> None:
-    """The environment goes before the file, and within each the present name before the former one."""
+    """The environment takes precedence over the file, and within each the present name over the former one."""
     file = tmp_path / "c.yaml"
     file.write_text(text)
     assert read_config("demo", Renamed, file=file, environ=env)[0] == Renamed(max_size=size)

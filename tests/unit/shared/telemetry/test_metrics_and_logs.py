@@ -65,7 +65,7 @@ def test_the_same_name_gives_the_same_family_and_another_kind_is_refused() -> No
 
 
 def test_logs_are_one_json_object_a_line_above_the_level() -> None:
-    """In a process of its own, as logging belongs to the process."""
+    """In a separate process, because logging is per process."""
     program = (
         "import structlog\nfrom shared.telemetry import configure_logging\nconfigure_logging('warning', pretty=False)\n"
         "log = structlog.get_logger().bind(service='s')\nlog.info('quiet')\nlog.warning('loud', node='n1', "

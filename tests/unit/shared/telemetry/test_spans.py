@@ -1,4 +1,4 @@
-"""Traces: one per pod, found by its UID, sampled by it, and cheap where they are not sampled."""
+"""Traces: one per pod, found by its UID, sampled by it, and cheap if they are not sampled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_force_records_whatever_the_ratio() -> None:
 
 
 def test_spans_of_several_services_hang_together_by_the_uid_alone() -> None:
-    """The root's id comes from the UID, so a child may be made by another process, and before the root."""
+    """The root's id is derived from the UID, so a child may be created by another process, and before the root."""
     watcher, placement = (
         Telemetry("watcher", ratio=1.0, otlp_endpoint=""),
         Telemetry("placement", ratio=1.0, otlp_endpoint=""),
@@ -77,7 +77,7 @@ def test_spans_of_several_services_hang_together_by_the_uid_alone() -> None:
 
 
 def test_links_and_parents_that_are_no_traceparents_are_left_out() -> None:
-    """They may come from annotations that people write; a wrong one must not stop a pod."""
+    """They may come from annotations that users write; an invalid one must not stop a pod."""
     telemetry = Telemetry("test", ratio=1.0, otlp_endpoint="")
     good = root_traceparent("other")
     telemetry.pod_span("uid", "gang", parent="nonsense", links=("bad", good), error="no room")

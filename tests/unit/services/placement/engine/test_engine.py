@@ -1,4 +1,4 @@
-"""Where pods go, on a book in memory."""
+"""Placement of pods, on a book in memory."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
     assert seen == [[leader.core.book.nodes["a"].row]]
 
 
-# --- the columns say what the filters say -----------------------------------------------------------------------
+# --- the columns equal the filters --------------------------------------------------------------------------
 
 ASKS = st.sampled_from(
     [

@@ -20,7 +20,7 @@ from tests.support.whatif import NOW, advise, end, run
 
 
 def torn() -> Leader:
-    """Two nodes of two GPUs, each with one pod that could be with the other; the one on a is the dearer."""
+    """Two nodes of two GPUs, each with one pod that could run beside the other; it costs more to move the one on a."""
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("dear", gpus=1), started_s_ago=9000)
     leader.facts(build.node("a", unschedulable=True))
@@ -86,7 +86,7 @@ def test_a_pod_is_not_moved_if_its_new_place_is_not_certain() -> None:
 
 
 def halves() -> Leader:
-    """Two GPUs of one node, each with something on it."""
+    """Two GPUs of one node, each in use."""
     leader = Leader().nodes("a", gpus=2)
     apart = run(leader, build.gpu_pod("x", memory="45Gi"), build.gpu_pod("y", memory="45Gi"))
     run(leader, build.gpu_pod("old", memory="20Gi"))
@@ -104,7 +104,7 @@ def halves() -> Leader:
 
 
 def test_a_pod_moves_to_another_gpu_of_its_node_for_one_that_waits() -> None:
-    """Of two that cost the same, the one that came last."""
+    """Of two with equal cost, the one that came last."""
     leader = halves()
     leader.facts(build.gpu_pod("p", gpus=1))
     advice = advise(leader, "p")
@@ -113,7 +113,7 @@ def test_a_pod_moves_to_another_gpu_of_its_node_for_one_that_waits() -> None:
 
 
 def test_without_a_pending_pod_no_move_stays_on_its_node() -> None:
-    """It would come again to where it was."""
+    """It would be placed again where it was."""
     assert advise(halves(), gpus=1).moves == ()
 
 
@@ -125,7 +125,7 @@ def gang(leader: Leader, count: int, topology: str = "", **asks: Any) -> None:
 
 
 def test_members_of_a_gang_are_spoken_of_together() -> None:
-    """Where there is room for one already, moves are for the other."""
+    """If one already fits, the moves are for the other."""
     leader = torn().nodes("c", gpus=2)
     gang(leader, 2, gpus=2)
     advice = advise(leader, "g1")
@@ -147,7 +147,7 @@ def test_for_a_gang_there_is_all_or_nothing() -> None:
 
 
 def test_a_gang_that_must_be_in_one_rack_gets_moves_that_free_one_rack() -> None:
-    """Across racks there is room for it without any move."""
+    """Across racks it fits without any move."""
     leader = torn().nodes("c", "d", gpus=2)
     for name, rack in (("a", "x"), ("c", "x"), ("b", "y"), ("d", "z")):
         leader.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))

@@ -1,4 +1,4 @@
-"""What would help does help, and each reason is in the way."""
+"""Each counterfactual helps, and each reason really prevents placement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or nowhere."""
+"""Explanations of why a pod is on its node, or on none."""
 
 from __future__ import annotations
 
@@ -115,6 +115,6 @@ def test_status_counts_pods_gpus_and_fragments() -> None:
     leader.facts(build.gpu_pod("a", compute=70), build.gpu_pod("b", gpus=2))
     status = reader.status(leader.core, StatusQuery(waiting=5), leader=True)
     assert (status.gpus, status.gpu_milli_allocated, status.pods_holding, status.pods_waiting) == (2, 700, 1, 1)
-    assert status.fragmentation_milli == 300  # on the first GPU: neither 70 % nor a whole one goes into what is left
+    assert status.fragmentation_milli == 300  # on the first GPU: neither 70 % nor a whole one fits into the remainder
     assert [w.name for w in status.waiting] == ["b"]
     assert reader.status(leader.core, StatusQuery(), leader=True).waiting == ()

@@ -20,7 +20,7 @@ def test_an_answer_is_about_one_state_of_the_book_however_often_it_changes(chang
     seen: list[bool] = []
 
     def attempt(engine: Engine) -> Steps[int]:
-        """How many whole GPUs can be placed, one a step."""
+        """How many whole GPUs can be placed, one per step."""
         trial, count = Trial(engine), 0
         seen.append(engine is leader.core.scheduler.engine)
         while trial.place(trial.book.add(pod_state(build.gpu_pod(f"ghost{count}", gpus=1)))) is not None:

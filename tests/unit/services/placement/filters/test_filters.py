@@ -39,7 +39,7 @@ def requests(**amounts: str) -> Spec:
 
 
 def verdict(asked: Pod, *others: Pod | Node | Namespace, node: Node | None = None, on: str = "n") -> str:
-    """The first reason's code, empty where the node passes."""
+    """The first reason's code, empty if the node passes."""
     book = Book()
     default = node or build.node("n", cpu="4", memory="8Gi", labels={ZONE: "a"})
     for thing in (default, build.node("o", cpu="4", memory="8Gi", labels={ZONE: "b"}), *others):

@@ -1,4 +1,4 @@
-"""Pods that are choosy about GPUs: which kind, how they are linked, what they cost."""
+"""Pods with GPU constraints: which kind, how they are linked, what they cost."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_single_gpu_and_a_slice_leave_pairs_to_pods_that_need_them() -> None:
 
 
 def test_a_mode_that_is_named_is_kept() -> None:
-    """go-gpuallocator's simple policy takes the first free ones; its table for a DGX-1 has 0 and 2 together."""
+    """go-gpuallocator's simple policy takes the first free ones; its table for a DGX-1 puts 0 and 2 together."""
     leader = leader_of(n=MACHINES[VOLTA])
     leader.place(
         asking("plain", gpus=2, topology_mode="simple"), asking("table", gpus=2, topology_mode="static-dgx1-pascal")
@@ -185,7 +185,7 @@ def test_a_pod_that_prefers_topology_goes_to_the_node_with_the_strongest_ring() 
 
 
 def test_among_equal_machines_several_gpus_go_where_their_links_are_intact() -> None:
-    """On the torn one GPUs 0 and 2 are taken: what is left of both pairs is far apart."""
+    """On the fragmented one GPUs 0 and 2 are taken: the remaining GPUs of both pairs are far apart."""
     bridged = MACHINES["4xa100-pcie-nvbridge"]
     leader = leader_of(torn=bridged, whole=bridged)
     leader.place(

@@ -1,4 +1,5 @@
-"""Claims and volumes, case by case: where a pod can go, which volume a claim gets, and what is sent for it."""
+"""Claims and volumes, case by case: which nodes a pod can use, which volume a claim gets, and which orders are sent for
+it."""
 
 from __future__ import annotations
 

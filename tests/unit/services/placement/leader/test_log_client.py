@@ -99,7 +99,7 @@ async def test_of_two_sessions_that_try_for_the_same_term_one_is_refused(bus: Na
     steps = second._protocol.take_term()
     steps.send(None)
     term = await first.take_term()
-    request = steps.send(None)  # as if the log had been empty when it looked
+    request = steps.send(None)  # as if the log had been empty when it was read
     with pytest.raises(Refused):
         await second._answer(request)
     await first.append(ReadyRecord(term=term))
@@ -201,7 +201,7 @@ async def test_a_log_that_was_deleted_and_is_provisioned_keeps_its_mark(bus: Nat
 async def test_a_mark_that_was_on_its_way_when_the_servers_lost_it_does_not_fit_the_next_bucket(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
-    """A client that is reconnected sends what it was given before; the session it was of is over."""
+    """A reconnected client sends what was queued before; the session of those messages is over."""
     _, revision = await bus.read_mark()
     await server.restart()
     await provision(bus)

@@ -1,4 +1,4 @@
-"""What a leader session makes of answers that do not come, or come late (R1): each request is answered by hand."""
+"""How a leader session handles answers that are lost or late (R1): each request is answered by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY = ReadyRecord(term=7)
 
 
 class Log:
-    """A log of one process. `fail` may raise for a request, before it happened or after."""
+    """A log of one process. `fail` may raise for a request, before or after it happened."""
 
     def __init__(self) -> None:
         self.entries: list[LogEntry] = []
@@ -120,7 +120,7 @@ def test_an_append_that_was_not_answered_and_did_not_happen_is_repeated() -> Non
 
 
 def test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused() -> None:
-    """The second names the record before it, which the first one is not: so the log never has both."""
+    """The second record names the one before it, which is not the first: so the log never has both."""
     log = Log()
     made = leading(log)
     tries = []
@@ -139,7 +139,7 @@ def test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_ref
 
 
 def test_an_unanswered_append_does_not_count_as_done() -> None:
-    """A newer term came meanwhile: the look finds nothing of ours, and the second try is refused."""
+    """A newer term came in the meantime: the check finds no record of ours, and the second attempt is refused."""
     log = Log()
     made = leading(log)
     log.loses(p.AppendRecord, happened=False)
@@ -197,7 +197,7 @@ def test_another_leaders_term_is_never_taken_for_ours() -> None:
 
 
 def test_a_session_that_was_overtaken_has_no_term() -> None:
-    """Another session has appended its term between the look at the newest one and the append."""
+    """Another session has appended its term between the read of the newest one and the append."""
     log = Log()
 
     def overtaken(request: p.Request) -> None:

@@ -1,4 +1,4 @@
-"""One leader session on real NATS, with a watcher of an empty cluster: when it ends, and what it does to its log."""
+"""One leader session on real NATS, with a watcher of an empty cluster: when it ends, and how it uses its log."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def readies(bus: NatsBus, reason: str) -> list[int]:
 
 
 async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) -> None:
-    """Another one has taken a term: this one would go on without knowing what the other decides."""
+    """Another session has taken a term: this one would continue without knowing the other's decisions."""
     rival = LogClient(await connect(), "two", "two/1")
     session = await new_session(bus, meanwhile=rival.take_term)
     with pytest.raises(Refused, match="last sequence"):
@@ -117,8 +117,8 @@ async def test_a_log_that_does_not_answer_ends_no_session(server: EmbeddedServer
 
 
 async def test_orders_for_many_pods_go_in_parts_that_fit_into_messages(bus: NatsBus) -> None:
-    """All pending pods of a large cluster are touched after a loss of the log; one message of them NATS would not
-    take."""
+    """All pending pods of a large cluster are touched after a loss of the log; NATS would not accept one message with
+    all of them."""
     sizes: list[tuple[int, int]] = []
 
     async def watch(incoming: Incoming) -> None:
@@ -167,7 +167,7 @@ async def test_touches_that_no_watcher_receives_are_reported_as_not_sent(bus: Na
 
 
 async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: EmbeddedServer, bus: NatsBus) -> None:
-    """And ends: the next one begins on an empty log."""
+    """And it ends: the next one starts on an empty log."""
     before = LogClient(bus, "zero", "zero/1")
     last = await before.append(ReadyRecord(term=await before.take_term()))
     await server.restart()  # all servers together: none remembers which record was the last
@@ -184,7 +184,7 @@ async def test_a_session_on_a_log_that_has_lost_records_deletes_it(server: Embed
 async def test_each_session_of_a_process_has_a_name_of_its_own(
     server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    """Else what one of them has not been answered could be taken for what another one did."""
+    """Otherwise an unanswered request of one of them could be taken for that of another."""
     monkeypatch.setattr(service, "exercise", lambda: None)  # nothing is placed here, so nothing need be compiled
     await watch_nothing(bus)
 
@@ -196,7 +196,7 @@ async def test_each_session_of_a_process_has_a_name_of_its_own(
     async with running(Placement, Config(renew_term_s=0.1), bus_url=server.url) as ctx:
         await eventually(lambda: readies(bus, "elected"), within_s=LIMIT_S)
         rival = LogClient(bus, "two", "two/1")
-        for _ in range(20):  # the leader may have renewed between the look at its term and the rival's append
+        for _ in range(20):  # the leader may have renewed between the check of its term and the rival's append
             with contextlib.suppress(Refused):
                 await rival.take_term()
                 break

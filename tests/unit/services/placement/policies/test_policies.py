@@ -1,4 +1,4 @@
-"""What the policies' parts say, and that their compiled loops say what they should."""
+"""The scores of the policies' parts, and that their compiled loops give the same."""
 
 from __future__ import annotations
 
@@ -142,8 +142,7 @@ SHAPES = (
 
 
 def some_cluster(seed: int, nodes: int = 6, pods: int = 30, shuffle: int = 0) -> tuple[Engine, Book]:
-    """Nodes of several makes with pods on them, placed by the policy itself; `shuffle` changes the order of the
-    nodes."""
+    """Nodes of several kinds with pods on them, placed by the policy itself; `shuffle` changes the nodes' order."""
     rng = random.Random(seed)
     makes = [
         (rng.choice((1, 2, 4, 8)), rng.choice(("A100", "T4")), rng.choice(("8", "32", "96"))) for _ in range(nodes)

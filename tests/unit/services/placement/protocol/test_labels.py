@@ -1,4 +1,4 @@
-"""GPU feature discovery's labels, where it does not run itself."""
+"""GPU feature discovery's labels, on nodes where it does not run itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_labels_that_are_already_set_are_not_written_again() -> None:
 
 
 def test_a_label_of_feature_discovery_is_not_overwritten() -> None:
-    """Only what it did not write is added."""
+    """Only labels that it did not write are added."""
     theirs = {
         "nvidia.com/gfd.timestamp": "1795254276",
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",

@@ -117,11 +117,11 @@ def test_a_lost_agent_must_sync_when_it_returns_even_with_the_same_boot() -> Non
     assert not gets_a_place(leader)
 
 
-# --- what an answer is believed ---------------------------------------------------------------------------------
+# --- which answers are believed ---------------------------------------------------------------------------------
 
 
 def test_a_repeated_sync_answer_books_nothing_that_has_ended_since() -> None:
-    """Two copies of one question have two answers, and between them a slice is given back."""
+    """Two copies of one sync have two answers, and between them a slice is released."""
     leader = Leader(build.node("n"))
     leader.answer = False
     leader.send(m.InventorySeen(build.inventory("n", gpus=1)))

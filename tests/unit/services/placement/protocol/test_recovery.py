@@ -43,7 +43,7 @@ def test_a_log_with_its_own_ready_and_its_marked_record_is_trusted() -> None:
 
 
 def test_a_leader_that_died_before_its_ready_leaves_a_log_that_is_not_trusted() -> None:
-    """It may have found the log incomplete, and what it then had to touch was not all touched."""
+    """It may have found the log incomplete, and had not yet touched all the pods that it had to touch."""
     records = (*READY, (60, TermRecord(holder="b")))
     leader = Leader(build.gpu_pod("p", **WHOLE), term=100, records=records, mark=60)
     assert leader.core.phase == "touching"
@@ -197,11 +197,11 @@ def test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_mov
 
 
 def test_an_old_binding_gives_an_excluded_pod_no_gpu() -> None:
-    """The GPU that it names is another's by now. The pod's controller makes another pod."""
+    """The GPU that it names belongs to another pod by now. The pod's controller creates another pod."""
     owner = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
     leader, stuck, _ = takeover_with_an_untouchable_pod()
     stuck = build.newer(stuck, owner_references=owner)
-    # The same pod, still at the version at which it cannot be touched, comes back bound by a Binding of an earlier
+    # The same pod, still at the version at which it cannot be touched, appears bound by a Binding of an earlier
     # leader.
     late = build.bound(stuck, "n", grant(sequence=39, term=39))
     said = leader.facts(late)
@@ -263,7 +263,7 @@ def test_a_successor_places_a_pod_that_has_moved_since_it_was_excluded() -> None
 
 
 def test_a_ready_that_names_another_term_than_the_newest_does_not_count() -> None:
-    """The fence lets no such record in; a log that has one is not as its leaders left it."""
+    """The fence accepts no such record; a log that has one was not written by its leaders alone."""
     records = (*READY, (60, TermRecord(holder="b")), (61, ReadyRecord(term=40)))
     recovery = Recovery()
     recovery.replay(records, LogMark(term=40, sequence=61))
@@ -292,7 +292,7 @@ def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
 
 
 def test_no_pod_is_decided_while_others_are_still_to_be_touched() -> None:
-    """Not even a pod without GPUs, for which no agent has to answer: a Binding of the past may take its room."""
+    """Not even a pod without GPUs, for which no agent has to answer: an old Binding may take its capacity."""
     leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
     leader.facts(build.pod("new", requests={"cpu": "1"}))
     assert (leader.core.phase, leader.core.holds, leader.log) == ("touching", {}, [])

@@ -1,4 +1,4 @@
-"""What tests/model taught: a sync before the touching is a sync too early."""
+"""What tests/model showed: a sync before the touching is a sync too early."""
 
 from __future__ import annotations
 

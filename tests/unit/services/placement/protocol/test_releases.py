@@ -1,4 +1,4 @@
-"""R6 where a grant can never be handed over: its capacity comes back, and the pod that waits for it is replaced."""
+"""R6 for grants that can never be handed over: the capacity is freed, and the pod that waits for it is replaced."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_bare_pod_with_a_dead_grant_stays_with_a_message_on_what_to_do() -> No
 
 
 def test_a_pod_that_has_ended_is_not_replaced_for_its_dead_grant() -> None:
-    """It has given back what it had, which is as it should be."""
+    """It has released its grant, as expected."""
     leader, pod, grant_id = bound()
     leader.facts(build.newer(pod, phase="Succeeded"))
     assert patches(dead(leader, grant_id)) == []
@@ -104,7 +104,7 @@ def test_a_release_that_a_node_reports_in_its_sync_frees_the_grant() -> None:
 
 
 def test_a_hold_that_its_node_calls_released_stays_booked() -> None:
-    """Its Binding may be on the way. Where it succeeds, the node refuses the grant, and the pod is replaced."""
+    """Its Binding may be on the way. If it succeeds, the node refuses the grant, and the pod is replaced."""
     leader = Leader(build.node("n"), term=200, answer=False)
     leader.send(m.SnapshotSeen(leader.objects, 0))
     leader.send(m.Appended(201))

@@ -44,7 +44,7 @@ def wait(leader: Leader) -> None:
 
 @pytest.fixture
 def leader() -> Leader:
-    """Two nodes; the first one is the better for as long as it is allowed."""
+    """Two nodes; the first one has the better score while it is allowed."""
     made = Leader().nodes("a", "b")
     assert goes_to(made, of_owner("first")) == "a"
     return made

@@ -86,7 +86,7 @@ def test_ahead_counts_those_tried_before() -> None:
 
 
 def test_many_doomed_pods_cost_one_attempt_each_time_something_changes() -> None:
-    """Peers' pain 23: one doomed pod starves the others every cycle."""
+    """Problem 23 of other schedulers: one doomed pod starves the others every cycle."""
     leader = Leader().nodes("n", gpus=1)
     leader.facts(*[build.gpu_pod(f"doomed{i}", gpus=4) for i in range(200)])
     tried = leader.core.stats.rejections

@@ -1,4 +1,4 @@
-"""Properties of fair share: of the tree by itself, and of the core over any sequence of events."""
+"""Properties of fair share: of the tree alone, and of the core over any sequence of events."""
 
 from __future__ import annotations
 
@@ -126,9 +126,7 @@ def test_the_remainder_is_divided_by_weight_within_one_pod(drawn: list[tuple[int
     for i, (weight, guarantee, _) in enumerate(drawn):
         surplus = has[f"q{i}"] - guarantee * GPU
         for j, (other_weight, other_guarantee, size) in enumerate(drawn):
-            if (
-                surplus > 0 and size <= market.free + drawn[i][2]
-            ):  # the other one's next pod would still have found room
+            if surplus > 0 and size <= market.free + drawn[i][2]:  # the other one's next pod would still have fitted
                 assert surplus / weight <= (has[f"q{j}"] + size - other_guarantee * GPU) / other_weight + 1e-6
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs of one node go together."""
+"""The choice of the GPUs of one node for pods that need several."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_machines_of_one_kind_share_what_was_worked_out() -> None:
     assert fabric_of(msgspec.structs.replace(machine, node="another", generation=7)) is fabric_of(machine)
 
 
-# --- what is better than best-effort ----------------------------------------------------------------------------
+# --- improvements on best-effort --------------------------------------------------------------------------------
 
 
 def test_a_pair_of_two_links_is_not_passed_over_for_one_of_one_link() -> None:
@@ -289,7 +289,7 @@ def test_peers_are_found_on_a_large_machine_with_stronger_links_between_others()
 
 
 def test_a_large_machine_of_irregular_wiring_is_still_answered() -> None:
-    """24 GPUs in which no two are twins: too many sets to look at all."""
+    """24 GPUs of which no two are interchangeable: too many sets for a full search."""
     count = 24
     links = tuple(Link(a=a, b=b, nvlinks=(a * 7 + b * 3) % 5, pcie="node") for a, b in combinations(range(count), 2))
     gpus = tuple(Gpu(uuid=f"g{i}", index=i, model="M", memory_mib=1, compute_capability="9.0") for i in range(count))

@@ -55,5 +55,5 @@ def test_a_pair_weighs_the_more_the_more_pods_of_two_are_refused_however_many_of
 
 
 def _groups(scarce: Floats, one: float, two: float) -> Floats:
-    """Of one GPU kind, where pods of one and of two are refused at these rates."""
+    """Of one GPU kind, for which pods of one and of two GPUs are rejected at these rates."""
     return fair_groups(scarce, np.array([[one], [two]]), FLOW)[0]

@@ -1,4 +1,4 @@
-"""What the default policy makes of GPUs in MIG mode: its tables, its loops, its choices."""
+"""How the default policy handles GPUs in MIG mode: its tables, its loops, its choices."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def waiting(name: str, **limits: Any) -> PodState:
 
 
 def decided(engine: Engine, state: PodState) -> Place | None:
-    """Decides, learns, and holds what was found."""
+    """Decides, learns, and holds the place that was found."""
     engine.book.pods[state.uid] = state
     place = engine.decide(state)
     engine.meet(state, placed=place is not None)
@@ -95,7 +95,7 @@ def put(engine: Engine, number: int, **limits: Any) -> list[GpuShare]:
 
 
 def learn(engine: Engine, *often: tuple[int, dict[str, Any]]) -> None:
-    """So many pods of each sort have come, to other clusters say: nothing is placed."""
+    """This many pods of each kind have come, for example to other clusters: nothing is placed."""
     number = 0
     for count, limits in often:
         for _ in range(count):
@@ -196,7 +196,7 @@ def test_the_compiled_size_of_a_request_is_that_of_the_mix(memory_mib: int, comp
     assert asked_milli(total_mib, ask_of(waiting("p"), ask)) == milli_on(ask, total_mib)
 
 
-# --- what is counted --------------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------------------
 
 
 def test_gpus_in_mig_mode_are_a_kind_of_their_own_that_takes_other_pods() -> None:

@@ -256,7 +256,7 @@ def test_a_gang_stays_within_the_limit_as_a_whole() -> None:
 
 
 def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -> None:
-    """On the large GPU each would be a quarter; there is room for one there, and half a GPU each is too much."""
+    """On the large GPU each would be a quarter; one fits there, and half a GPU each is too much."""
     leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 1}}]"))
     leader.place(build.gpu_pod("full", memory="60000Mi", namespace="else"))

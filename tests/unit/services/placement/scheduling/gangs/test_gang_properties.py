@@ -1,4 +1,4 @@
-"""Properties of gangs over any sequence of events, and of the try that is taken back."""
+"""Properties of gangs over any sequence of events, and of the attempt that is undone."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ SIZES = ((3, 3), (4, 2), (2, 2))
 def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
     shapes: list[int], events: list[tuple[str, int, Any]], topology: str
 ) -> None:
-    """Whenever members of a gang that had no places get some, one log record has as many of them as its minimum still
+    """Whenever members of a gang without places are placed, one log record has as many of them as its minimum still
     lacked."""
     leader = cluster(shapes, [])
     names = [f"n{i}" for i in range(len(shapes))]

@@ -49,7 +49,7 @@ def why(leader: Leader, name: str) -> PodExplanation:
 
 
 def decided(leader: Leader) -> list[list[str]]:
-    """Names by record of the log, in order; without what a renewed term repeats."""
+    """Names by record of the log, in order; without records that a renewed term repeats."""
     return [[d.name for d in record.decisions] for _, record in leader.log if isinstance(record, DecisionBatch)]
 
 
@@ -104,7 +104,7 @@ def test_a_gang_larger_than_a_batch_is_written_as_one_record() -> None:
 
 
 def test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun() -> None:
-    """Beside them it could be more than the log takes in one record."""
+    """Together with them it could be more than the log takes in one record."""
     leader = Leader(max_batch=4).nodes("n1", "n2", gpus=8)
     leader.facts(build.gpu_pod("first", gpus=1, created="2026-11-20T00:00:00Z"), *members(6))
     assert [sorted(names) for names in decided(leader)] == [["first"], [f"p{i}" for i in range(6)]]
@@ -186,7 +186,7 @@ def test_a_gang_is_tried_by_the_priority_of_its_first_member() -> None:
 
 
 def test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched() -> None:
-    """Seven instances are all that an A100 gives, and each has less than a seventh of its memory by name."""
+    """Seven instances are the maximum of an A100, and each has less than a seventh of its memory by name."""
     strategies: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
     plain = build.inventory("n", gpus=1, memory_mib=40960, model="NVIDIA-A100-SXM4-40GB", strategies=strategies)
     gpu = msgspec.structs.replace(plain.gpus[0], mig_enabled=True, mig_on_demand=True)
@@ -265,7 +265,7 @@ def test_restarted_members_that_are_there_go_together() -> None:
     seen = [leader.bind(pod) for pod in pods]
     for pod in seen[1:]:
         leader.gone(build.newer(pod, phase="Failed"))
-    # The node has not given back what the three held: one GPU is not enough for the two that are there.
+    # The node has not released what the three held: one GPU is not enough for the two that exist.
     for grant_id in [g.grant_id for g in leader.core.book.grants.values() if g.phase == "leaving"][:1]:
         leader.send(m.ReleaseSeen("n1", grant_id))
     leader.send(m.FactsSeen(build.put(member("x1", size=4), member("x2", size=4))))
@@ -402,7 +402,7 @@ def test_parts_of_an_object_are_gangs_of_their_own() -> None:
     assert sorted(leader.place(worker("w1", "workers"), worker("w0", "workers"))) == ["w0", "w1"]
 
 
-# --- what can go wrong ------------------------------------------------------------------------------------------
+# --- invalid or conflicting input -------------------------------------------------------------------------------
 
 
 def test_a_crash_between_deciding_and_the_log_leaves_no_member_decided() -> None:
