@@ -120,7 +120,7 @@ def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {"metadata": manifest["metadata"] | {"name": name, "namespace": "default"}}
 
 
-def test_a_canonical_pod_needs_no_server_of_ours(stranger: As) -> None:
+def test_a_canonical_pod_needs_no_running_webhook(stranger: As) -> None:
     """schedulerName, a slot for each container that uses GPUs, the toleration: all by the API server."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
     status, made = stranger.create(
@@ -173,7 +173,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("code", "manifest"), NONSENSE, ids=[f"{i}-{case[0]}" for i, case in enumerate(NONSENSE)])
-def test_nonsense_is_refused_by_the_api_server_itself(stranger: As, code: str, manifest: dict[str, Any]) -> None:
+def test_invalid_pods_are_refused_by_the_api_server_itself(stranger: As, code: str, manifest: dict[str, Any]) -> None:
     """With the same codes that the webhook and placement use."""
     status, answer = stranger.create(named("nonsense", manifest))
     assert (status in (403, 422), manifests.code_of(answer.get("message", ""))) == (True, code), answer.get("message")
@@ -196,7 +196,7 @@ def test_an_ordinary_user_cannot_bind_pods(stranger: As) -> None:
     assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "foreign-binding")
 
 
-def test_the_listed_schedulers_go_on_binding_and_write_no_grant(plane: ControlPlane, stranger: As) -> None:
+def test_the_listed_schedulers_can_still_bind_and_write_no_grant(plane: ControlPlane, stranger: As) -> None:
     scheduler = As(plane, plane.kubeconfig("system:kube-scheduler"))
     stranger.create(named("theirs", pod(container())))
     _, answer = scheduler.bind("theirs", kerf_dev__grant="{}")

@@ -85,7 +85,7 @@ def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {"metadata": {**manifest["metadata"], "name": name, "namespace": None}}
 
 
-async def test_gpushares_statefulset_runs_as_it_was_written(plane: ControlPlane) -> None:
+async def test_gpushares_statefulset_runs_without_changes_to_its_manifest(plane: ControlPlane) -> None:
     """The manifest of the KubeCon talk, through the real StatefulSet controller: three pods of 3 GiB, placed by
     Kerf."""
     text = (DATA / "gpushare-statefulset.yaml").read_text()

@@ -139,7 +139,7 @@ async def test_another_drivers_class_is_refused_by_name(world: Whole) -> None:
     assert "Kerf gives devices of gpu.kerf.dev" in (await world.event("p", "FailedScheduling"))["message"]
 
 
-async def test_an_allocation_of_a_decision_that_came_to_nothing_is_taken_back(world: Whole) -> None:
+async def test_the_allocation_of_a_decision_that_failed_is_released(world: Whole) -> None:
     """As if a leader had died between the allocation and the Binding: the claim names a GPU that the pod will not
     get."""
     path = DEVICE_CLAIM.path("mine", world.namespace, sub="status")

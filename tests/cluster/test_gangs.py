@@ -130,7 +130,7 @@ async def test_pods_of_a_coscheduling_pod_group_wait_for_its_minimum(world: Whol
     await world.bound("second")
 
 
-async def test_a_kind_that_is_not_installed_is_no_trouble_and_is_followed_once_it_is(
+async def test_a_kind_that_is_not_installed_causes_no_error_and_is_followed_once_it_is(
     own_control_plane: ControlPlane,
 ) -> None:
     plane = own_control_plane

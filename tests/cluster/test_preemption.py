@@ -114,7 +114,7 @@ async def test_a_pod_that_never_preempts_waits(world: Whole) -> None:
     assert len(await left(world)) == 3
 
 
-async def test_a_disruption_budget_is_kept_and_another_way_is_found(world: Whole) -> None:
+async def test_a_disruption_budget_is_respected_and_an_alternative_is_found(world: Whole) -> None:
     """Of the four only low-3 may go, by their budgets."""
     for number in range(3):
         budget = {

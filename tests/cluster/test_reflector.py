@@ -195,7 +195,7 @@ async def test_after_an_expired_version_a_new_list_reports_what_is_missing(
         watched.check_versions()
 
 
-async def test_a_restart_of_the_server_is_lived_through(own_control_plane: ControlPlane) -> None:
+async def test_the_reflector_survives_a_restart_of_the_server(own_control_plane: ControlPlane) -> None:
     transport = await connect(str(own_control_plane.kubeconfig()))
     try:
         async with Watched(transport).running() as watched:

@@ -193,7 +193,7 @@ async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(world: 
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-async def test_an_outage_of_the_server_is_answered_and_lived_through(own_control_plane: ControlPlane) -> None:
+async def test_the_watcher_survives_an_outage_of_the_server_and_answers(own_control_plane: ControlPlane) -> None:
     plane = own_control_plane
     config = Config(kubeconfig=str(plane.kubeconfig()), heartbeat_s=0.1)
     async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:

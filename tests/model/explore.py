@@ -12,7 +12,7 @@ S = TypeVar("S", bound=Hashable)
 def explore(
     start: S, steps: Callable[[S], Iterator[tuple[str, S]]], is_bad: Callable[[S], bool], *, limit: int = 0
 ) -> tuple[int, list[str]]:
-    """(states, the names of the steps to a bad one; empty if there is none). Raises RuntimeError above `limit` states."""
+    """(states, names of the steps to a bad one; empty if there is none). Raises RuntimeError above `limit` states."""
     parents: dict[S, tuple[S, str] | None] = {start: None}
     frontier = deque([start])
     while frontier:

@@ -8,7 +8,7 @@ from tests.model.gangs import RULES, deadlock, explore, initial
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_this_rule_a_gang_is_torn_stuck_or_decided_twice(rule: str) -> None:
+def test_without_this_rule_a_gang_is_incomplete_stuck_or_decided_twice(rule: str) -> None:
     stories = [explore(initial(gpus=gpus), rule)[1] for gpus in (2, 4)]
     assert any(stories), f"{rule} is not needed"
 
@@ -19,7 +19,7 @@ def test_with_all_rules_every_gang_is_whole_or_absent(gpus: int, states: int) ->
     assert explore(initial(gpus=gpus)) == (states, [])
 
 
-def test_with_more_crashes_and_edits_it_stays_so() -> None:
+def test_the_rules_hold_with_more_crashes_and_edits() -> None:
     assert explore(initial(gpus=3, crashes=2, edits=2))[1] == []
 
 

@@ -59,7 +59,7 @@ def _violated(seeds: range) -> str:
     return ""
 
 
-def test_freeing_on_deletion_alone_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freeing_on_deletion_alone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6 left out of the real book: capacity is free when the pod is deleted."""
     ended = Book._end
 
@@ -73,7 +73,7 @@ def test_freeing_on_deletion_alone_would_be_seen(monkeypatch: pytest.MonkeyPatch
     assert _violated(range(300)).startswith(("P1", "P6", "P4"))
 
 
-def test_a_hold_that_ends_by_time_out_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_that_ends_by_time_out_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """R4 left out of the real core."""
     tick = Core._tick
 
@@ -89,7 +89,7 @@ def test_a_hold_that_ends_by_time_out_would_be_seen(monkeypatch: pytest.MonkeyPa
     assert _violated(range(300)).startswith("two decisions")
 
 
-def test_using_a_node_before_it_has_synced_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_using_a_node_before_it_has_synced_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6's sync left out of the real core."""
     inventory = Nodes.inventory
 
@@ -103,7 +103,7 @@ def test_using_a_node_before_it_has_synced_would_be_seen(monkeypatch: pytest.Mon
     assert _violated(range(300)).startswith(("P1", "P6"))
 
 
-def test_a_renewal_over_a_successor_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_over_a_successor_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that renews on top of whatever term is the newest."""
 
     def renews(self: LogProtocol) -> Steps[int]:
@@ -115,7 +115,7 @@ def test_a_renewal_over_a_successor_would_be_seen(monkeypatch: pytest.MonkeyPatc
     assert "renews over" in _violated(range(1000))
 
 
-def test_trusting_a_log_without_its_mark_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusting_a_log_without_its_mark_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's tail is lost, and its sequences come a second time."""
 
     def only_what_watchers_met(self: Recovery, term: int, seen: int) -> str:
@@ -126,7 +126,7 @@ def test_trusting_a_log_without_its_mark_would_be_seen(monkeypatch: pytest.Monke
     assert _violated(range(300)).startswith(("P1", "P2"))
 
 
-def test_taking_decisions_over_without_touching_after_a_loss_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taking_decisions_over_without_touching_after_a_loss_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "must_move", lambda self, pods, now: None)
     assert _violated(range(300)).startswith(("P1", "P5", "two decisions"))
 
@@ -137,14 +137,14 @@ def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert _violated(range(1000)).startswith("P4")
 
 
-def test_a_late_sync_that_buries_a_fresh_grant_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_sync_that_voids_a_fresh_grant_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync buries all that it does not name, whenever the agent learned of it."""
     syncs = Agent._sync
     monkeypatch.setattr(Agent, "_sync", lambda self, sync: syncs(self, msgspec.structs.replace(sync, number=10**9)))
     assert "never hand over" in _violated(range(1000))
 
 
-def test_believing_a_node_about_the_grants_of_others_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_believing_a_node_about_the_grants_of_others_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     synced = Nodes.synced
 
     def believes(self: Nodes, answer: NodeSyncAnswer, now: float) -> list[str] | None:
@@ -154,7 +154,9 @@ def test_believing_a_node_about_the_grants_of_others_would_be_seen(monkeypatch: 
     assert _violated(range(300)).startswith(("P1", "P5"))
 
 
-def test_believing_a_node_that_calls_the_grants_of_others_dead_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_believing_a_node_that_reports_the_grants_of_others_dead_would_be_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answered = Core._grant_answered
 
     def believes(self: Core, event: GrantAcknowledged, now: float) -> None:
@@ -171,12 +173,12 @@ def test_waiting_for_an_untouchable_pod_would_be_detected(monkeypatch: pytest.Mo
     assert "no leader" in _violated(range(300))
 
 
-def test_forgetting_which_pods_could_not_be_touched_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_which_pods_could_not_be_touched_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recovery, "is_excluded", lambda self, state, now: False)
     assert _violated(range(300)).startswith(("P1", "P6"))
 
 
-def test_leaving_earlier_terms_open_at_the_nodes_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_earlier_terms_open_at_the_nodes_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten Binding succeeds for a pod that could not be touched, when its GPU belongs to another pod."""
     monkeypatch.setattr(Agent, "is_void", lambda self, grant: grant.grant_id in self.released)
     assert _violated(range(1000)).startswith("P1")
@@ -188,13 +190,13 @@ def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch
     assert _violated(range(20)) == ""
 
 
-def test_a_gang_that_is_decided_member_by_member_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_that_is_decided_member_by_member_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The all-or-none rule left out of the real core: a gang accepts one member at a time."""
     monkeypatch.setattr(GangState, "need", property(lambda self: 1))
     assert "members that it needs" in _violated(range(20))
 
 
-def test_a_gang_in_several_records_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_in_several_records_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one-record rule left out of the real write batcher: each decision is appended separately."""
     monkeypatch.setattr(WriteBatcher, "due", _one_at_a_time(WriteBatcher.due))
     assert "members that it needs" in _violated(range(20))

@@ -67,7 +67,7 @@ def test_every_code_of_a_refusal_is_in_the_users_guide() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_and_their_anchors_lead_somewhere(document: Path) -> None:
+def test_links_and_their_anchors_resolve(document: Path) -> None:
     broken = []
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", _without_code(document.read_text())):
         if "://" in target:
@@ -78,7 +78,7 @@ def test_links_and_their_anchors_lead_somewhere(document: Path) -> None:
     assert broken == []
 
 
-def test_an_anchor_is_made_of_a_heading_as_github_makes_it(tmp_path: Path) -> None:
+def test_anchors_are_derived_from_headings_as_on_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# R1 Term: one `session`\n## [What if](x.md), when?\n## Limits\n## Limits\n```\n# no heading\n```\n"

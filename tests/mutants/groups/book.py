@@ -79,7 +79,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old="return None if grant is None or grant.grant_id == state.returned else grant",
         new="return grant",
-        tests=(_TESTS + "test_a_grant_that_was_given_back_is_not_booked_again_when_its_pod_ends",),
+        tests=(_TESTS + "test_a_released_grant_is_not_booked_again_when_its_pod_ends",),
     ),
     # --- giving back ----------------------------------------------------------------------------------------------
     Mutant(
@@ -159,7 +159,7 @@ MUTANTS = [
         file=_GIVING,
         old=" or state.ended or state.pod.metadata.deletion_timestamp is not None:",
         new=" or state.ended:",
-        tests=(_GIVING_TESTS + "test_a_pod_that_is_being_deleted_is_not_deleted_once_more",),
+        tests=(_GIVING_TESTS + "test_a_terminating_pod_is_not_deleted_again",),
     ),
     Mutant(
         name="tombstone-ends-a-hold",
@@ -186,7 +186,7 @@ MUTANTS = [
         file=_GIVING,
         old="        return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]\n",
         new="        return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))] if out else []\n",
-        tests=(_GIVING_TESTS + "test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so",),
+        tests=(_GIVING_TESTS + "test_a_release_is_acknowledged_to_its_node_as_often_as_the_node_repeats_it",),
     ),
     Mutant(
         name="deleted-node-keeps-what-was-leaving",

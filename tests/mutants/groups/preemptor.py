@@ -9,7 +9,7 @@ UNIT = "tests/unit/services/preemptor"
 TEST = f"{UNIT}/test_core.py"
 PLANS = f"{UNIT}/planning/test_planner.py"
 WRITES = "tests/unit/shared/kube/test_writes.py"
-VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name"
+VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_of_its_name"
 
 MUTANTS = [
     Mutant(

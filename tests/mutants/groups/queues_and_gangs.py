@@ -80,7 +80,7 @@ MUTANTS = [
         file="services/placement/scheduler.py",
         old="        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:\n",
         new="        elif False:\n",
-        tests=(_QUEUES + "test_a_limit_holds_for_the_very_gpu_that_was_found",),
+        tests=(_QUEUES + "test_a_limit_holds_for_the_gpu_that_was_found",),
     ),
     Mutant(
         name="unreadable-policy-is-none",

@@ -42,7 +42,7 @@ MUTANTS = [
         file=_PROTOCOL,
         old="yield AppendRecord(subject, payload, self.term, self._last)",
         new="yield AppendRecord(subject, payload, self.term, None)",
-        tests=(_STEPS + "test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused",),
+        tests=(_STEPS + "test_a_first_attempt_that_arrives_after_the_check_is_found_when_the_second_is_refused",),
     ),
     Mutant(
         name="term-without-compare-and-swap",
@@ -109,7 +109,7 @@ MUTANTS = [
         file=_PROTOCOL,
         old="did arrive.\n                doubtful = doubtful or isinstance(error, Unknown)",
         new="did arrive.\n                doubtful = isinstance(error, Unknown)",
-        tests=(_STEPS + "test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused",),
+        tests=(_STEPS + "test_a_first_attempt_that_arrives_after_the_check_is_found_when_the_second_is_refused",),
     ),
     Mutant(
         name="any-record-is-ours",
@@ -232,6 +232,6 @@ MUTANTS = [
         file="services/placement/protocol/nodes.py",
         old="        if now - self._term_checked_at < CHECK_TERM_S:\n            return []\n",
         new="",
-        tests=(_CORE + "test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log",),
+        tests=(_CORE + "test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
     ),
 ]  # fmt: skip

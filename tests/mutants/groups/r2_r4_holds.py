@@ -151,6 +151,6 @@ MUTANTS = [
         file="services/placement/protocol/commit.py",
         old="while not self.batcher.full and len(self.holds) < self.settings.max_holds:",
         new="while not self.batcher.full:",
-        tests=(_CORE + "test_holds_are_capped_and_go_on_when_bindings_are_seen",),
+        tests=(_CORE + "test_holds_are_capped_and_continue_when_bindings_are_seen",),
     ),
 ]  # fmt: skip

@@ -32,7 +32,7 @@ MUTANTS = [
         file=_RECOVERY,
         old="asked.tries % 2 == 0",
         new="False",
-        tests=(_TESTS + "test_every_second_touch_of_a_pod_is_by_its_status_alone",),
+        tests=(_TESTS + "test_every_second_touch_of_a_pod_is_by_its_status_only",),
     ),
     Mutant(
         name="silence-excludes-nothing",
@@ -161,7 +161,7 @@ MUTANTS = [
         old="else self._ended(held, event.reason)",
         new="else [self._end(held, event.reason)]",
         tests=(
-            "tests/unit/services/placement/protocol/test_releases.py::test_a_release_of_a_pod_that_lives_replaces_the_pod",
+            "tests/unit/services/placement/protocol/test_releases.py::test_a_release_for_a_live_pod_replaces_the_pod",
         ),
     ),
     Mutant(

@@ -78,7 +78,7 @@ MUTANTS = [
         file=NODES,
         old="if silent and self.is_synced(node):",
         new="if silent:",
-        tests=(f"{TEST}::test_a_beat_alone_does_not_open_a_node_that_has_not_answered",),
+        tests=(f"{TEST}::test_a_heartbeat_alone_does_not_open_a_node_that_has_not_answered",),
     ),
     Mutant(
         name="silent-node-used",
@@ -94,7 +94,7 @@ MUTANTS = [
         file=NODES,
         old="            self.book.set_agent_trouble(answer.node, trouble)\n",
         new="",
-        tests=(f"{TEST}::test_a_node_that_refuses_this_term_gets_nothing_before_it_has_taken_it",),
+        tests=(f"{TEST}::test_a_node_that_refuses_this_term_gets_nothing_before_it_has_accepted_it",),
     ),
     Mutant(
         name="higher-term-not-looked-up",
@@ -102,7 +102,7 @@ MUTANTS = [
         file=NODES,
         old='return [m.CheckTerm(f"node {answer.node}: {trouble}")]',
         new="return []",
-        tests=(f"{UNIT}/test_core.py::test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log",),
+        tests=(f"{UNIT}/test_core.py::test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
     ),
     # --- whose answers count ---------------------------------------------------------------------------------------
     Mutant(
@@ -208,7 +208,7 @@ MUTANTS = [
         old="if any(node != sender for node in nodes):",
         new="if False:",
         tests=(
-            f"{UNIT}/leader/test_session.py::test_an_agent_speaks_of_its_own_node_alone",
+            f"{UNIT}/leader/test_session.py::test_an_agent_reports_only_on_its_own_node",
             f"{BAD}::test_a_malformed_message_is_logged_and_ignored[sync answer: of another node]",
         ),
     ),

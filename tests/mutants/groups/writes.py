@@ -82,7 +82,7 @@ MUTANTS = [
         file=_WATCHER,
         old='            if result.outcome not in ("refused", "unknown"):\n',
         new='            if result.outcome == "done":\n',
-        tests=(_TESTS + "test_a_touch_that_will_be_answered_otherwise_goes_no_other_way",),
+        tests=(_TESTS + "test_a_temporarily_refused_touch_is_not_tried_in_another_way",),
     ),
     Mutant(
         name="failing-webhook-is-no-refusal",
@@ -109,6 +109,6 @@ MUTANTS = [
         file=_WATCHER,
         old='        return Result(outcome, f"its annotations: {result.message}; its status: {by_status.message}")\n',
         new='        return Result("done")\n',
-        tests=(_TESTS + "test_a_pod_that_can_be_touched_in_no_way_is_refused_with_both_reasons",),
+        tests=(_TESTS + "test_a_pod_that_cannot_be_touched_in_either_way_is_refused_with_both_reasons",),
     ),
 ]  # fmt: skip

@@ -11,7 +11,7 @@ def every(step_ms: int, begin_ms: int, end_ms: int) -> list[int]:
     return [at * MS for at in range(begin_ms, end_ms, step_ms)]
 
 
-def test_work_that_never_waits_is_at_full_speed_at_once() -> None:
+def test_work_that_never_waits_is_at_full_speed_immediately() -> None:
     assert full_speed_ns(every(1, 0, 1000), 100 * MS, 1000) == 0
 
 
@@ -34,7 +34,7 @@ def test_half_speed_is_not_full_speed() -> None:
     assert full_speed_ns(every(2, 0, 2000), 0, 1000) is None
 
 
-def test_the_rate_is_of_those_that_come_after() -> None:
+def test_the_rate_counts_only_events_after_the_given_time() -> None:
     assert round(rate_per_s(every(10, 0, 500) + every(1, 500, 1500), 500 * MS)) == 1000
 
 

@@ -141,7 +141,7 @@ def test_in_strict_order_no_job_starts_before_an_older_one() -> None:
     assert (told.makespan_s, told.mean_completion_s) == (27, round((10 + 10 + 20 + 23 + 25) / 5, 1))
 
 
-def test_kerf_cuts_a_gpu_and_its_slices_go_slower_while_they_share_it() -> None:
+def test_kerf_slices_a_gpu_and_its_slices_are_slower_while_they_share_it() -> None:
     """a and b share a GPU until 11, c has the other until 10, e that from 10 to 13, alone and at full speed; then d."""
     told = replayed(FIVE, 2, Kerf(FIVE, 2, Use()))
     assert told.mean_completion_s == round((11 + 11 + 10 + 16 + 11) / 5, 1)
@@ -185,7 +185,7 @@ def test_under_any_scheduler_all_work_is_done_and_no_job_is_slower_than_necessar
 
 @given(some_jobs(), st.sampled_from(sorted(USES)))
 @settings(deadline=None, max_examples=30)
-def test_the_cores_overcommit_nothing_and_nothing_betters_the_bound(jobs: tuple[Job, ...], use: str) -> None:
+def test_the_cores_overcommit_nothing_and_no_result_is_better_than_the_bound(jobs: tuple[Job, ...], use: str) -> None:
     told, least = replayed(jobs, 2, Kerf(jobs, 2, USES[use])), bound(jobs, 2, 0.1)
     assert_no_better(told, least)
 

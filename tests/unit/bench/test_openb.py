@@ -87,7 +87,7 @@ ARRIVALS = "P 7 0 1\nN 7 0\n"
         (None, PODS, ARRIVALS, [], "No such file"),
     ],
 )
-def test_files_that_make_no_sense_are_refused_with_a_sentence(
+def test_invalid_files_are_refused_with_a_sentence(
     nodes: str | None, pods: str, arrivals: str, more: list[str], sentence: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -24,7 +24,7 @@ def test_a_universal_case_ends_as_its_peer_demands(case: dict[str, Any]) -> None
     assert suite.passed == 1
 
 
-def test_a_case_that_demands_something_else_fails() -> None:
+def test_a_case_with_another_expectation_fails() -> None:
     """The benchmark checks the results of the tasks."""
     for case in (c for c in CASES if c["peer"] == "KAI"):
         turned = json.loads(json.dumps(case))
@@ -38,7 +38,7 @@ def test_a_case_that_demands_something_else_fails() -> None:
         assert kai.run(turned) != ""
 
 
-def test_a_case_in_which_more_go_than_it_allows_fails() -> None:
+def test_a_case_with_more_evictions_than_allowed_fails() -> None:
     case = next(c for c in CASES if c["peer"] == "KAI" and c["expected"]["max_evictions_per_round"] == 2)
     turned = case | {"expected": case["expected"] | {"max_evictions_per_round": 1}}
     (suite,) = judge([turned], everything=False).values()

@@ -142,7 +142,7 @@ def test_a_bound_pod_without_a_grant_and_one_with_less_than_it_requested(auditor
 # --- at the end -------------------------------------------------------------------------------------------------
 
 
-def test_a_bound_pod_that_does_not_run_by_its_own_grant_is_lost(auditor: Auditor) -> None:
+def test_a_bound_pod_that_does_not_run_with_its_own_grant_is_lost(auditor: Auditor) -> None:
     one = grant("g1")
     auditor.heard([started("a", grant("g0"))], ["n1"])
     assert auditor.lost([pod("a", one)], {}, ()) == ["a is bound to n1 by g1, and ['main'] does not run by it"]

@@ -249,7 +249,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("manifest", "code", "phrase"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_pod_that_makes_no_sense_is_refused_by_name(manifest: dict[str, Any], code: str, phrase: str) -> None:
+def test_an_invalid_pod_is_refused_by_name(manifest: dict[str, Any], code: str, phrase: str) -> None:
     """Each refusal has a stable code and states what to write instead."""
     answer = review(Request(pod=manifest), Policy())
     assert isinstance(answer, Refused), answer
@@ -296,7 +296,7 @@ BOUND = pod(container(gpu=1), annotations=noted(isolation="soft"), nodeName="n1"
         ),
     ],
 )
-def test_a_change_that_would_part_pod_and_book_is_refused(
+def test_a_change_that_would_make_pod_and_book_differ_is_refused(
     old: dict[str, Any], new: dict[str, Any], user: str, code: str
 ) -> None:
     """After creation only the watcher writes the grant. After binding the fields behind the decision are immutable."""

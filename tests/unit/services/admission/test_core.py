@@ -69,13 +69,13 @@ def test_only_containers_with_gpus_get_a_slot() -> None:
     assert with_slot == ["app", "side", "init"]
 
 
-def test_an_init_container_with_gpus_earns_a_warning() -> None:
+def test_an_init_container_with_gpus_causes_a_warning() -> None:
     answer = review(Request(pod=pod(container("app", gpu=1), init=[container("load", gpu=1)])), Policy())
     assert isinstance(answer, Allowed)
     assert any("'load'" in w and "#138446" in w for w in answer.warnings)
 
 
-def test_a_misspelt_annotation_earns_a_warning() -> None:
+def test_a_misspelt_annotation_causes_a_warning() -> None:
     answer = review(Request(pod=pod(container(gpu=1), annotations={"kerf.dev/isolaton": "hard"})), Policy())
     assert isinstance(answer, Allowed)
     assert answer.warnings == ("annotation kerf.dev/isolaton means nothing to Kerf; did you mean kerf.dev/isolation?",)

@@ -135,7 +135,7 @@ async def test_plain_http_stays_on_this_machine() -> None:
             raise AssertionError("it served")
 
 
-def test_a_renewed_certificate_is_taken_without_a_restart(tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     """And a half-written pair leaves the old one in force."""
     _pair(tmp_path, "first")
     certificates = Certificates(tmp_path / "tls.crt", tmp_path / "tls.key")

@@ -115,7 +115,7 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
         assert line in lines, line
 
 
-def test_placements_own_figures_are_passed_on() -> None:
+def test_placements_metrics_are_passed_on() -> None:
     made, metrics, _ = core()
     made.status = StatusAnswer(
         gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120

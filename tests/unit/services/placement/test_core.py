@@ -328,7 +328,7 @@ def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> N
     assert "uid-team-p" in leader.binds()
 
 
-def test_a_node_that_follows_a_newer_term_makes_the_leader_look_at_the_log() -> None:
+def test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log() -> None:
     """Its message alone ends no session; nor do many messages query the log more often than once a second."""
     leader = Leader().nodes("n")
     refusal = m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=101, accepted=False))
@@ -417,14 +417,14 @@ def test_a_pod_that_fits_nowhere_is_rejected_once_with_a_reason_on_the_pod() -> 
     assert "needs 2 GPUs on one node, the node has 1" in report[0].message
 
 
-def test_a_pod_that_makes_no_sense_is_refused_by_name_and_harms_no_other() -> None:
+def test_an_invalid_pod_is_refused_by_name_and_harms_no_other() -> None:
     leader = Leader().nodes("n")
     bad = build.pod("bad", limits={"kerf.dev/gpu-memory": "sixteen"})
     assert leader.place(bad, build.gpu_pod("good", **HALF)) == {"good": "n"}
     assert "sixteen" in leader.events(PlacementRejected)[0].explanation.sentence
 
 
-def test_holds_are_capped_and_go_on_when_bindings_are_seen() -> None:
+def test_holds_are_capped_and_continue_when_bindings_are_seen() -> None:
     leader = Leader(max_holds=2).nodes("n")
     pods = [build.gpu_pod(f"p{i}", memory="1Gi") for i in range(3)]
     leader.facts(*pods)

@@ -172,7 +172,7 @@ def test_kerf_why_names_the_free_instances_if_the_suitable_ones_are_in_use() -> 
     assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(leader, mig_pod("b", "1g.5gb"))["gpu-full"]
 
 
-def test_why_does_not_count_gpus_that_cannot_keep_the_promise() -> None:
+def test_kerf_why_does_not_count_gpus_that_cannot_enforce_the_isolation() -> None:
     leader = leader_with(None, (FIXED[0],))
     leader.place(mig_pod("a", "3g.20gb"))
     said = reasons(leader, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
@@ -200,7 +200,7 @@ def test_a_gpu_in_mig_mode_is_not_used_if_its_agent_offers_no_instances() -> Non
         ({"kerf.dev/mig-1g.5gb": "500m"}, "fraction"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_by_name(limits: dict[str, str], code: str) -> None:
+def test_an_invalid_request_is_refused_by_name(limits: dict[str, str], code: str) -> None:
     with pytest.raises(RequestError) as refused:
         read_request(build.pod("p", limits=limits))
     assert refused.value.code == code

@@ -138,7 +138,7 @@ def test_a_name_follows_its_newest_bearer(core: Core) -> None:
     assert core.find("Pod", "a", "team").metadata.uid == "two"
 
 
-def test_the_first_sight_of_a_pending_pod_of_ours_begins_its_trace(core: Core) -> None:
+def test_a_pending_pods_trace_begins_when_it_is_first_seen(core: Core) -> None:
     pod = build.pod("a")
     strangers = (build.pod("b", scheduler="default-scheduler"), build.pod("c", node="n"))
     sights = [c.pod.metadata.name for c in core.facts(build.put(pod, *strangers), 10.0) if isinstance(c, FirstSight)]

@@ -239,7 +239,7 @@ async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotat
 @pytest.mark.parametrize(
     ("status", "outcome"), [(429, "throttled"), (409, "conflict"), (404, "gone")]
 )  # fmt: skip
-async def test_a_touch_that_will_be_answered_otherwise_goes_no_other_way(status: int, outcome: str) -> None:
+async def test_a_temporarily_refused_touch_is_not_tried_in_another_way(status: int, outcome: str) -> None:
     """It is requested again."""
     world = World()
     pod = world.pod()
@@ -258,7 +258,7 @@ async def test_a_pod_is_touched_by_its_status_if_its_webhook_hangs() -> None:
     assert touched(world.now()) == [touch(pod).token]
 
 
-async def test_a_touch_by_status_leaves_the_annotation_alone() -> None:
+async def test_a_touch_by_status_does_not_change_the_annotation() -> None:
     """A webhook may take the annotation away again, and then the pod does not move."""
     world = World()
     pod = world.pod()
@@ -276,7 +276,7 @@ async def test_the_answers_to_a_full_batch_fit_into_one_message() -> None:
     assert len(encode(answers)) < 1_000_000
 
 
-async def test_a_pod_that_can_be_touched_in_no_way_is_refused_with_both_reasons() -> None:
+async def test_a_pod_that_cannot_be_touched_in_either_way_is_refused_with_both_reasons() -> None:
     """By which placement excludes it."""
     world = World()
     pod = world.pod()

@@ -58,12 +58,12 @@ def test_a_pod_has_its_templates_fields_and_its_owner() -> None:
         (workload("Job", parallelism=True), r"spec\.parallelism"),
     ],
 )
-def test_a_manifest_that_makes_no_sense_is_refused_by_field(manifest: Any, wanted: str) -> None:
+def test_an_invalid_manifest_is_refused_with_the_field(manifest: Any, wanted: str) -> None:
     with pytest.raises(ManifestError, match=wanted):
         pods_of(manifest)
 
 
-def test_a_gang_of_a_jobs_size_has_it_written_on_its_pods() -> None:
+def test_a_gang_with_a_jobs_size_has_the_size_on_its_pods() -> None:
     job = workload("Job", parallelism=3)
     job["spec"]["template"]["metadata"]["annotations"] |= {"kerf.dev/gang": "web", "kerf.dev/gang-size": "owner"}
     pods, _ = pods_of(job)

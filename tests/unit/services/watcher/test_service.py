@@ -197,7 +197,7 @@ async def test_a_report_becomes_a_condition_and_an_event(reader: Reader) -> None
     await until(lambda: any(x.message == "0/0 nodes fit" for x in (reader.pod("p") or seen).status.conditions))
 
 
-async def test_a_refused_manifest_is_named_and_the_others_are_made(reader: Reader) -> None:
+async def test_a_refused_manifest_is_named_and_the_others_are_created(reader: Reader) -> None:
     answer = await reader.apply(
         {"kind": "Pod", "metadata": {"name": "empty"}}, NODE, {"kind": "Lamp", "metadata": {"name": "l"}}
     )

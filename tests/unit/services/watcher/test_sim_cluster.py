@@ -65,7 +65,7 @@ def test_a_deleted_pod_stops_before_it_is_removed(cluster: SimulatedCluster) -> 
     assert phases(cluster) == ["gone"]
 
 
-def test_a_pod_on_a_node_that_is_not_there_never_runs(cluster: SimulatedCluster) -> None:
+def test_a_pod_on_a_missing_node_never_runs(cluster: SimulatedCluster) -> None:
     cluster.create("Pod", pod(), 0.0)
     bind(cluster, "p", 0.0, node="nowhere")
     cluster.tick(100.0)

@@ -78,7 +78,7 @@ async def test_a_parallel_set_makes_all_at_once() -> None:
         assert sorted(world.pods()) == ["web-0", "web-1", "web-2"]
 
 
-async def test_a_list_is_all_that_is_in_it_and_namespaces_come_by_themselves() -> None:
+async def test_a_list_is_expanded_and_namespaces_are_created_automatically() -> None:
     async with running_source() as world:
         pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "new"}, "spec": {"containers": [{"name": "c"}]}}
         await world.source.apply({"kind": "List", "items": [pod, {"kind": "Node", "metadata": {"name": "m"}}]})

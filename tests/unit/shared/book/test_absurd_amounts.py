@@ -36,7 +36,7 @@ def test_demand_is_cut_where_sums_of_it_still_fit() -> None:
 
 
 @pytest.mark.parametrize("amount", ["-5", "many", "1e999999999", "-9E"])
-def test_a_node_that_offers_nonsense_offers_nothing(amount: str) -> None:
+def test_a_node_with_an_invalid_offer_offers_nothing(amount: str) -> None:
     node = build.node("n")
     odd = msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, allocatable=node.status.allocatable | {"cpu": amount})

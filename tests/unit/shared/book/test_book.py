@@ -55,7 +55,7 @@ def test_a_grant_on_a_gpu_that_was_replaced_takes_nothing_of_the_new_one() -> No
     assert free(made) == (81920, 1000)
 
 
-def test_overbooking_by_others_is_shown_and_never_hidden() -> None:
+def test_overbooking_by_other_schedulers_is_reported() -> None:
     pods = [build.bound(build.gpu_pod(f"p{i}", gpus=1), "n", grant(f"g{i}", mib=81920, milli=1000)) for i in range(2)]
     made = book(*build.put(build.node("n"), *pods))
     made.put_inventory(build.inventory("n", gpus=1))
@@ -145,7 +145,7 @@ def test_a_pod_that_another_scheduler_binds_without_a_grant_frees_the_decided_gr
     assert (made.grants, free(made)) == ({}, (81920, 1000))
 
 
-def test_a_grant_that_was_given_back_is_not_booked_again_when_its_pod_ends() -> None:
+def test_a_released_grant_is_not_booked_again_when_its_pod_ends() -> None:
     """Its annotation stays on the pod to the end."""
     pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))
     made = book(*build.put(build.node("n"), pod))
@@ -164,7 +164,7 @@ def test_an_older_inventory_of_the_same_boot_changes_nothing() -> None:
     assert len(made.nodes["n"].gpus) == 1, "numbers begin anew with a boot"
 
 
-def test_a_row_that_was_given_back_fits_nothing_and_serves_the_next_node() -> None:
+def test_a_freed_row_fits_nothing_and_is_used_for_the_next_node() -> None:
     node = build.node("n")
     made = book(*build.put(node))
     row = made.nodes["n"].row

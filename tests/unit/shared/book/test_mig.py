@@ -105,7 +105,7 @@ def test_a_fixed_layout_offers_exactly_its_instances() -> None:
     assert room.used == 0b111111111 ^ 0b11110000
 
 
-def test_an_instance_that_cannot_be_is_not_offered() -> None:
+def test_an_impossible_instance_is_not_offered() -> None:
     odd = (MigInstance(profile="3g.20gb", start=3, uuid="MIG-a"), MigInstance(profile="1g.6gb", start=0, uuid="MIG-b"))
     room = MigRoom(A100, on_demand=False, instances=odd)
     assert (room.bits, room.take(of("3g.20gb"), 40960)) == (0, None)

@@ -27,7 +27,7 @@ PROVEN: tuple[Strategy, ...] = ("exclusive", "advisory", "interposer", "time_sli
         (MEMORY, "hard", PROVEN, False, None),
     ],
 )
-def test_time_that_is_reserved_is_metered_and_the_rest_goes_by_turns(
+def test_reserved_time_is_metered_and_the_rest_is_time_sliced(
     ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], opportunistic: bool, expected: Strategy | None
 ) -> None:
     assert strategy_for(ask, isolation, offered, opportunistic=opportunistic) == expected

@@ -44,7 +44,7 @@ async def cluster() -> AsyncIterator[list[EmbeddedServer]]:
         await asyncio.gather(*(server.stop() for server in servers))
 
 
-async def test_fault_10_appends_go_on_through_an_election_and_nothing_acknowledged_is_lost(
+async def test_fault_10_appends_continue_through_an_election_and_nothing_acknowledged_is_lost(
     cluster: list[EmbeddedServer],
 ) -> None:
     """Fault 10: during an election nats-py raises NoStreamResponseError. Here an append is repeated if that is safe, is

@@ -56,7 +56,7 @@ def test_an_invalid_option_is_refused_by_name(text: str, said: str) -> None:
     assert said in str(error.value)
 
 
-def test_the_example_of_the_manifests_and_the_golden_one_are_in_order() -> None:
+def test_the_example_of_the_manifests_and_the_golden_one_are_valid() -> None:
     example = msgspec.convert(msgspec.yaml.decode((ROOT / "k8s/examples/kerf-policy.yaml").read_bytes()), ConfigMap)
     assert (example.metadata.namespace, example.metadata.name) == (CONFIG_NAMESPACE, CONFIG_MAP)
     assert [q.name for q in read_queues(example.data[QUEUES_KEY]).queues] == [

@@ -109,7 +109,7 @@ def test_a_job_of_kubeflow_has_all_its_replicas_or_the_stated_minimum(kind: str,
     )
 
 
-def test_a_launcher_that_is_made_when_the_workers_run_is_not_waited_for() -> None:
+def test_the_gang_does_not_wait_for_a_launcher_that_is_created_when_the_workers_run() -> None:
     roles = {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}
     assert read("mpijobs", "kubeflow.org", {"mpiReplicaSpecs": roles}).minimum == 5
     assert (

@@ -197,7 +197,7 @@ async def test_a_stream_gives_bytes_as_they_come(server: Server, client: Http1Tr
         assert [chunk async for chunk in chunks] == [b"two"]
 
 
-async def test_a_stream_that_falls_silent_is_an_error(server: Server, client: Http1Transport) -> None:
+async def test_a_stalled_stream_is_an_error(server: Server, client: Http1Transport) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.read(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")

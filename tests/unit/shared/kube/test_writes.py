@@ -86,13 +86,13 @@ def test_keys_that_would_make_a_pod_unwritable(key: str) -> None:
     assert not valid_key(key)
 
 
-def test_names_cannot_climb_out_of_their_place_in_a_path() -> None:
+def test_names_cannot_escape_their_segment_of_a_path() -> None:
     assert POD.path("a/../b", "n s", sub="binding") == "/api/v1/namespaces/n%20s/pods/a%2F..%2Fb/binding"
     assert NODE.path("..") == "/api/v1/nodes/%2E%2E"
     assert NODE.path("a?b#c\r\n") == "/api/v1/nodes/a%3Fb%23c%0D%0A"
 
 
-async def test_an_eviction_and_a_deletion_are_of_the_very_pod_and_of_no_other_of_its_name(
+async def test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_of_its_name(
     server: Server, client: Http1Transport
 ) -> None:
     """A StatefulSet's next pod has the same name, and must not be deleted in place of its predecessor."""

@@ -35,7 +35,7 @@ def test_a_gpu_has_a_name_and_a_size(change: dict[str, Any], words: str) -> None
         decode(_inventory(GPU | change), Inventory)
 
 
-def test_a_gpu_may_be_empty_or_as_large_as_can_be() -> None:
+def test_a_gpu_may_have_no_memory_or_the_maximum() -> None:
     for size in (0, MOST_MIB):
         assert decode(_inventory(GPU | {"memory_mib": size}), Inventory).gpus == (
             Gpu(uuid="a", index=0, model="H", memory_mib=size),

@@ -59,7 +59,7 @@ def test_a_gang_is_declared_by_name_and_size() -> None:
     )
 
 
-def test_the_size_may_be_that_of_the_job_that_makes_the_pods() -> None:
+def test_the_size_may_be_that_of_the_job_that_creates_the_pods() -> None:
     owner = OwnerReference(kind="Job", name="train-7", controller=True)
     asked = read(kerf(gang="train", gang_size="owner"), owner=owner)
     assert asked == GangRef(name="job.batch/train-7", source="job.batch/train-7")

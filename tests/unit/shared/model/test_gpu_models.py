@@ -25,7 +25,7 @@ from shared.model.gpu_models import MODELS, known_model
         ("nine", ""),
     ],
 )
-def test_a_capability_is_of_a_generation_or_of_none_that_is_known(capability: str, generation: str) -> None:
+def test_a_capability_maps_to_a_generation_or_to_none(capability: str, generation: str) -> None:
     assert generation_of(capability) == generation
 
 

@@ -133,7 +133,7 @@ def test_an_opportunistic_pod_reserves_no_compute_beside_its_memory(
 
 
 @given(st.integers(1, 64), st.integers(0, 2**20), st.integers(0, 6400))
-def test_nothing_is_lost_or_won_in_the_reading(gpus: int, memory_mib: int, percent: int) -> None:
+def test_reading_a_request_neither_loses_nor_adds_anything(gpus: int, memory_mib: int, percent: int) -> None:
     """The grant per GPU, times the GPUs, is exactly the request; or the request is refused."""
     limits = (
         {"gpu": gpus}

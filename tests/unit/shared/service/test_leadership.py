@@ -53,7 +53,7 @@ async def test_one_of_two_candidates_leads_and_the_other_knows_which(bus: NatsBu
     await follower.stop()
 
 
-async def test_a_leader_that_dies_is_followed_after_its_ttl(bus: NatsBus) -> None:
+async def test_a_dead_leader_is_succeeded_after_its_ttl(bus: NatsBus) -> None:
     """The key expires; the watch wakes the candidate."""
     dead = Candidate(bus, "dead", ttl_s=1.0)
     await eventually(lambda: dead.said == ["elected"])

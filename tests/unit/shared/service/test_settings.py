@@ -34,7 +34,7 @@ def test_defaults_need_neither_file_nor_environment(tmp_path: Path) -> None:
     assert read(tmp_path) == (Config(), Lifecycle())
 
 
-def test_a_file_sets_both_and_the_environment_goes_before_it(tmp_path: Path) -> None:
+def test_a_file_sets_both_and_the_environment_takes_precedence(tmp_path: Path) -> None:
     config, lifecycle = read(
         tmp_path,
         "limit: 1\npoll_s: 3\nlifecycle: {http_port: 80, nats_url: a}\n",

@@ -35,7 +35,7 @@ def test_all_services_sample_the_same_pods() -> None:
     assert [one.sampled(uid) for uid in UIDS] == [other.sampled(uid) for uid in UIDS]
 
 
-def test_an_unsampled_pod_makes_no_span_and_never_meets_the_sdk() -> None:
+def test_an_unsampled_pod_makes_no_span_and_never_calls_the_sdk() -> None:
     telemetry = Telemetry("test", ratio=0.0, otlp_endpoint="")
     assert telemetry.pod_span("uid", "decide", attributes={"a": 1}) == ""
     assert telemetry._recorder is None
@@ -49,7 +49,7 @@ def test_force_records_whatever_the_ratio() -> None:
     assert [span.name for span in telemetry.take()] == ["rejected"]
 
 
-def test_spans_of_several_services_hang_together_by_the_uid_alone() -> None:
+def test_spans_of_several_services_are_linked_by_the_uid_alone() -> None:
     """The root's id is derived from the UID, so a child may be created by another process, and before the root."""
     watcher, placement = (
         Telemetry("watcher", ratio=1.0, otlp_endpoint=""),
@@ -93,7 +93,7 @@ def test_a_parent_of_another_trace_is_not_taken() -> None:
     assert telemetry.take()[0].parent_id == f"{root_span_id_for('uid'):016x}"
 
 
-def test_a_timed_block_notes_the_exception_and_lets_it_go_on() -> None:
+def test_a_timed_block_records_the_exception_and_reraises_it() -> None:
     telemetry = Telemetry("test", ratio=1.0, otlp_endpoint="")
     telemetry.now_ns = iter([10, 20]).__next__
     with contextlib.suppress(KeyError), telemetry.span("work", attributes={"a": 1}) as span:

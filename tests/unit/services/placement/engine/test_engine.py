@@ -48,7 +48,7 @@ def test_spread_takes_the_gpu_with_the_fewest_containers() -> None:
     assert [gpus_of(leader, f"p{i}") for i in range(4)] == [["n-gpu-0"], ["n-gpu-1"], ["n-gpu-2"], ["n-gpu-0"]]
 
 
-def test_a_pods_own_policy_goes_before_the_default() -> None:
+def test_a_pods_own_policy_takes_precedence_over_the_default() -> None:
     leader = Leader(policy="binpack").nodes("n", gpus=2)
     leader.place(
         build.gpu_pod("a", memory="1Gi"), build.gpu_pod("b", memory="1Gi", annotations={"kerf.dev/policy": "spread"})
@@ -146,7 +146,7 @@ def test_models_match_whole_words(model: str, wanted: tuple[str, ...], matches: 
     assert model_matches(model, wanted) is matches
 
 
-def test_a_change_of_one_node_is_the_only_thing_a_row_looks_at_again() -> None:
+def test_after_a_change_of_one_node_a_row_recomputes_only_that_node() -> None:
     leader = Leader().nodes("a", "b", "c")
     row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), Binpack(leader.core.book), leader.core.book)
     row.refresh()

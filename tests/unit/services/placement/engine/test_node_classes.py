@@ -8,7 +8,7 @@ from shared.contracts.facts import Put
 from tests.support import build
 
 
-def test_looks_that_no_node_has_any_more_are_forgotten_and_never_taken_for_another() -> None:
+def test_equivalence_classes_without_a_node_are_dropped_and_never_reused_for_another() -> None:
     book = Book()
     for name in ("a", "b", "c"):
         book.apply(Put(object=build.node(name, labels={"checked-at": "0"})))

@@ -124,7 +124,7 @@ def gang(leader: Leader, count: int, topology: str = "", **asks: Any) -> None:
     leader.facts(*(build.gpu_pod(f"g{i}", annotations=notes, **asks) for i in range(count)))
 
 
-def test_members_of_a_gang_are_spoken_of_together() -> None:
+def test_members_of_a_gang_are_reported_together() -> None:
     """If one already fits, the moves are for the other."""
     leader = torn().nodes("c", gpus=2)
     gang(leader, 2, gpus=2)

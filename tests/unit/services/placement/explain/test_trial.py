@@ -36,7 +36,7 @@ def test_an_answer_is_about_one_state_of_the_book_however_often_it_changes(chang
     assert seen == ([True] if not changes else [True, True] if changes == 1 else [True, True, False])
 
 
-async def test_a_long_answer_lets_others_have_their_turn() -> None:
+async def test_a_long_query_lets_other_tasks_run() -> None:
     turns = 0
 
     async def other() -> None:

@@ -60,7 +60,7 @@ def test_added_gpus_make_a_large_pod_fit() -> None:
     assert names(world(leader, add_gpus=(AddGpus(node="a", count=2),)).fits) == ["w"]
 
 
-def test_a_resized_pod_stays_moves_or_finds_no_place() -> None:
+def test_a_resized_pod_stays_moves_or_does_not_fit() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", memory="20Gi"), build.gpu_pod("beside", memory="40Gi"))
     leader.nodes("b", gpus=1)

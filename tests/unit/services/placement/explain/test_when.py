@@ -32,7 +32,7 @@ def test_the_first_end_that_lets_the_pod_fit_is_named_with_its_assumptions() -> 
     assert "pods run until their activeDeadlineSeconds, not longer and not shorter" in told.assumptions
 
 
-def test_ends_that_are_not_needed_are_not_counted_on() -> None:
+def test_ends_that_are_not_needed_are_not_assumed() -> None:
     leader = Leader().nodes("a", gpus=3)
     run(
         leader,
@@ -64,7 +64,7 @@ def test_pods_past_their_expected_end_give_no_estimate() -> None:
     assert when(leader, "p").state == "unknown"
 
 
-def test_a_pod_that_others_keep_away_is_promised_no_time() -> None:
+def test_a_pod_that_other_pods_exclude_gets_no_estimate() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, lasting("short", 600, gpus=1))
     other = build.pod("other", labels={"app": "x"}, node_selector={"kubernetes.io/hostname": "a"})

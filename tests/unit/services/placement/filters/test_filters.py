@@ -180,7 +180,7 @@ def test_node_affinity_terms(behaviour: str, terms: list[Spec], matches: bool) -
     assert verdict(pod(affinity=affinity), node=labelled(disk="ssd")) == ("" if matches else "node-affinity"), behaviour
 
 
-def test_a_node_selector_wants_all_of_its_labels() -> None:
+def test_a_node_selector_requires_all_of_its_labels() -> None:
     assert verdict(pod(nodeSelector={"disk": "ssd", "fast": "yes"}), node=labelled(disk="ssd")) == "node-selector"
     assert verdict(pod(nodeSelector={"disk": "ssd"}), node=labelled(disk="ssd")) == ""
 

@@ -105,7 +105,7 @@ def test_a_gpu_of_another_kind_is_refused_by_name_with_what_would_help(
         {"gpu_uuid_not": "x"},
     ],
 )
-def test_a_gpu_of_the_kind_that_is_wanted_is_given(wish: dict[str, str]) -> None:
+def test_a_pod_gets_a_gpu_of_the_requested_kind(wish: dict[str, str]) -> None:
     assert leader_of(n=of_kind()).place(asking(**wish)) == {"p": "n"}
 
 
@@ -206,7 +206,7 @@ def test_without_figures_of_an_operator_the_data_sheets_decide(prefer: str, node
     assert leader.place(asking(gpu_prefer=prefer)) == {"p": node}
 
 
-def test_an_operators_price_goes_before_the_data_sheets() -> None:
+def test_an_operators_price_takes_precedence_over_the_data_sheets() -> None:
     leader = Leader()
     add(leader, "spot-hopper", of_kind(), kerf_dev_gpu_cost="0.10")
     add(leader, "turing", of_kind(model="Tesla-T4"), kerf_dev_gpu_cost="0.35")

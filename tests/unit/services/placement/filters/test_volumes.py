@@ -215,7 +215,7 @@ def test_the_order_for_a_claim_is_sent_once_and_again_when_it_may_be_lost() -> N
     assert reports.say_again(book, {}, 100.0 + 3 * SAY_AGAIN_S) == []
 
 
-def test_waiting_for_ones_volumes_is_a_short_pause_however_often() -> None:
+def test_a_pod_that_waits_for_its_volumes_always_gets_a_short_pause() -> None:
     """Any other pod that does not fit pauses longer each time."""
     queue, state = Queue(), pod_state(pod("data"))
     queue.add(state, b"shape", plain=False)

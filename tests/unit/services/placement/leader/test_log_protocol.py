@@ -119,7 +119,7 @@ def test_an_append_that_was_not_answered_and_did_not_happen_is_repeated() -> Non
     assert (len(log.entries), log.count(p.AppendRecord)) == (2, 3)
 
 
-def test_a_first_try_that_arrives_after_the_look_is_found_when_the_second_is_refused() -> None:
+def test_a_first_attempt_that_arrives_after_the_check_is_found_when_the_second_is_refused() -> None:
     """The second record names the one before it, which is not the first: so the log never has both."""
     log = Log()
     made = leading(log)

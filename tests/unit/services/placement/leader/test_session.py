@@ -210,7 +210,7 @@ async def more_than_one(found: Callable[[], Awaitable[list[TermRecord]]]) -> boo
     return len(await found()) > 1
 
 
-async def test_an_agent_speaks_of_its_own_node_alone(bus: NatsBus) -> None:
+async def test_an_agent_reports_only_on_its_own_node(bus: NatsBus) -> None:
     """Its messages about another node's grants, syncs or heartbeat would free what the other node still uses."""
     session = await new_session(bus)
     grants, syncs = subjects.ack("one", "grant", "evil"), subjects.ack("one", "sync", "evil")

@@ -56,14 +56,14 @@ def test_what_pods_of_one_size_fill_evenly_is_hardly_wasted_and_the_odd_rest_is(
     assert waste[30] == 300
 
 
-def test_a_node_is_in_balance_while_its_cpu_and_memory_last_as_long_as_its_gpus() -> None:
+def test_a_node_is_balanced_if_cpu_and_memory_last_as_long_as_gpus() -> None:
     assert imbalance(4000.0, 8, 0.5, 0.5) == 0
     assert imbalance(4000.0, 8, 0.25, 0.5) == pytest.approx(4000 * 0.25)
     assert imbalance(4000.0, 8, 0.0, 0.0) == pytest.approx(8000)
     assert imbalance(5.0, 8, 0.0, 0.0) == 0
 
 
-def test_a_whole_group_is_worth_its_gpus_and_an_open_one_the_more_the_nearer_it_is() -> None:
+def test_a_complete_group_is_worth_its_gpus_and_an_incomplete_one_more_as_it_grows() -> None:
     weights = np.zeros(9)
     weights[4] = 1.0
     assert [group_value(free, 8, weights) for free in (3, 4, 7, 8)] == [0, 4000, 4000, 8000]
@@ -93,7 +93,7 @@ def test_resources_with_excess_demand_become_expensive_and_the_others_cheap() ->
     assert np.array_equal(prices, again)
 
 
-def test_a_long_memory_fades_and_rare_kinds_go_first() -> None:
+def test_old_observations_fade_and_rare_kinds_are_dropped_first() -> None:
     mix = Mix()
     often = pod_state(build.gpu_pod("often", gpus=1))
     for number in range(MOST_KINDS):
@@ -107,7 +107,7 @@ def test_a_long_memory_fades_and_rare_kinds_go_first() -> None:
     assert mix.total == pytest.approx(sum(mix.counts.values()))
 
 
-def test_turnover_is_nothing_while_pods_only_come_and_all_when_as_many_go() -> None:
+def test_turnover_is_zero_while_pods_only_arrive_and_one_when_as_many_leave() -> None:
     turnover, held = Turnover(), 0
     for _ in range(10):
         for _ in range(500):
@@ -258,7 +258,7 @@ def test_every_policy_fills_a_cluster_without_overbooking_and_refuses_only_what_
     assert book.overbooked() == []
 
 
-def test_a_new_leader_knows_the_mix_from_the_pods_that_have_a_place() -> None:
+def test_a_new_leader_learns_the_mix_from_the_placed_pods() -> None:
     pods = [build.gpu_pod(f"p{number}", compute=30) for number in range(5)]
     first = Leader().nodes("n", gpus=4)
     bound = []

@@ -38,7 +38,7 @@ def waiting(book: Book, **rest: Any) -> str:
     return pod.metadata.uid
 
 
-def test_a_pod_waits_for_its_claim_and_is_looked_at_when_it_comes() -> None:
+def test_a_pod_waits_for_its_claim_and_is_tried_when_it_comes() -> None:
     book = Book()
     uid = waiting(book)
     assert book.pods[uid].refusal_code == "claim-missing"
@@ -55,7 +55,7 @@ def test_an_unchanged_claim_changes_nothing() -> None:
     assert book.apply(Put(object=claim())) == [Change("other", "ResourceClaim")]
 
 
-def test_a_claim_that_goes_takes_the_request_with_it() -> None:
+def test_a_deleted_claim_removes_the_request() -> None:
     book = Book()
     uid = waiting(book)
     book.apply(Put(object=claim()))
@@ -98,7 +98,7 @@ def test_share_ids_do_not_depend_on_the_process_that_executes_the_decision() -> 
     assert ids[0] == ids[1] != ids[2]
 
 
-def test_only_nodes_that_serve_claims_are_places_for_such_a_pod() -> None:
+def test_a_pod_with_claims_fits_only_on_nodes_that_serve_claims() -> None:
     book = Book()
     uid = waiting(book)
     book.apply(Put(object=claim()))

@@ -67,7 +67,7 @@ def test_a_rebooted_node_gets_nothing_before_it_has_answered_a_sync() -> None:
     assert "uid-team-late" in leader.core.holds, "and then it does"
 
 
-def test_a_beat_alone_does_not_open_a_node_that_has_not_answered() -> None:
+def test_a_heartbeat_alone_does_not_open_a_node_that_has_not_answered() -> None:
     leader = Leader().nodes("n", gpus=1)
     boots(leader)
     leader.tick(SILENT_S + 1)
@@ -104,7 +104,7 @@ def test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none() -> No
     assert "uid-team-late" in leader.core.holds
 
 
-def test_a_node_that_refuses_this_term_gets_nothing_before_it_has_taken_it() -> None:
+def test_a_node_that_refuses_this_term_gets_nothing_before_it_has_accepted_it() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.send(answered(asked(leader), term=101, accepted=False))
     assert not gets_a_place(leader)
@@ -176,7 +176,7 @@ def test_suspensions_in_an_outdated_answer_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(("owners", "kind"), [(BY_A_JOB, DeletePod), ((), AnnounceEvent)], ids=["of a Job", "bare"])
-def test_the_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
+def test_a_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(owners: Any, kind: type) -> None:
     """A pod with a controller is recreated elsewhere; the creator of a bare pod reads why it waits."""
     leader = Leader().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)

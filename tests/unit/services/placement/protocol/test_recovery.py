@@ -312,7 +312,7 @@ def test_a_large_clusters_pods_are_touched_a_thousand_at_a_time_and_each_gets_it
     assert len({*first, *second, *third}) == 2500
 
 
-def test_every_second_touch_of_a_pod_is_by_its_status_alone() -> None:
+def test_every_second_touch_of_a_pod_is_by_its_status_only() -> None:
     """A webhook may take the annotation away again; then a touch is done, and the pod has not moved."""
     recovery = Recovery()
     recovery.must_move(pods(1), now=0.0)

@@ -66,7 +66,7 @@ def test_a_pod_that_has_ended_is_not_replaced_for_its_dead_grant() -> None:
     assert leader.core.book.grants == {}
 
 
-def test_a_pod_that_is_being_deleted_is_not_deleted_once_more() -> None:
+def test_a_terminating_pod_is_not_deleted_again() -> None:
     leader, pod, grant_id = bound()
     leader.facts(build.newer(pod, deletion_timestamp="2026-11-22T00:00:00Z"))
     assert patches(dead(leader, grant_id)) == []
@@ -120,7 +120,7 @@ def test_a_hold_that_its_node_calls_released_stays_booked() -> None:
     assert list(leader.core.book.grants) == [grant_id]
 
 
-def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so() -> None:
+def test_a_release_is_acknowledged_to_its_node_as_often_as_the_node_repeats_it() -> None:
     leader, pod, grant_id = bound()
     leader.gone(pod)
     for _ in range(2):
@@ -129,7 +129,7 @@ def test_a_released_grant_is_acknowledged_to_its_node_until_it_stops_saying_so()
     assert len(leader.events(GrantEnded)) == 1
 
 
-def test_a_release_of_a_pod_that_lives_replaces_the_pod() -> None:
+def test_a_release_for_a_live_pod_replaces_the_pod() -> None:
     """Its node had released the grant for good before the pod was bound with it, and reports it again before it refuses
     the grant."""
     leader, pod, grant_id = bound()

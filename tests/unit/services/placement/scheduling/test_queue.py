@@ -23,7 +23,7 @@ def take(queue: Queue, now: float = 0.0) -> str | None:
     return uid
 
 
-def test_priority_goes_first_and_age_decides_within_it() -> None:
+def test_priority_decides_first_and_age_within_it() -> None:
     queue = Queue()
     young = add(queue, "young", b"a", created="2026-02-01")
     old = add(queue, "old", b"b", created="2026-01-01")
@@ -59,7 +59,7 @@ def test_a_change_wakes_only_the_equivalence_groups_that_it_helps() -> None:
     assert take(queue) is None
 
 
-def test_a_pod_that_others_bear_on_pauses_longer_each_time() -> None:
+def test_a_pod_that_depends_on_others_pauses_longer_each_time() -> None:
     queue = Queue()
     uid = add(queue, "a", plain=False)
     for now, pause in ((0.0, 1.0), (10.0, 2.0), (20.0, 4.0)):

@@ -132,7 +132,7 @@ def test_the_remainder_is_divided_by_weight_within_one_pod(drawn: list[tuple[int
 
 @settings(max_examples=200, deadline=None)
 @given(trees(), st.integers(0, 20), st.randoms(use_true_random=False))
-def test_names_and_their_order_in_the_file_decide_nothing(
+def test_names_and_their_order_in_the_file_have_no_effect(
     made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int, chance: Any
 ) -> None:
     rules, sizes = made

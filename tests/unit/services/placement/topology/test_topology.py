@@ -141,7 +141,7 @@ def ring_by_hand(fabric: Fabric, places: tuple[int, ...]) -> int:
 
 @settings(max_examples=100, deadline=None)
 @given(inventories())
-def test_a_ring_is_as_strong_as_the_best_of_all_tours(machine: Inventory) -> None:
+def test_the_strength_of_a_ring_is_that_of_the_best_tour(machine: Inventory) -> None:
     fabric = fabric_of(machine)
     for size in range(2, fabric.count + 1):
         for places in combinations(range(fabric.count), size):
@@ -228,7 +228,7 @@ def test_a_single_gpu_leaves_nvlink_pairs_whole() -> None:
     assert MODES["best-effort"].choose(fabric, Choice(size=1, fitting=mask(1, 2), idle=mask(1, 2))) == (1,)
 
 
-def test_of_equal_rings_the_one_on_one_numa_node_is_taken_and_the_smaller_gap_filled() -> None:
+def test_among_equal_rings_the_one_on_one_numa_node_is_taken_and_the_smaller_gap_filled() -> None:
     """Behind NVSwitch all pairs are equal. Free: two on the first socket, four on the second."""
     fabric = fabric_of(MACHINES["hgx-h200-8gpu"])
     assert ring_choice(fabric, mask(2, 3, 4, 5, 6, 7), 2) == (2, 3)

@@ -22,7 +22,7 @@ def test_a_rejected_pod_is_counted_only_for_the_gpus_that_it_could_use() -> None
     assert fairness.rates(2)[0, 0] < 0.001
 
 
-def test_pods_of_two_are_counted_by_few_of_them_and_forgotten_when_they_come_no_more() -> None:
+def test_a_few_pods_of_two_gpus_are_enough_to_count_and_are_forgotten_when_none_follow() -> None:
     fairness = Fairness()
     for _ in range(120):
         fairness.meet(2, np.array([True]), placed=False)
@@ -45,7 +45,7 @@ def test_groups_lose_weight_as_single_gpu_pods_are_rejected_and_all_of_it_when_o
     assert some[0] == many[0] == 0
 
 
-def test_a_pair_weighs_the_more_the_more_pods_of_two_are_refused_however_many_of_one_are() -> None:
+def test_the_weight_of_a_pair_grows_with_rejected_pods_of_two_gpus_and_not_of_one() -> None:
     scarce = np.array([0, 0, 0.01, 0, 0.2, 0, 0, 0, 1.0])
     for one in (0.0, OFTEN, 1.0):
         calm, half, pressed, beyond = (

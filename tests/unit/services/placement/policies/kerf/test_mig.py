@@ -406,7 +406,7 @@ def test_a_small_instance_goes_where_the_hole_fits_nothing_larger() -> None:
     assert put(engine, 6, mig_7g_40gb=1)[0].uuid not in held
 
 
-def test_a_part_takes_the_small_instance_of_a_fixed_layout_and_not_a_large_one_that_is_as_free() -> None:
+def test_a_part_takes_the_small_instance_of_a_fixed_layout_and_not_an_equally_free_large_one() -> None:
     large, small = (MigInstance(profile="3g.20gb", start=4),), (MigInstance(profile="1g.5gb", start=0),)
     for nodes in (((large, small),), ((large,), (small,)), ((small, large),)):
         engine = cluster(*nodes)

@@ -114,7 +114,7 @@ def test_parents_share_first_and_their_children_share_what_they_get() -> None:
     assert used(leader) == {"p": 4000, "x": 2000, "y": 2000, "q": 4000}
 
 
-def test_a_parent_that_names_no_guarantee_has_that_of_its_children() -> None:
+def test_a_parent_without_a_guarantee_has_the_sum_of_its_children() -> None:
     leader = cluster("queues: [{name: p}, {name: x, parent: p, guaranteed: {gpus: 3}}, {name: q}]")
     leader.place(*(pod(f"{q}{i}", q, minute=i) for q in "qx" for i in range(4)))
     assert used(leader) == {"p": 3000, "x": 3000, "q": 1000}
@@ -214,7 +214,7 @@ def test_memory_goes_to_the_gpu_on_which_it_is_a_small_enough_part() -> None:
     assert leader.place(pod("p", "a", memory="20000Mi"), pod("q", "a", minute=1, memory="20000Mi")) == {"p": "large"}
 
 
-def test_a_limit_holds_for_the_very_gpu_that_was_found() -> None:
+def test_a_limit_holds_for_the_gpu_that_was_found() -> None:
     """One node with a large GPU, which is full, and a small one, of which the pod would take too much."""
     seen = build.inventory("n", gpus=2, memory_mib=80_000)
     small = msgspec.structs.replace(seen.gpus[1], memory_mib=40_000)
@@ -255,7 +255,7 @@ def test_a_gang_stays_within_the_limit_as_a_whole() -> None:
     assert why(leader, "g0").summary[0].code == "queue-limit"
 
 
-def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_taken_back_whole() -> None:
+def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_undone_completely() -> None:
     """On the large GPU each would be a quarter; one fits there, and half a GPU each is too much."""
     leader = Leader().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
     leader.facts(build.queues("queues: [{name: a, limit: {gpus: 1}}]"))
@@ -309,7 +309,7 @@ def test_a_pod_belongs_to_a_leaf_queue_that_allows_its_namespace(queue: str, nam
     assert (said.state, [r.code for r in said.summary]) == (("waiting", [code]) if code else ("holding", []))
 
 
-def test_the_label_moves_nothing_that_is_placed() -> None:
+def test_a_changed_queue_label_moves_no_placed_pod() -> None:
     leader = cluster(TWO)
     first = pod("first", "a")
     leader.place(first)

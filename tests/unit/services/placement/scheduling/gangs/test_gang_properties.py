@@ -89,7 +89,7 @@ def states_of(leader: Leader, wanted: list[tuple[dict[str, Any], bool]]) -> list
 
 @settings(max_examples=150, deadline=None)
 @given(SHAPES, FILLED, WANTED, TOPOLOGY, st.integers(1, 8))
-def test_a_try_that_is_taken_back_leaves_the_book_equal_to_before_and_every_score_row_right(
+def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct(
     shapes: list[int], filled: list[dict[str, Any]], wanted: list[tuple[dict[str, Any], bool]], topology: str, need: int
 ) -> None:
     leader = cluster(shapes, filled)

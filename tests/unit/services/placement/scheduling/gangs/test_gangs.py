@@ -136,7 +136,7 @@ def test_two_gangs_that_only_fit_one_after_the_other_never_hold_half() -> None:
     assert sorted(n for n in leader.place(*b)) == ["b0", "b1", "b2"]
 
 
-def test_members_of_different_size_find_their_places_whatever_their_order() -> None:
+def test_members_of_different_size_are_placed_whatever_their_order() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
     pods = [
         member("s0", size=4, gpus=1),
@@ -154,7 +154,7 @@ def test_a_launcher_without_gpus_belongs_to_its_gang() -> None:
     assert len(leader.place(member("launcher", size=3, gpus=0), *workers)) == 3
 
 
-def test_a_member_that_another_scheduler_places_counts_as_there() -> None:
+def test_a_member_that_another_scheduler_places_counts_as_placed() -> None:
     leader = Leader().nodes("n1", gpus=2)
     leader.facts(member("launcher", size=3, gpus=0, scheduler="default-scheduler"))
     assert len(leader.place(*(member(f"w{i}", size=3) for i in range(2)))) == 2
@@ -258,7 +258,7 @@ def test_a_restarted_member_does_not_wait_for_the_others_again() -> None:
     assert leader.place(member("again", size=3)) == {"again": "n1"}
 
 
-def test_restarted_members_that_are_there_go_together() -> None:
+def test_restarted_members_that_exist_are_placed_together() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(4)
     leader.place(*pods)
@@ -288,7 +288,7 @@ def test_a_member_that_changes_before_its_binding_is_placed_again_alone() -> Non
 # --- topology ---------------------------------------------------------------------------------------------------
 
 
-def test_a_required_level_keeps_all_of_it_in_one_domain() -> None:
+def test_a_required_level_keeps_the_whole_gang_in_one_domain() -> None:
     leader = racks(Leader(), a1="a", a2="a", b1="b", b2="b", none="")
     leader.facts(build.gpu_pod("in-the-way", gpus=3, node_selector={"kubernetes.io/hostname": "a1"}))
     placed = leader.place(*members(6, notes={"topology": "required=rack"}))
@@ -369,7 +369,7 @@ def test_gang_members_wait_for_the_object_that_states_their_number() -> None:
     assert sorted(leader.place(*pods)) == ["p0", "p1"]
 
 
-def test_the_object_may_be_there_first_and_may_change_its_mind() -> None:
+def test_the_object_may_exist_first_and_may_change_later() -> None:
     leader = Leader().nodes("n1", gpus=4)
     leader.facts(pod_group(3))
     assert leader.place(owned("p0"), owned("p1")) == {}
@@ -447,7 +447,7 @@ def test_open_holds_of_a_large_gang_are_logged_again_in_parts_that_the_bus_takes
     assert [len(c.binds) for c in successor.said if isinstance(c, m.SendBinds)][-2:] == [256, 44]
 
 
-def test_a_refused_binding_lets_the_rest_live_and_the_member_is_tried_again_alone() -> None:
+def test_after_a_refused_binding_the_rest_runs_and_the_member_is_tried_again_alone() -> None:
     leader = Leader().nodes("n1", gpus=4)
     pods = members(3)
     leader.place(*pods)
@@ -524,7 +524,7 @@ def test_a_restarted_member_does_not_wait_for_completed_members_of_its_job() -> 
 # --- reported reasons -------------------------------------------------------------------------------------------
 
 
-def test_why_counts_the_members_that_are_there() -> None:
+def test_kerf_why_counts_the_existing_members() -> None:
     leader = Leader().nodes("n1", gpus=4)
     leader.place(*members(3, size=5))
     said = why(leader, "p1")
@@ -533,7 +533,7 @@ def test_why_counts_the_members_that_are_there() -> None:
     assert (said.gang.members, said.gang.minimum, said.gang.placed) == (3, 5, 0)
 
 
-def test_why_names_the_member_that_does_not_fit_beside_the_others() -> None:
+def test_kerf_why_names_the_member_that_does_not_fit_beside_the_others() -> None:
     leader = Leader().nodes("n1", "n2", gpus=4)
     pods = [member("a", size=3, gpus=3), member("b", size=3, gpus=3), member("c", size=3, gpus=2)]
     assert leader.place(*pods) == {}
