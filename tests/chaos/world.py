@@ -62,9 +62,9 @@ class World(Site):
     async def start(self) -> None:
         await asyncio.to_thread(apply_all, self.plane, "00", "10", "11")
         await self.create_nodes({node for node, _ in self.gpus})
-        await self.mend()
+        await self.repair_all()
 
-    async def mend(self) -> None:
+    async def repair_all(self) -> None:
         """Everything runs and nothing is held up; returns when a leader has all nodes."""
         self.repair()
         await eventually(self._whole, within_s=SETTLED_S, every_s=0.2, what="a leader that has synced all nodes")
@@ -101,7 +101,7 @@ class World(Site):
     async def verdict(self, load: Load) -> None:
         """Waits until the cluster has settled, then checks the cluster's objects, and the book against them and against
         a new one."""
-        await self.mend()
+        await self.repair_all()
         pods = await self.settled(load)
         self.fair(pods, load)
         book = await self._book()
@@ -110,7 +110,7 @@ class World(Site):
         leader.end()
         leader.start()
         await self.another_term(term)
-        await self.mend()
+        await self.repair_all()
         self.fair(await self.settled(load), load)
         assert await self._book() == book, "the rebuilt book is not the lost one"
         usage = await self.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
@@ -213,7 +213,7 @@ async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
 async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
     """Its own namespace with an auditor. At the end the cluster is emptied, and all capacity must be free again."""
     namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
-    await made.mend()
+    await made.repair_all()
     await made.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     load = Load(made.kube, namespace, seed=seed, memory_mib=MEMORY_MIB)
     auditor = asyncio.create_task(_audit(made, load))

@@ -20,7 +20,7 @@ from tools.control_plane import ControlPlane
 pytestmark = pytest.mark.cluster
 
 WATCHER = ("kerf-system", "kerf-watcher")
-STRANGER = ("default", "stranger")
+ORDINARY_USER = ("default", "ordinary-user")
 SLOT = {"kerf.dev/slot": "1"}
 
 
@@ -79,7 +79,7 @@ def plane() -> Iterator[ControlPlane]:
 
 
 def _give_everyone_pods(plane: ControlPlane) -> None:
-    """RBAC lets the stranger and the scheduler bind and annotate; only the policies stop them."""
+    """RBAC lets an ordinary user and the scheduler bind and annotate; only the policies stop them."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -88,7 +88,7 @@ def _give_everyone_pods(plane: ControlPlane) -> None:
     }
     users = [
         {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": n}
-        for n in ("system:serviceaccount:default:stranger", "system:kube-scheduler")
+        for n in ("system:serviceaccount:default:ordinary-user", "system:kube-scheduler")
     ]
     binding = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -112,18 +112,18 @@ def watcher(plane: ControlPlane) -> As:
 
 
 @pytest.fixture(scope="module")
-def stranger(plane: ControlPlane) -> As:
-    return As(plane, plane.service_account(*STRANGER))
+def ordinary_user(plane: ControlPlane) -> As:
+    return As(plane, plane.service_account(*ORDINARY_USER))
 
 
 def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {"metadata": manifest["metadata"] | {"name": name, "namespace": "default"}}
 
 
-def test_a_canonical_pod_needs_no_running_webhook(stranger: As) -> None:
+def test_a_canonical_pod_needs_no_running_webhook(ordinary_user: As) -> None:
     """schedulerName, a slot for each container that uses GPUs, the toleration: all by the API server."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
-    status, made = stranger.create(
+    status, made = ordinary_user.create(
         named("canonical", pod(container("a", gpu="1"), container("b"), init=[sidecar, container("setup")]))
     )
     assert status == 201, made
@@ -137,15 +137,15 @@ def test_a_canonical_pod_needs_no_running_webhook(stranger: As) -> None:
     assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
 
 
-def test_mig_instances_are_a_gpu_resource_of_the_policies_too(stranger: As) -> None:
-    status, made = stranger.create(named("mig", pod(container("a", **{"kerf.dev/mig-1g.10gb": 2}))))
+def test_mig_instances_are_a_gpu_resource_of_the_policies_too(ordinary_user: As) -> None:
+    status, made = ordinary_user.create(named("mig", pod(container("a", **{"kerf.dev/mig-1g.10gb": 2}))))
     assert status == 201, made
     assert made["spec"]["schedulerName"] == "kerf"
     assert made["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/slot"] == "1"
 
 
-def test_a_pod_without_gpus_is_not_changed(stranger: As) -> None:
-    status, made = stranger.create(named("plain", pod(container())))
+def test_a_pod_without_gpus_is_not_changed(ordinary_user: As) -> None:
+    status, made = ordinary_user.create(named("plain", pod(container())))
     assert (status, made["spec"]["schedulerName"]) == (201, "default-scheduler")
     assert all(t["key"] != "kerf.dev/managed" for t in made["spec"]["tolerations"])
 
@@ -173,59 +173,61 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("code", "manifest"), NONSENSE, ids=[f"{i}-{case[0]}" for i, case in enumerate(NONSENSE)])
-def test_invalid_pods_are_refused_by_the_api_server_itself(stranger: As, code: str, manifest: dict[str, Any]) -> None:
+def test_invalid_pods_are_refused_by_the_api_server_itself(
+    ordinary_user: As, code: str, manifest: dict[str, Any]
+) -> None:
     """With the same codes that the webhook and placement use."""
-    status, answer = stranger.create(named("nonsense", manifest))
+    status, answer = ordinary_user.create(named("nonsense", manifest))
     assert (status in (403, 422), manifests.code_of(answer.get("message", ""))) == (True, code), answer.get("message")
 
 
-def test_only_the_watcher_binds_with_a_grant(watcher: As, stranger: As) -> None:
-    stranger.create(named("to-bind", pod(container(gpu=1))))
-    status, answer = stranger.bind("to-bind", kerf_dev__grant="{}")
+def test_only_the_watcher_binds_with_a_grant(watcher: As, ordinary_user: As) -> None:
+    ordinary_user.create(named("to-bind", pod(container(gpu=1))))
+    status, answer = ordinary_user.bind("to-bind", kerf_dev__grant="{}")
     assert status in (403, 422), answer
     assert manifests.code_of(answer["message"]) in ("spoofed-grant", "foreign-binding")
     status, answer = watcher.bind("to-bind", kerf_dev__grant='{"grant_id":"g"}')
     assert status == 201, answer
-    bound = stranger("GET", "/api/v1/namespaces/default/pods/to-bind")[1]
+    bound = ordinary_user("GET", "/api/v1/namespaces/default/pods/to-bind")[1]
     assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]["kerf.dev/grant"]) == ("n1", '{"grant_id":"g"}')
 
 
-def test_an_ordinary_user_cannot_bind_pods(stranger: As) -> None:
-    stranger.create(named("foreign", pod(container(gpu=1))))
-    status, answer = stranger.bind("foreign")
+def test_an_ordinary_user_cannot_bind_pods(ordinary_user: As) -> None:
+    ordinary_user.create(named("foreign", pod(container(gpu=1))))
+    status, answer = ordinary_user.bind("foreign")
     assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "foreign-binding")
 
 
-def test_the_listed_schedulers_can_still_bind_and_write_no_grant(plane: ControlPlane, stranger: As) -> None:
+def test_the_listed_schedulers_can_still_bind_and_write_no_grant(plane: ControlPlane, ordinary_user: As) -> None:
     scheduler = As(plane, plane.kubeconfig("system:kube-scheduler"))
-    stranger.create(named("theirs", pod(container())))
+    ordinary_user.create(named("theirs", pod(container())))
     _, answer = scheduler.bind("theirs", kerf_dev__grant="{}")
     assert manifests.code_of(answer["message"]) == "spoofed-grant"
     assert scheduler.bind("theirs")[0] == 201
 
 
 @pytest.mark.parametrize("subresource", ["", "/status"])
-def test_only_the_watcher_changes_a_grant(watcher: As, stranger: As, subresource: str) -> None:
+def test_only_the_watcher_changes_a_grant(watcher: As, ordinary_user: As, subresource: str) -> None:
     """Through no door: annotations can be written through pods/status too."""
     name = f"granted{subresource.replace('/', '-')}"
-    stranger.create(named(name, pod(container(gpu=1))))
+    ordinary_user.create(named(name, pod(container(gpu=1))))
     assert watcher.bind(name, kerf_dev__grant="{}")[0] == 201
     for value in ('{"more":1}', None):
-        status, answer = stranger.annotate(name, "kerf.dev/grant", value, subresource)
+        status, answer = ordinary_user.annotate(name, "kerf.dev/grant", value, subresource)
         assert (status in (403, 422), manifests.code_of(answer.get("message", ""))) == (True, "spoofed-grant"), answer
-    assert stranger.annotate(name, "team", "blue", subresource)[0] == 200
+    assert ordinary_user.annotate(name, "team", "blue", subresource)[0] == 200
     assert watcher.annotate(name, "kerf.dev/grant", '{"adopted":1}', subresource)[0] == 200
 
 
-def test_fields_on_which_placement_depends_are_immutable_once_bound(watcher: As, stranger: As) -> None:
-    stranger.create(named("settled", pod(container(gpu=1))))
-    assert stranger.annotate("settled", "kerf.dev/isolation", "firm")[0] == 200
+def test_fields_on_which_placement_depends_are_immutable_once_bound(watcher: As, ordinary_user: As) -> None:
+    ordinary_user.create(named("settled", pod(container(gpu=1))))
+    assert ordinary_user.annotate("settled", "kerf.dev/isolation", "firm")[0] == 200
     assert watcher.bind("settled")[0] == 201
-    status, answer = stranger.annotate("settled", "kerf.dev/isolation", "hard")
+    status, answer = ordinary_user.annotate("settled", "kerf.dev/isolation", "hard")
     assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "bound-annotation")
 
 
-def test_the_watcher_may_touch_a_pending_pod(watcher: As, stranger: As) -> None:
+def test_the_watcher_may_touch_a_pending_pod(watcher: As, ordinary_user: As) -> None:
     """Rule R5's PATCH passes every policy."""
-    stranger.create(named("touched", pod(container(gpu=1))))
+    ordinary_user.create(named("touched", pod(container(gpu=1))))
     assert watcher.annotate("touched", "kerf.dev/touched", "t1")[0] == 200

@@ -95,12 +95,14 @@ async def pods_of(world: Whole, name: str) -> list[Any]:
 async def test_the_pods_of_a_job_are_bound_together_or_wait_together(world: Whole) -> None:
     await job(world, "train", 5)
 
-    async def all_told() -> bool:
+    async def all_have_reasons() -> bool:
         pods = await pods_of(world, "train")
         said = [c["message"] for p in pods for c in p["status"].get("conditions", []) if c["type"] == "PodScheduled"]
         return len(said) == 5 and all("there is room for 4 of the 5 pods" in message for message in said)
 
-    await eventually(all_told, within_s=2 * WITHIN_S, every_s=0.1, what="all pods told that four would fit")
+    await eventually(
+        all_have_reasons, within_s=2 * WITHIN_S, every_s=0.1, what="the reason on all pods that four would fit"
+    )
     assert [p["metadata"]["name"] for p in await pods_of(world, "train") if p["spec"].get("nodeName")] == []
     await world.ask(
         "PATCH",

@@ -123,7 +123,7 @@ async def test_nothing_is_lost_when_the_wire_is_cut_again_and_again(
             wire.cut()
             await creating
         await eventually(lambda: watched.living(namespace) == set(names), what="all of them")
-        assert watched.reflector.lists == 1, "a cut watch goes on; it does not list anew"
+        assert watched.reflector.lists == 1, "a cut watch continues; it does not list again"
         assert watched.reflector.watches > 3
         watched.check_versions()
 

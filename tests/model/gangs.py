@@ -102,7 +102,7 @@ def _choose(s: State, gang: tuple[int, ...], off: str) -> frozenset[Made]:
     return frozenset((p, s.pods[p][1]) for p in waiting[:need])
 
 
-def torn(s: State) -> bool:
+def incomplete(s: State) -> bool:
     """The log has a member of a gang that was never decided as a whole."""
     for gang in GANGS:
         first = next((record for record in s.log if any(d[0] in gang for d in record)), None)
@@ -133,7 +133,7 @@ def idle_half(s: State, off: str) -> bool:
 
 
 def bad(s: State, off: str) -> bool:
-    return torn(s) or decided_twice(s) or overfull(s) or deadlock(s, off) or idle_half(s, off)
+    return incomplete(s) or decided_twice(s) or overfull(s) or deadlock(s, off) or idle_half(s, off)
 
 
 def _has(s: State, gang: tuple[int, ...]) -> int:

@@ -22,7 +22,7 @@ RULES = (
     "mark-before-binding",
     "evidence-until-ready",
     "mark-swapped",
-    "begun-anew",
+    "recreated",
     "touch-after-loss",
     "holds-again",
 )
@@ -36,7 +36,7 @@ RULES = (
 - evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is enough: taking
   a term leaves the mark as it is, and only the newest earlier term's own `ready` counts. The rule off means both off.
 - mark-swapped: a mark is written by compare-and-swap.
-- begun-anew: a log that has lost records is deleted; the next one's numbers are higher than any before.
+- recreated: a log that has lost records is deleted; the next one's numbers are higher than any before.
 - touch-after-loss: on a log without a `ready` every pending pod is moved to another version before anything is decided.
 - holds-again: a leader writes the holds that it takes over into the log again, with its `ready`.
 """
@@ -168,7 +168,7 @@ def _look(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, State
     """Reads the mark and the log before its term, and lists the pods."""
     trusted = me.trusted if off == "evidence-until-ready" else _trusted(s, me.term, off)
     revision = me.revision if off == "evidence-until-ready" else s.revision
-    if not trusted and off != "begun-anew":
+    if not trusted and off != "recreated":
         if newest_term(s) == me.term:
             clock = max(s.clock, end(s)) + 1
             yield (

@@ -107,7 +107,7 @@ class Leader:
             if holder == self.name or until < world.clock.now:
                 world.hint = (self.name, world.clock.now + TTL_S)
                 if not self._held:
-                    self._end("it is elected anew")  # as the service does: an election starts a session
+                    self._end("it is elected again")  # as the service does: an election starts a session
                 self._held = True
                 if not self._in_session:
                     self._begin_session()

@@ -67,7 +67,7 @@ class Watcher:
     def _cut(self, rng: Any) -> None:
         """The watch is cut. Half the time its place in history is lost too (410), and only comparing lists helps."""
         if rng.random() < 0.5:
-            self.world.clock.tell(f"{self.name} lists anew after a lost watch")
+            self.world.clock.tell(f"{self.name} lists again after a lost watch")
             self._relist()
 
     def _relist(self) -> None:

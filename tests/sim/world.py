@@ -46,14 +46,14 @@ FAULTS = (
     "reboot",
     "cut",
     "wipe",
-    "node_goes",
+    "remove_node",
     "lose_part_of_the_log",
     "stall_agent",
     "stall_agent",
     "lose_bindings",
     "forget_binding",
     "go_rogue",
-    "mend_touch",
+    "repair_touch",
 )
 """Methods of World, without their underscore; twice named is twice as likely."""
 
@@ -345,13 +345,13 @@ class World:
         node.rogue = self.rng.random() < 0.5
         node.lie()
 
-    def _mend_touch(self) -> None:
+    def _repair_touch(self) -> None:
         if self.untouchable:
             uid = self.rng.choice(sorted(self.untouchable))
             self.clock.tell(f"pod {uid} can be patched again")
             self.untouchable.discard(uid)
 
-    def _node_goes(self) -> None:
+    def _remove_node(self) -> None:
         if self.rng.random() < 0.4:
             name = self.rng.choice(list(self.nodes))
             self.clock.tell(f"{name} is deleted from Kubernetes")

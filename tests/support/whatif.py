@@ -127,7 +127,7 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
             changed = _spec(pod, node_selector={})
         case other:
             raise AssertionError(f"this user cannot follow {other}")
-    name = f"{pod.metadata.name}-anew"
+    name = f"{pod.metadata.name}-new"
     meta: Meta = msgspec.structs.replace(
         changed.metadata, name=name, uid=f"uid-team-{name}", resource_version=build.next_version()
     )

@@ -37,13 +37,13 @@ class Gate:
         """For the next requests, which then do not reach the cluster."""
         self.open = asyncio.Event()
         self.open.set()
-        self.inside = self.most_inside = 0
+        self.inside = self.max_inside = 0
 
     async def request(
         self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
     ) -> Response:
         self.inside += 1
-        self.most_inside = max(self.most_inside, self.inside)
+        self.max_inside = max(self.max_inside, self.inside)
         await self.open.wait()
         self.inside -= 1
         if self.answers:
@@ -121,7 +121,7 @@ async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     assert world.executors.binding == 20
     world.gate.open.set()
     assert [await task for task in tasks] == [c.Answers(), c.Answers()]
-    assert world.gate.most_inside == 4
+    assert world.gate.max_inside == 4
     assert world.executors.binding == 0
     assert world.core.log_sequence_seen == 1
 

@@ -161,7 +161,7 @@ def test_an_older_inventory_of_the_same_boot_changes_nothing() -> None:
     made.put_inventory(build.inventory("n", gpus=1, generation=4))
     assert len(made.nodes["n"].gpus) == 2
     made.put_inventory(build.inventory("n", gpus=1, generation=1, boot="boot-2"))
-    assert len(made.nodes["n"].gpus) == 1, "numbers begin anew with a boot"
+    assert len(made.nodes["n"].gpus) == 1, "numbers start again with a boot"
 
 
 def test_a_freed_row_fits_nothing_and_is_used_for_the_next_node() -> None:

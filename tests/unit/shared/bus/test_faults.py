@@ -19,7 +19,7 @@ from shared.contracts import subjects
 from tests.support.waiting import eventually
 
 
-class Heard:
+class Recorder:
     """A KV handler that records the values that it gets."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ async def test_fault_1_a_watch_continues_immediately_after_a_server_restart(
     server: EmbeddedServer, bus: NatsBus, connect
 ) -> None:
     """Fault 1: a KV watch of nats-py is silent for 19.5 s after a restart."""
-    heard = Heard()
+    heard = Recorder()
     await bus.kv(subjects.KV_NODES).watch(heard)
     await server.restart()
     other = await connect()
@@ -48,7 +48,7 @@ async def test_fault_1_a_watch_continues_immediately_after_a_server_restart(
 
 async def test_fault_1_a_watch_continues_after_its_consumer_was_deleted(bus: NatsBus) -> None:
     """Fault 1: a watcher is not informed that its consumer was deleted; missing heartbeats show it."""
-    heard = Heard()
+    heard = Recorder()
     kv = bus.kv(subjects.KV_NODES)
     await kv.watch(heard)
     names = await bus.js.call("CONSUMER.NAMES.KV_kerf_nodes", None, dict)
@@ -62,7 +62,7 @@ async def test_fault_1_a_watch_follows_a_recreated_bucket_with_lower_revisions(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
     """Fault 1: on a recreated bucket nats-py's watch never resumes; what the wipe took away is reported as absent."""
-    heard = Heard()
+    heard = Recorder()
     kv = bus.kv(subjects.KV_NODES)
     await kv.put("old", b"1")
     await kv.put("same", b"1")
@@ -81,7 +81,7 @@ async def test_fault_1_a_periodic_resync_reports_only_differences(connect) -> No
     await provision(bus)
     kv = bus.kv(subjects.KV_NODES)
     await kv.put("a", b"1")
-    heard = Heard()
+    heard = Recorder()
     await kv.watch(heard)
     seen: set[str] = set()
 
@@ -189,7 +189,7 @@ async def test_fault_6_a_ttl_outlives_a_swap(bus: NatsBus) -> None:
 async def test_fault_7_an_expired_key_is_absent_and_can_be_swapped_on_its_revision(bus: NatsBus) -> None:
     """Fault 7: after expiry with a marker kv.create raises KeyWrongLastSequenceError, though nothing is there."""
     kv = bus.kv(subjects.KV_LEADER)
-    heard = Heard()
+    heard = Recorder()
     await kv.watch(heard)
     await kv.swap("lease", b"me", 0, ttl_s=1)
     await eventually(lambda: any(entry.value is None for entry in heard.entries), within_s=6)
@@ -261,7 +261,7 @@ async def test_fault_11_a_hanging_handler_does_not_hold_the_drain(
 
 async def test_fault_12_a_stopped_watch_leaves_no_consumer(bus: NatsBus) -> None:
     """Fault 12: watcher.stop() leaves its consumer on the server for 5 minutes."""
-    watch = await bus.kv(subjects.KV_NODES).watch(Heard())
+    watch = await bus.kv(subjects.KV_NODES).watch(Recorder())
     assert (await bus.js.call("STREAM.INFO.KV_kerf_nodes", None, StreamInfo)).state.consumer_count == 1
     await watch.stop()
     assert (await bus.js.call("STREAM.INFO.KV_kerf_nodes", None, StreamInfo)).state.consumer_count == 0

@@ -22,7 +22,7 @@ def line(event: str, /, **document: Any) -> bytes:
     return json.dumps({"type": event, "object": document}).encode()
 
 
-def told(facts: list[Fact]) -> list[tuple[str, str, bool]]:
+def reported(facts: list[Fact]) -> list[tuple[str, str, bool]]:
     """What happened to which version, and whether an end is certain."""
     return [
         (
@@ -49,18 +49,18 @@ def test_a_list_is_reported_and_the_watch_continues_from_it(listed: Reflection) 
 
 
 def test_events_move_the_version_from_which_a_watch_continues(listed: Reflection) -> None:
-    assert told(listed.event("MODIFIED", pod("a", 11))) == [("put", "a@11", True)]
+    assert reported(listed.event("MODIFIED", pod("a", 11))) == [("put", "a@11", True)]
     assert listed.resource_version == "11"
 
 
 def test_a_version_comes_once(listed: Reflection) -> None:
     assert listed.event("ADDED", pod("a", 5)) == []
-    assert told(listed.event("MODIFIED", pod("a", 12))) == [("put", "a@12", True)]
+    assert reported(listed.event("MODIFIED", pod("a", 12))) == [("put", "a@12", True)]
     assert listed.event("MODIFIED", pod("a", 11)) == [], "an older one says nothing"
 
 
 def test_a_deletion_is_certain_and_reported_with_the_last_state(listed: Reflection) -> None:
-    assert told(listed.event("DELETED", pod("a", 12))) == [("gone", "a@12", True)]
+    assert reported(listed.event("DELETED", pod("a", 12))) == [("gone", "a@12", True)]
     assert listed.event("DELETED", pod("a", 12)) == []
 
 
@@ -68,8 +68,8 @@ def test_a_new_list_reports_missing_objects_as_not_certainly_deleted(listed: Ref
     listed.expired()
     assert listed.resource_version == ""
     listed.begin_list()
-    assert told(listed.listed([pod("b", 9), pod("c", 20)])) == [("put", "b@9", True), ("put", "c@20", True)]
-    assert told(listed.end_list("30")) == [("gone", "a@5", False)]
+    assert reported(listed.listed([pod("b", 9), pod("c", 20)])) == [("put", "b@9", True), ("put", "c@20", True)]
+    assert reported(listed.end_list("30")) == [("gone", "a@5", False)]
 
 
 def test_a_new_list_without_changes_reports_nothing(listed: Reflection) -> None:
@@ -80,15 +80,15 @@ def test_a_new_list_without_changes_reports_nothing(listed: Reflection) -> None:
 
 def test_a_name_with_a_new_bearer_ends_the_old_one_first(listed: Reflection) -> None:
     listed.begin_list()
-    assert told(listed.listed([pod("a", 20, uid="second")])) == [("gone", "a@5", False), ("put", "a@20", True)]
-    assert told(listed.end_list("30")) == [("gone", "b@7", False)]
+    assert reported(listed.listed([pod("a", 20, uid="second")])) == [("gone", "a@5", False), ("put", "a@20", True)]
+    assert reported(listed.end_list("30")) == [("gone", "b@7", False)]
 
 
 def test_a_watch_list_ends_with_its_bookmark() -> None:
     reflection, decoder = Reflection(), Decoder(POD)
     reflection.begin_list()
     added = line("ADDED", kind="Pod", metadata={"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "5"})
-    assert told(reflection.event(*decoder.event(added))) == [("put", "a@5", True)]
+    assert reported(reflection.event(*decoder.event(added))) == [("put", "a@5", True)]
     # As the server writes it: a pod with containers: null.
     progress = line(
         "BOOKMARK",

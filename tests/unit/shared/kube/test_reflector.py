@@ -81,7 +81,7 @@ class Follower:
         self.facts += facts
         self._told.set()
 
-    async def has_told(self, name: str) -> list[tuple[str, str, bool]]:
+    async def has_reported(self, name: str) -> list[tuple[str, str, bool]]:
         """All that was reported, as soon as this pod is among it."""
         async with asyncio.timeout(WITHIN_S):
             while not any(fact.object.metadata.name == name for fact in self.facts):
@@ -110,14 +110,14 @@ async def test_a_version_that_the_server_has_forgotten_is_followed_by_a_new_list
     )
     watches = Watches(server, listed, [TOO_OLD], anew)
     async with following(client) as follower:
-        assert (await follower.has_told("last"))[2:] == [("gone", "a@5", False), ("put", "last@31", True)]
+        assert (await follower.has_reported("last"))[2:] == [("gone", "a@5", False), ("put", "last@31", True)]
         assert watches.begun_from == ["list", "10", "list"]
 
 
 async def test_a_watch_that_ends_is_resumed(server: Server, client: Http1Transport) -> None:
     watches = Watches(server, [pod("a", 5), end_of_list(10), pod("b", 12)], [pod("last", 13), STAYS_OPEN])
     async with following(client) as follower:
-        await follower.has_told("last")
+        await follower.has_reported("last")
         assert watches.begun_from == ["list", "12"]
 
 
@@ -125,7 +125,7 @@ async def test_an_aborted_list_is_started_again_and_reports_no_deletion(server: 
     whole = [pod("a", 5), pod("b", 7), end_of_list(30), pod("last", 31), STAYS_OPEN]
     watches = Watches(server, [pod("a", 5), end_of_list(10)], [TOO_OLD], [pod("b", 7)], whole)
     async with following(client) as follower:
-        assert [kind for kind, _, _ in await follower.has_told("last")] == ["put", "put", "put"]
+        assert [kind for kind, _, _ in await follower.has_reported("last")] == ["put", "put", "put"]
         assert watches.begun_from == ["list", "10", "list", "list"]
 
 
@@ -135,10 +135,10 @@ async def test_a_refresh_waits_for_a_list_that_started_after_it(server: Server, 
         server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN]
     )
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_told("a")
+        await follower.has_reported("a")
         await follower.reflector.wait_synced()
         fresh = asyncio.create_task(follower.reflector.refresh())
-        await follower.has_told("b")
+        await follower.has_reported("b")
         for _ in range(10):
             await asyncio.sleep(0)
         assert not fresh.done()

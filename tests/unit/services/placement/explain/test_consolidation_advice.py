@@ -19,7 +19,7 @@ from tests.support.leader import Leader
 from tests.support.whatif import NOW, advise, end, run
 
 
-def torn() -> Leader:
+def scattered() -> Leader:
     """Two nodes of two GPUs, each with one pod that could run beside the other; it costs more to move the one on a."""
     leader = Leader().nodes("a", gpus=2)
     run(leader, build.gpu_pod("dear", gpus=1), started_s_ago=9000)
@@ -31,7 +31,7 @@ def torn() -> Leader:
 
 
 def test_the_cheaper_pod_moves() -> None:
-    leader = torn()
+    leader = scattered()
     leader.facts(build.gpu_pod("p", gpus=2))
     advice = advise(leader, "p")
     assert [(m.name, m.source, m.target) for m in advice.moves] == [("cheap", "b", "a")]
@@ -40,7 +40,7 @@ def test_the_cheaper_pod_moves() -> None:
 
 
 def test_the_restart_cost_counts_instead_of_the_run_time() -> None:
-    leader = torn()
+    leader = scattered()
     (dear,) = [s.pod for s in leader.core.book.pods.values() if s.pod.metadata.name == "dear"]
     leader.facts(build.newer(dear, annotations=dict(dear.metadata.annotations) | {"kerf.dev/restart-cost": "10s"}))
     leader.facts(build.gpu_pod("p", gpus=2))
@@ -48,18 +48,18 @@ def test_the_restart_cost_counts_instead_of_the_run_time() -> None:
 
 
 def test_more_groups_of_idle_gpus() -> None:
-    advice = advise(torn(), gpus=2)
+    advice = advise(scattered(), gpus=2)
     assert (advice.places_before, advice.places_after, [m.name for m in advice.moves]) == (0, 1, ["cheap"])
     assert advice.sentence == "1 move would make 1 more group of 2 idle GPUs, for 60 disturbed GPU-seconds"
 
 
 def test_nothing_is_advised_that_disturbs_more_than_allowed() -> None:
-    assert advise(torn(), gpus=2, most_gpu_seconds=59).moves == ()
-    assert [m.name for m in advise(torn(), gpus=2, most_gpu_seconds=60).moves] == ["cheap"]
+    assert advise(scattered(), gpus=2, most_gpu_seconds=59).moves == ()
+    assert [m.name for m in advise(scattered(), gpus=2, most_gpu_seconds=60).moves] == ["cheap"]
 
 
 def test_a_disruption_budget_is_kept() -> None:
-    leader = torn()
+    leader = scattered()
     for state in list(leader.core.book.pods.values()):
         leader.facts(build.newer(state.pod, labels={"app": "x"}))
     budget = PodDisruptionBudget(
@@ -74,7 +74,7 @@ def test_a_disruption_budget_is_kept() -> None:
 
 
 def test_no_moves_are_advised_for_a_pod_that_never_preempts() -> None:
-    leader = torn()
+    leader = scattered()
     leader.facts(build.gpu_pod("p", gpus=2, preemption_policy="Never"))
     assert "Never" in advise(leader, "p").sentence
 
@@ -126,7 +126,7 @@ def gang(leader: Leader, count: int, topology: str = "", **asks: Any) -> None:
 
 def test_members_of_a_gang_are_reported_together() -> None:
     """If one already fits, the moves are for the other."""
-    leader = torn().nodes("c", gpus=2)
+    leader = scattered().nodes("c", gpus=2)
     gang(leader, 2, gpus=2)
     advice = advise(leader, "g1")
     assert sorted((place.name, place.node) for place in advice.places) == [("g0", "c"), ("g1", "b")]
@@ -139,7 +139,7 @@ def test_members_of_a_gang_are_reported_together() -> None:
 
 
 def test_for_a_gang_there_is_all_or_nothing() -> None:
-    leader = torn()
+    leader = scattered()
     gang(leader, 2, gpus=2)
     advice = advise(leader, "g0")
     assert (advice.moves, advice.places) == ((), ())
@@ -148,7 +148,7 @@ def test_for_a_gang_there_is_all_or_nothing() -> None:
 
 def test_a_gang_that_must_be_in_one_rack_gets_moves_that_free_one_rack() -> None:
     """Across racks it fits without any move."""
-    leader = torn().nodes("c", "d", gpus=2)
+    leader = scattered().nodes("c", "d", gpus=2)
     for name, rack in (("a", "x"), ("c", "x"), ("b", "y"), ("d", "z")):
         leader.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))
     gang(leader, 2, "required=rack", gpus=2)
@@ -158,7 +158,7 @@ def test_a_gang_that_must_be_in_one_rack_gets_moves_that_free_one_rack() -> None
 
 
 def test_an_incomplete_gang_gets_that_reason() -> None:
-    leader = torn()
+    leader = scattered()
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     leader.facts(build.gpu_pod("g0", gpus=2, annotations=notes))
     answer = finish(questions.advise_(leader.core, AdviseQuery(namespace="team", name="g0"), NOW))
@@ -166,7 +166,7 @@ def test_an_incomplete_gang_gets_that_reason() -> None:
 
 
 def owned(leader: Leader, **owners: str) -> None:
-    """These pods of `torn` have controllers."""
+    """These pods of `scattered` have controllers."""
     for state in list(leader.core.book.pods.values()):
         owner = OwnerReference(uid=owners.get(state.pod.metadata.name, ""), kind="Job", name="job", controller=True)
         if owner.uid:
@@ -180,14 +180,14 @@ def carried_out(leader: Leader, **left_alone: Any) -> list[str]:
 
 
 def test_only_pods_with_a_controller_are_named_for_execution() -> None:
-    leader = torn()
+    leader = scattered()
     owned(leader, dear="job-1")
     assert carried_out(leader) == ["dear"]
 
 
 @pytest.mark.parametrize("left_alone", ["a pod", "its namespace"])
 def test_pods_protected_after_a_recent_preemption_are_not_moved(left_alone: str) -> None:
-    leader = torn()
+    leader = scattered()
     owned(leader, dear="job-1", cheap="job-2")
     if left_alone == "its namespace":
         assert carried_out(leader, namespaces=("team",)) == []
@@ -196,7 +196,7 @@ def test_pods_protected_after_a_recent_preemption_are_not_moved(left_alone: str)
 
 
 def test_a_pod_within_its_guarantee_is_not_moved_if_policy_protects_it() -> None:
-    leader = torn()
+    leader = scattered()
     owned(leader, dear="job-1", cheap="job-2")
     leader.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
     advice = advise(leader, gpus=2)
@@ -251,11 +251,11 @@ def test_following_the_advice_frees_the_promised_capacity(shapes: list[int], pod
     assert len({m.name for m in advice.moves}) == len(advice.moves)
     for move in advice.moves:
         end(leader, kept[move.name][0])
-    anew = [
-        build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
+    recreated = [
+        build.gpu_pod(f"{m.name}-new", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
         for m in advice.moves
     ]
-    assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}
+    assert leader.place(*recreated) == {f"{m.name}-new": m.target for m in advice.moves}
     wanted = [build.gpu_pod(f"group{i}", gpus=gpus) for i in range(advice.places_after)]
     assert len(leader.place(*wanted)) == len(wanted)
 
@@ -304,8 +304,8 @@ def test_following_the_advice_for_a_pending_pod_places_it_as_advised(
     assert [(place.name, binds[waits.metadata.uid].node) for place in advice.places] == [
         (place.name, place.node) for place in advice.places
     ]
-    anew = [
-        build.gpu_pod(f"{m.name}-anew", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
+    recreated = [
+        build.gpu_pod(f"{m.name}-new", **kept[m.name][1], node_selector={"kubernetes.io/hostname": m.target})
         for m in advice.moves
     ]
-    assert leader.place(*anew) == {f"{m.name}-anew": m.target for m in advice.moves}
+    assert leader.place(*recreated) == {f"{m.name}-new": m.target for m in advice.moves}

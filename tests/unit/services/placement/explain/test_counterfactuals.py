@@ -117,8 +117,8 @@ def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: A
             _moves(cluster(nodes, running), pod, told)
             continue
         again = cluster(nodes, running)
-        anew = follow(pod, told)
-        assert again.place(anew) == {"p-anew": again.binds()[anew.metadata.uid].node}, told
+        recreated = follow(pod, told)
+        assert again.place(recreated) == {"p-new": again.binds()[recreated.metadata.uid].node}, told
 
 
 def _moves(leader: Leader, pod: Any, told: Any) -> None:
@@ -130,8 +130,8 @@ def _moves(leader: Leader, pod: Any, told: Any) -> None:
     end(leader, other)
     assert leader.place(pod) == {"p": leader.binds()[pod.metadata.uid].node}
     spec = msgspec.structs.replace(other.spec, node_name="")
-    anew = type(other)(metadata=build.pod("moved").metadata, spec=spec)
-    assert "moved" in leader.place(anew)
+    recreated = type(other)(metadata=build.pod("moved").metadata, spec=spec)
+    assert "moved" in leader.place(recreated)
 
 
 _EXACT = ("taint", "node-selector", "gpu-model", "isolation", "less-cpu")

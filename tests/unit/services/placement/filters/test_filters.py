@@ -171,7 +171,7 @@ NAMED_N = {"matchFields": [line("In", "n", key="metadata.name")]}
         ("an empty term matches nothing", [{}], False),
         ("fields match the node's name", [NAMED_N], True),
         ("fields and expressions hold together", [NAMED_N | {"matchExpressions": [HDD]}], False),
-        ("NotIn of the name keeps off that node", [{"matchFields": [line("NotIn", "n", key="metadata.name")]}], False),
+        ("NotIn of the name excludes that node", [{"matchFields": [line("NotIn", "n", key="metadata.name")]}], False),
         ("there is no other field", [{"matchFields": [line("NotIn", "n", key="metadata.uid")]}], False),
     ],
 )

@@ -187,10 +187,10 @@ def test_a_pod_that_prefers_topology_goes_to_the_node_with_the_strongest_ring() 
 def test_among_equal_machines_several_gpus_go_where_their_links_are_intact() -> None:
     """On the fragmented one GPUs 0 and 2 are taken: the remaining GPUs of both pairs are far apart."""
     bridged = MACHINES["4xa100-pcie-nvbridge"]
-    leader = leader_of(torn=bridged, whole=bridged)
+    leader = leader_of(fragmented=bridged, whole=bridged)
     leader.place(
-        asking("x", gpu_uuid="torn-gpu-0"),
-        asking("y", gpu_uuid="torn-gpu-2"),
+        asking("x", gpu_uuid="fragmented-gpu-0"),
+        asking("y", gpu_uuid="fragmented-gpu-2"),
         asking("z", gpu_uuid="whole-gpu-0"),
         asking("w", gpu_uuid="whole-gpu-1"),
     )

@@ -124,7 +124,7 @@ def reference(name: str, uid: str = "") -> Spec:
         ("a lost claim is of no use", [claim(phase="Lost")], "claim-lost"),
         ("an immediate claim waits for its binder", [claim(kind="now")], "claim-unbound"),
         ("a bound claim leads to its volume's node", [claim(volume="v"), volume("v", phase="Bound")], ""),
-        ("and keeps off others", [claim(volume="v"), volume("v", "o", phase="Bound")], "volume-elsewhere"),
+        ("and excludes others", [claim(volume="v"), volume("v", "o", phase="Bound")], "volume-elsewhere"),
         ("a bound claim's volume must exist", [claim(volume="v")], "volume-missing"),
         (
             "a volume's zone label binds too",

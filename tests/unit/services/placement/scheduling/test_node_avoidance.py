@@ -29,7 +29,7 @@ def fails(leader: Leader, name: str, node: str, reason: str, owner: str = "set")
     leader.facts(msgspec.structs.replace(bound, metadata=meta, status=PodStatus(phase="Failed", reason=reason)))
 
 
-def goes_to(leader: Leader, pod: Pod) -> str:
+def node_of(leader: Leader, pod: Pod) -> str:
     leader.facts(pod)
     return leader.binds()[pod.metadata.uid].node
 
@@ -46,28 +46,28 @@ def wait(leader: Leader) -> None:
 def leader() -> Leader:
     """Two nodes; the first one has the better score while it is allowed."""
     made = Leader().nodes("a", "b")
-    assert goes_to(made, of_owner("first")) == "a"
+    assert node_of(made, of_owner("first")) == "a"
     return made
 
 
 @pytest.mark.parametrize("reason", ["UnexpectedAdmissionError", "OutOfkerf.dev/slot", "TopologyAffinityError"])
 def test_the_next_pod_of_the_same_owner_avoids_the_node_for_five_minutes(leader: Leader, reason: str) -> None:
     fails(leader, "first", "a", reason)
-    assert goes_to(leader, of_owner("second")) == "b"
+    assert node_of(leader, of_owner("second")) == "b"
     wait(leader)
     leader.facts(build.node("b", unschedulable=True))
-    assert goes_to(leader, of_owner("third")) == "a"
+    assert node_of(leader, of_owner("third")) == "a"
 
 
 def test_others_do_not(leader: Leader) -> None:
     fails(leader, "first", "a", "UnexpectedAdmissionError")
-    assert goes_to(leader, of_owner("another", "else")) == "a"
+    assert node_of(leader, of_owner("another", "else")) == "a"
 
 
 def test_neither_a_pod_that_failed_by_itself_nor_a_bare_one_counts_against_the_node(leader: Leader) -> None:
     fails(leader, "first", "a", "Error")
     fails(leader, "bare", "a", "UnexpectedAdmissionError", owner="")
-    assert goes_to(leader, of_owner("second")) == "a"
+    assert node_of(leader, of_owner("second")) == "a"
 
 
 def test_a_pod_that_fits_on_no_other_node_waits_and_gets_a_reason() -> None:
