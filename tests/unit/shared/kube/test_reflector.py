@@ -18,7 +18,7 @@ from shared.kube.reflect import INITIAL_END
 from shared.kube.reflector import Reflector, Timing
 from shared.kube.resources import POD
 from tests.unit.shared.kube.test_http1 import Server, client, server
-from tests.unit.shared.kube.test_reflect import line, told
+from tests.unit.shared.kube.test_reflect import line, reported
 
 __all__ = ["client", "server"]
 
@@ -87,7 +87,7 @@ class Follower:
             while not any(fact.object.metadata.name == name for fact in self.facts):
                 self._told.clear()
                 await self._told.wait()
-        return told(self.facts)
+        return reported(self.facts)
 
 
 @contextlib.asynccontextmanager
@@ -144,5 +144,5 @@ async def test_a_refresh_waits_for_a_list_that_started_after_it(server: Server, 
         assert not fresh.done()
         watches.goes_on.set()
         await fresh
-        assert told(follower.facts)[1:] == [("put", "b@29", True), ("gone", "a@5", False)]
+        assert reported(follower.facts)[1:] == [("put", "b@29", True), ("gone", "a@5", False)]
         assert watches.begun_from == ["list", "list"]
