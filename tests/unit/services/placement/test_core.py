@@ -513,7 +513,7 @@ def test_a_permanently_removed_node_is_no_longer_subscribed_to() -> None:
     leader.send(m.AgentLost("n1"))
     leader.send(m.BeatSeen(("n1", "n2")))
     leader.tick()
-    assert set(leader.core.nodes._beats) == {"n2"}
+    assert set(leader.core.nodes._heartbeats) == {"n2"}
 
 
 def test_on_a_large_cluster_pending_reasons_are_limited_per_tick() -> None:

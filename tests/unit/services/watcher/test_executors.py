@@ -229,7 +229,7 @@ async def test_a_pod_is_touched_by_its_status_if_its_webhook_does_not_answer() -
     [(b"failed calling webhook", "refused"), (b"etcdserver: request timed out", "unknown")],
 )
 async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotating: bytes, outcome: str) -> None:
-    """A certain refusal counts towards the pod's exclusion: a failing webhook does, a failure of the server does not."""
+    """A certain refusal counts towards the pod's exclusion: a failing webhook does, a server failure does not."""
     world = World()
     pod = world.pod()
     world.gate.answers = [Response(500, b'{"message":"%s"}' % annotating), Response(403, b'{"message":"no"}')]
