@@ -81,6 +81,8 @@ def main() -> None:
     arguments.add_argument("--fake", action="store_true", help="use the fake driver even if there is a GPU")
     arguments.add_argument("--json", action="store_true")
     asked = arguments.parse_args()
+    if asked.seconds < 2:
+        arguments.error(f"--seconds is {asked.seconds}; it must be at least 2, for the first second is not measured")
     with tempfile.TemporaryDirectory(prefix="kerf-enforce-") as name:
         folder = Path(name)
         device = None if asked.fake else real(asked.libcuda)
