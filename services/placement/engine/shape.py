@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -24,12 +24,37 @@ INFEASIBLE = -(1 << 62)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-def shape_key(state: PodState) -> bytes:
-    """All that node filters, room and column scores may look at. Pods with equal keys get equal rows."""
+class _Only:
+    """Some fields of a pod. Reading another one raises AttributeError that says where to declare it."""
+
+    def __init__(self, what: str, **fields: Any) -> None:
+        self.__dict__.update(fields, _what=what)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"{self._what}.{name} is not part of a pod's shape, by which its row is cached: add it to _fields and "
+            "shape_of in services/placement/engine/shape.py, or give the filter or score the scope `cluster`"
+        )
+
+
+def _fields(state: PodState) -> tuple[Any, ...]:
+    """All that decides a pod's row: demand, request, node selector, node affinity, tolerations."""
     spec = state.pod.spec
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
-    parts: tuple[Any, ...] = (state.demand, state.request, spec.node_selector, node_affinity, spec.tolerations)
-    return _ENCODER.encode(parts)
+    return state.demand, state.request, spec.node_selector, node_affinity, spec.tolerations
+
+
+def shape_key(state: PodState) -> bytes:
+    """Equal for pods of one shape, which have equal rows."""
+    return _ENCODER.encode(_fields(state))
+
+
+def shape_of(state: PodState) -> PodState:
+    """The pod reduced to its shape: all that node filters, node scores, column scores and policies can read of it."""
+    demand, request, node_selector, node_affinity, tolerations = _fields(state)
+    affinity = None if node_affinity is None else _Only("spec.affinity", node_affinity=node_affinity)
+    spec = _Only("spec", node_selector=node_selector, affinity=affinity, tolerations=tolerations)
+    return cast(PodState, _Only("pod", demand=demand, request=request, pod=_Only("pod", spec=spec)))
 
 
 class Row:
@@ -38,7 +63,7 @@ class Row:
     BYTES_A_NODE = 25
 
     def __init__(self, sample: PodState, policy: Policy, book: Book, node_classes: NodeClasses | None = None) -> None:
-        self.sample, self.policy, self.book = sample, policy, book
+        self.sample, self.policy, self.book = shape_of(sample), policy, book
         self.node_classes = node_classes or NodeClasses(book)
         self.generation = self.edition = -1
         self.cursor = -1
