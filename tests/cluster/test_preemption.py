@@ -82,7 +82,7 @@ async def test_one_pod_is_preempted_for_one_pod_and_no_other(world: Whole) -> No
     told = await world.event(gone, "Evicted")
     assert f"preempted by {world.namespace}/high, which has a higher priority" in told["message"]
     gains = await world.event("high", "PreemptionStarted")
-    assert f"{world.namespace}/{gone} ends" in gains["message"]
+    assert f"{world.namespace}/{gone} is evicted" in gains["message"]
     bucket = world.made.bus.kv(subjects.KV_SPARED)
     known = decode((await bucket.get(subjects.token(uids[gone]))).value or b"", Spared)
     assert (known.owner, len(known.since)) == (uids[gone], 1), "for whoever is preemptor next"
@@ -198,7 +198,7 @@ async def test_a_pod_of_equal_priority_moves_to_the_reservation_for_its_replacem
 
         await eventually(together, within_s=WITHIN_S, what="both on the other node")
         told = await world.event(before[mover], "Evicted")
-        assert f"moves to {other} so that {world.namespace}/large fits" in told["message"]
+        assert f"migrated to {other} so that {world.namespace}/large fits" in told["message"]
         assert "capacity is reserved for it there" in told["message"]
         for name in ("x", "y"):
             await world.ask("DELETE", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets/{name}")
