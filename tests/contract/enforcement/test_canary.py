@@ -64,7 +64,7 @@ async def test_after_a_failed_canary_firm_is_not_offered_and_firm_pods_do_not_st
         assert not control_block(host, "a").exists()
         assert "interposer" not in await eventually(lambda: offered(bus))
         assert (
-            "has failed with driver 580.1: cuMemCreate gave too much"
+            "failed with driver 580.1: cuMemCreate gave too much"
             in ctx.health.report()["parts"]["enforcement"]["detail"]
         )
         assert ctx.health.ready

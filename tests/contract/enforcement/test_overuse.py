@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,10 @@ async def test_with_policy_evict_a_pod_with_overuse_is_evicted(
         become(host, as_seen([50, 40]))
         await eventually(lambda: asked)
     assert (asked[0].name, len(asked)) == ("a", 1)
-    assert "90 % of GPU" in asked[0].reason
+    # The mean over the window, which on a loaded machine may have begun before the use did.
+    found = re.search(r"used ([\d.]+) % of GPU \S+ over 0.3 s according to NVML; 30 % are granted", asked[0].reason)
+    assert found is not None, asked[0].reason
+    assert 30 < float(found[1]) <= 90
 
 
 async def test_with_policy_lock_overuse_is_locked_for_the_rest_of_every_cycle(
