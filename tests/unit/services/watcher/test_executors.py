@@ -312,6 +312,19 @@ async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
     assert world.now().metadata.annotations[names.ANNOTATION_SUSPENDED] == "pause plan"
 
 
+async def test_a_suspension_by_the_former_annotation_is_known_and_ends_with_the_next_write() -> None:
+    """kerf.dev/parked, as Kerf wrote it before 0.2."""
+    world = World()
+    pod = world.pod(annotations={names.ANNOTATION_PARKED: "pause plan"})
+    same = c.SuspendPod(
+        **identity(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version
+    )
+    assert await world.patch(same) == []
+    assert world.now().metadata.resource_version == pod.metadata.resource_version, "nothing to write"
+    assert await world.patch(msgspec.structs.replace(same, suspension="")) == []
+    assert names.ANNOTATION_PARKED not in world.now().metadata.annotations
+
+
 async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other() -> None:
     """Another writer has changed it since: its allocation would be overwritten, and a device given twice."""
     world = World()
