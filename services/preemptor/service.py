@@ -53,7 +53,7 @@ class Preemptor(Service):
         protected = "Owners whose pods are protected because one of them was preempted."
         ctx.metrics.observe_by("kerf_preemptor_protected_owners", protected, self._count_protected)
         ctx.metrics.observe_by(
-            "kerf_preemptor_immune_owners", f"Former name, until 0.2. {protected}", self._count_protected
+            "kerf_preemptor_immune_owners", f"Former name, until 0.3. {protected}", self._count_protected
         )
         ctx.health.set("role", ok=True, detail="standby")
         ctx.spawn(self._work(), name="work")
