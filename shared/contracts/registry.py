@@ -425,8 +425,7 @@ SAMPLES: tuple[Channel, ...] = (
         publisher="node_agent",
         receivers="placement",
         description="The node has released a grant for good; said again until placement has booked it. Placement "
-        "takes it "
-        "for grants of the node in its subject alone.",
+        "takes it for grants of the node in its subject alone.",
     ),
     Channel(
         name="usage",
@@ -478,8 +477,7 @@ BUCKETS: tuple[Channel, ...] = (
         receivers="placement",
         retention="KV kerf_mark: in the servers' memory, the last value",
         description="The newest record of the log that its leader may have acted on. A log without it, or a server "
-        "without "
-        "a mark, has lost records.",
+        "without a mark, has lost records.",
     ),
     Channel(
         name="bucket.spared",

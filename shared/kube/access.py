@@ -28,8 +28,7 @@ STRICT_CODES = range(80, 95)
 
 STRICT_HINT = (
     "the cluster's certificates are not made as RFC 5280 wants (key usage, authority key identifier, critical "
-    "constraints), and "
-    "Python 3.13 and later insist on that; renew them, or set strict_x509: false "
+    "constraints), and Python 3.13 and later insist on that; renew them, or set strict_x509: false "
     "(KERF_WATCHER_STRICT_X509=false) to accept them as they are"
 )
 

@@ -162,9 +162,8 @@ def _topology(notes: Mapping[str, str]) -> tuple[str, str]:
         label = LEVELS.get(level, level)
         if how not in levels or levels[how] or not _LABEL.fullmatch(label):
             raise _bad(
-                f"annotation {names.ANNOTATION_GANG_TOPOLOGY} is {text!r}; write required=LEVEL, "
-                f"preferred=LEVEL or both with a comma, each LEVEL being {', '.join(sorted(LEVELS))} or a node "
-                "label"
+                f"annotation {names.ANNOTATION_GANG_TOPOLOGY} is {text!r}; write required=LEVEL, preferred=LEVEL or "
+                f"both with a comma, each LEVEL being {', '.join(sorted(LEVELS))} or a node label"
             )
         levels[how] = label
     return levels["required"], levels["preferred"]

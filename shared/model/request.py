@@ -304,9 +304,8 @@ def _number(quantities: Quantities, resource: str, where: str) -> int:
     if number.denominator != 1:
         raise RequestError(
             "fraction",
-            f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part "
-            "of one GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave "
-            "kerf.dev/gpu out",
+            f"{where}: {resource} is {text}, and Kubernetes counts such resources in whole numbers. For a part of one "
+            "GPU set kerf.dev/gpu-memory (such as 16Gi) or kerf.dev/gpu-compute (percent) and leave kerf.dev/gpu out",
         )
     return int(number)
 

@@ -84,8 +84,8 @@ def exposure(runtime: Runtime, toolkit_config: str) -> str:
         return ""
     return (
         f"the runtime's default is {name!r}, so any image that sets NVIDIA_VISIBLE_DEVICES=all, as CUDA's images do, "
-        "sees every GPU without requesting one: "
-        "set accept-nvidia-visible-devices-envvar-when-unprivileged = false in NVIDIA's container runtime configuration"
+        "sees every GPU without requesting one: set accept-nvidia-visible-devices-envvar-when-unprivileged = false "
+        "in NVIDIA's container runtime configuration"
     )
 
 
