@@ -101,10 +101,10 @@ class SlotPlugin(DevicePluginServicer):
         """Ends the streams, which would otherwise block the shutdown."""
         self._closing.set()
 
-    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:  # noqa: ARG002, N802 - generated
+    async def GetDevicePluginOptions(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
         return OPTIONS
 
-    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802 - generated
+    async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:
         self._on_watch(True)
         try:
             yield pb.ListAndWatchResponse(devices=self._slots)
@@ -112,7 +112,7 @@ class SlotPlugin(DevicePluginServicer):
         finally:
             self._on_watch(False)
 
-    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:  # noqa: ARG002, N802 - generated
+    async def Allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
         """Answers with a name that was never used: a used one could let a container start with an old spec."""
         begun = time.perf_counter()
         answer = pb.AllocateResponse(
@@ -124,7 +124,7 @@ class SlotPlugin(DevicePluginServicer):
             log.debug("allocated", slots=list(asked.devices_ids), took_s=took_s)
         return answer
 
-    async def PreStartContainer(  # noqa: N802
+    async def PreStartContainer(
         self, request: pb.PreStartContainerRequest, context: Any
     ) -> pb.PreStartContainerResponse:
         begun = time.perf_counter()

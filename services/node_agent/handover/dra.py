@@ -57,19 +57,15 @@ class ClaimPlugin(DRAPluginServicer):
             handed,
         )
 
-    async def NodePrepareResources(  # noqa: N802
-        self,
-        request: pb.NodePrepareResourcesRequest,
-        context: Any,  # noqa: ARG002
+    async def NodePrepareResources(
+        self, request: pb.NodePrepareResourcesRequest, context: Any
     ) -> pb.NodePrepareResourcesResponse:
         return pb.NodePrepareResourcesResponse(
             claims={claim.uid: await self._prepare(claim) for claim in request.claims}
         )
 
-    async def NodeUnprepareResources(  # noqa: N802
-        self,
-        request: pb.NodeUnprepareResourcesRequest,
-        context: Any,  # noqa: ARG002
+    async def NodeUnprepareResources(
+        self, request: pb.NodeUnprepareResourcesRequest, context: Any
     ) -> pb.NodeUnprepareResourcesResponse:
         """Releases nothing: the node releases a grant when no process of the pod runs, as for any pod."""
         return pb.NodeUnprepareResourcesResponse(

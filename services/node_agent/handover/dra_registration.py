@@ -56,15 +56,13 @@ class ClaimDriverServer(RegistrationServicer):
         for server in self._servers:
             await server.stop(_GRACE_S)
 
-    async def GetInfo(self, request: pb.InfoRequest, context: Any) -> pb.PluginInfo:  # noqa: ARG002, N802 - generated
+    async def GetInfo(self, request: pb.InfoRequest, context: Any) -> pb.PluginInfo:
         return pb.PluginInfo(
             type="DRAPlugin", name=names.DRA_DRIVER, endpoint=str(self._endpoint), supported_versions=VERSIONS
         )
 
-    async def NotifyRegistrationStatus(  # noqa: N802
-        self,
-        request: pb.RegistrationStatus,
-        context: Any,  # noqa: ARG002
+    async def NotifyRegistrationStatus(
+        self, request: pb.RegistrationStatus, context: Any
     ) -> pb.RegistrationStatusResponse:
         detail = (
             ""

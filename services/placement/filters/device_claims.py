@@ -17,7 +17,7 @@ class DeviceClaims(Filter):
     name = "device-claims"
     scope = "node"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         if pod.request is None or not any(map(claim_of, pod.request.asks)):
             return None
 

@@ -23,7 +23,7 @@ class GpuKind(Filter):
     name = "gpu-kind"
     scope = "node"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
         if request is None:
             return None

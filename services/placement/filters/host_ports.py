@@ -15,7 +15,7 @@ class HostPorts(Filter):
     name = "host-ports"
     scope = "cluster"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         wanted = host_ports(pod.pod)
         if not wanted:
             return None

@@ -13,7 +13,7 @@ class NodeAffinity(Filter):
     name = "node-affinity"
     scope = "node"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         spec = pod.pod.spec
         wanted = spec.node_selector
         affinity = spec.affinity.node_affinity if spec.affinity else None

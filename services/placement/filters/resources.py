@@ -17,7 +17,7 @@ class Resources(Filter):
     name = "resources"
     scope = "cluster"
 
-    def prepare(self, pod: PodState, book: Book) -> Check:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check:
         demand = pod.demand
 
         def check(node: NodeState) -> Reason | None:

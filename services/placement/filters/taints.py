@@ -16,7 +16,7 @@ class Taints(Filter):
     name = "taints"
     scope = "node"
 
-    def prepare(self, pod: PodState, book: Book) -> Check:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check:
         tolerations = pod.pod.spec.tolerations
 
         def check(node: NodeState) -> Reason | None:

@@ -17,7 +17,7 @@ class GpuTopology(Filter):
     name = "gpu-topology"
     scope = "node"
 
-    def prepare(self, pod: PodState, book: Book) -> Check | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
         if request is None or (request.topology != "required" and not request.topology_mode):
             return None

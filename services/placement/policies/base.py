@@ -49,12 +49,7 @@ class Policy:
         raise NotImplementedError
 
     def pick(
-        self,
-        pod: PodState,
-        ask: GpuAsk,
-        fitting: list[GpuRoom],
-        node: NodeState,
-        inventory: Inventory,  # noqa: ARG002
+        self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory
     ) -> list[GpuRoom]:
         return self.order(pod, ask, fitting, node)[: ask.count]
 
@@ -66,7 +61,7 @@ class Policy:
             setattr(twin, name, book if name == "book" else copy(value))
         return twin
 
-    def words(self, pod: PodState, row: int) -> dict[str, int]:  # noqa: ARG002
+    def words(self, pod: PodState, row: int) -> dict[str, int]:
         """What its score of a row is made of, by term, for `why`."""
         return {}
 

@@ -18,7 +18,7 @@ class BestFit(Policy):
     name = "bestfit"
     alone = True
 
-    def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints:  # noqa: ARG002
+    def score(self, pod: PodState, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints:
         ask = largest_ask(pod)
         gpu_milli = 0 if ask is None else ask.count * ask.compute_milli
         most_cpu = max(1, int(arrays.cpu_total.max()))
@@ -31,5 +31,5 @@ class BestFit(Policy):
         result: Ints = ((1.0 - (cpu_left / most_cpu * 0.5 + gpu_left / most_gpu * 0.5)) * 100).astype(np.int64)
         return result
 
-    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:  # noqa: ARG002
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         return sorted(fitting, key=lambda room: (room.free_milli, room.free_mib, room.column))

@@ -28,7 +28,7 @@ class Binpack(Policy):
         result: Ints = (3 * (TOP - tightest) + packed) // 4
         return result
 
-    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:  # noqa: ARG002
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         return sorted(fitting, key=lambda room: (_left(ask, room), room.index))
 
 

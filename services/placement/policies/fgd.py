@@ -84,7 +84,7 @@ class Fgd(Policy):
         ]
         self.typical = typical_of(self._given, self.book.arrays)
 
-    def meet(self, pod: PodState, *, placed: bool) -> None:  # noqa: ARG002
+    def meet(self, pod: PodState, *, placed: bool) -> None:
         if not self._given:
             self._mix.add(pod)
             self._met += 1

@@ -24,5 +24,5 @@ class Spread(Policy):
         result: Ints = (3 * (TOP // (1 + load)) + (TOP - used_share(arrays, rows))) // 4
         return result
 
-    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:  # noqa: ARG002
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         return sorted(fitting, key=lambda room: (room.containers, -room.free_mib, room.index))

@@ -14,7 +14,7 @@ class CpuApart(ColumnScore):
     name = "cpu-apart"
     weight = 10
 
-    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         if policy.alone or pod.request is not None:
             return None
         result: Ints = np.where(arrays.gpu_count[rows] == 0, 1000, 0)
@@ -27,7 +27,7 @@ class FullestCpu(ColumnScore):
     name = "fullest-cpu"
     weight = 1
 
-    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         if policy.alone:
             return None
         cpu = np.maximum(arrays.cpu_free[rows], 0) * 1000 // np.maximum(arrays.cpu_total[rows], 1)

@@ -29,7 +29,7 @@ class GpuLinks(ColumnScore):
     name = "gpu-links"
     weight = 20
 
-    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:  # noqa: ARG002
+    def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         if pod.request is None or fit is None:
             return None
         size = max(ask.count for ask in pod.request.asks.values())

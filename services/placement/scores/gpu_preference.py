@@ -24,7 +24,7 @@ class GpuPreference(NodeScore):
     name = "gpu-preference"
     weight = 100
 
-    def prepare(self, pod: PodState, book: Book) -> Rate | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Rate | None:
         if pod.request is None or not pod.request.prefer:
             return None
         by_speed = pod.request.prefer == "speed"

@@ -12,7 +12,7 @@ class PreferredNode(NodeScore):
     name = "preferred-node"
     weight = 20
 
-    def prepare(self, pod: PodState, book: Book) -> Rate | None:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Rate | None:
         affinity = pod.pod.spec.affinity
         terms = (
             affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
@@ -37,7 +37,7 @@ class PreferNoSchedule(NodeScore):
     name = "prefer-no-schedule"
     weight = 30
 
-    def prepare(self, pod: PodState, book: Book) -> Rate:  # noqa: ARG002
+    def prepare(self, pod: PodState, book: Book) -> Rate:
         tolerations = pod.pod.spec.tolerations
 
         def rate(node: NodeState) -> int:
