@@ -40,12 +40,3 @@ class SpecWriter(Protocol):
 
         Raises OSError if it cannot be written, ValueError if a device of the share does not exist on this host.
         """
-
-
-class HandoverServer(Protocol):
-    """A server that hands slices over. The agent starts and closes it."""
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None:
-        """Refuses new calls and waits for those in flight."""

@@ -21,7 +21,7 @@ CUDA driver's process locks (`time_slicing.py`).
 A live resize is `adjust` with an `Override` that has other amounts. A call that may block or hang runs in a worker
 inside the driver.
 
-The constant `CHOSEN` in each strategy's file says when placement chooses the strategy. The code that chooses is
+The docstring of each strategy's class says when placement chooses it. The code that chooses is
 placement's `shared.book.shares.strategy_for`.
 """
 

@@ -9,10 +9,10 @@ from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slices import Key, Slice
 from shared.model.gpu import Isolation, Strategy
 
-CHOSEN = "the container requests whole GPUs"
-
 
 class Exclusive:
+    """Chosen when the container requests whole GPUs."""
+
     name: Strategy = "exclusive"
     promise: Isolation = "hard"
 

@@ -17,7 +17,6 @@ from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.gpu import Isolation, Strategy
 from shared.model.units import MIB
 
-CHOSEN = "the container requests a part of a GPU with compute, and the node's canary has proven the limits"
 CONTAINER_DIR = "/run/kerf"
 """The control block's folder in the container. The path is built into the library."""
 CONTAINER_LIBRARY = f"{CONTAINER_DIR}/libkerf.so"
@@ -26,6 +25,8 @@ _BIND = ("bind", "nosuid", "nodev")
 
 
 class Interposer:
+    """Chosen when the container requests a part of a GPU with compute, and the node's canary has proven the limits."""
+
     name: Strategy = "interposer"
     promise: Isolation = "firm"
 

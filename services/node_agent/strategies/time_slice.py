@@ -10,11 +10,9 @@ from __future__ import annotations
 from services.node_agent.strategies.interposer import Interposer
 from shared.model.gpu import Strategy
 
-CHOSEN = (
-    "the container requests a part of a GPU with memory alone, or its pod is opportunistic, "
-    "and the node's canary has proven the limits"
-)
-
 
 class TimeSlice(Interposer):
+    """Chosen when the container requests a part of a GPU with memory alone, or its pod is opportunistic, and the node's
+    canary has proven the limits."""
+
     name: Strategy = "time_slice"
