@@ -7,7 +7,8 @@ from shared.model.gpu import Isolation, Strategy
 
 
 class Advisory(Exclusive):
-    """Chosen when the container requests a part of a GPU with isolation soft, and the node has proven nothing stronger."""
+    """Chosen when the container requests a part of a GPU with isolation soft, and the node has
+    proven nothing stronger."""
 
     name: Strategy = "advisory"
     promise: Isolation = "soft"
