@@ -284,7 +284,7 @@ async def _ready(made: Fleet, bus: NatsBus, nodes: int) -> None:
         try:
             status = decode(await bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=2), StatusAnswer)
         except BusError:
-            await asyncio.sleep(0.1)  # nobody leads yet
+            await asyncio.sleep(0.1)  # no leader yet
             continue
         if status.synced_nodes == nodes == status.nodes:
             return

@@ -3,8 +3,9 @@
     python -m bench.explain [--nodes 1213] [--pods 8000] [--questions 30] [--json]
 
 Each question is asked of the book in the slices in which the service answers it (`explaining.steps`). `ms` is the time
-of an answer by itself; `slice_ms` the longest that it held up anybody in one go. Then the leader decides on pods that
-come and go, without questions and with a stream of them in the same event loop, and its decisions' times are compared.
+of an answer by itself; `slice_ms` the longest step, during which the leader does nothing else. Then the leader decides
+on pods that come and go, without questions and with a stream of them in the same event loop, and its decisions' times
+are compared.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Cluster:
     logged."""
 
     def __init__(self, nodes: int) -> None:
-        self.core = Core("bench", Settings(max_holds=nodes * GPUS + 1))  # nobody binds here
+        self.core = Core("bench", Settings(max_holds=nodes * GPUS + 1))  # no Binding is sent here
         self.records: list[int] = []
         self._sequence = self._versions = 2
         self.say(m.TermTaken(2, mark=LogMark(term=0, sequence=1)))

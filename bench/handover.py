@@ -55,7 +55,7 @@ class Result(msgspec.Struct):
 
 
 class Watch:
-    """Pods by name, as the API server shows them, and who waits for one."""
+    """Pods by name, as the API server shows them, and the waiters for each."""
 
     def __init__(self, kube: Transport) -> None:
         self._kube = kube

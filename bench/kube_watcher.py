@@ -3,7 +3,7 @@ server.
 
     python -m bench.kube_watcher [--pods 2000] [--batch 32]
 
-Starts a control plane, a NATS server and the watcher as a process of its own. This process plays everybody else: it
+Starts a control plane, a NATS server and the watcher as a process of its own. This process plays all other parts: it
 creates pods, reads the feed and orders the binds. Prints one line of JSON.
 """
 

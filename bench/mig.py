@@ -1,4 +1,4 @@
-"""MIG instances that come and go: how much of the GPUs is allocated, and who is refused.
+"""MIG instances that come and go: how much of the GPUs is allocated, and which pods are refused.
 
     python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside]
                         [--fill] [--json]
@@ -7,7 +7,7 @@
 other GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an
 A100 or for an H100, or (`beside`) for a part by memory that both kinds of GPU can serve, or for a whole one. Lives are
 exponential. Time is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was
-asked for, instances in memory slices. With `--fill` nobody leaves, and allocation is what it is when 130 % of the GPUs
+asked for, instances in memory slices. With `--fill` no pod ends, and allocation is what it is when 130 % of the GPUs
 have been asked for.
 """
 
@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True):
     seed: int
     allocation_percent: float
     refused_percent: dict[str, float]
-    """Of those who asked, by what they asked for."""
+    """Of the pods that requested something, by what they requested."""
 
 
 def main() -> None:

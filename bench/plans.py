@@ -3,7 +3,7 @@
     python -m bench.plans [--nodes 15000] [--gang 8] [--json]
 
 Nodes of eight GPUs stand in racks of sixteen, each GPU with a pod of its own, of one of four priorities, that has run
-for a minute to a day. `tick_s`: the longest tick in which candidates are made, before anybody waits; `idle_s`: one
+for a minute to a day. `tick_s`: the longest tick in which candidates are computed, before any pod waits; `idle_s`: one
 after that. Then the longest tick until there is a plan: `gpu_s` for a pod of one GPU, `node_s` for one of eight,
 `gang_s` for a gang of such, and `rack_s` for one that must be in one rack.
 """
@@ -116,7 +116,7 @@ class Cluster:
             if plans:
                 if len(plans) > 1 or len(plans[0].beneficiaries) != members or len(plans[0].victims) != gpus * members:
                     raise RuntimeError(
-                        f"{name}: nobody but {gpus * members} pods of one GPU each should have given way"
+                        f"{name}: {gpus * members} pods of one GPU each should have been the victims, and no others"
                     )
                 self._say(m.Ended(plans[0].plan_id, executed=True))
                 return longest

@@ -120,18 +120,18 @@ async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordo
 
 
 async def _tell(bus: Bus, order: NodeCordon) -> NodeCordonAnswer:
-    nobody = f"the agent of node {order.node} is not connected to this NATS, so nothing was changed"
-    answer = await _request(bus, subjects.node_command(order.node, "cordon"), order, NodeCordonAnswer, nobody)
+    missing = f"the agent of node {order.node} is not connected to this NATS, so nothing was changed"
+    answer = await _request(bus, subjects.node_command(order.node, "cordon"), order, NodeCordonAnswer, missing)
     if not answer.ok:
         raise Failure(answer.reason)
     return answer
 
 
-async def _request(bus: Bus, subject: str, order: msgspec.Struct, kind: type[T], nobody: str) -> T:
+async def _request(bus: Bus, subject: str, order: msgspec.Struct, kind: type[T], missing: str) -> T:
     try:
         return decode(await bus.request(subject, encode(order), timeout_s=10.0), kind)
     except NoResponder:
-        raise Failure(nobody) from None
+        raise Failure(missing) from None
     except (BusError, ContractError) as error:
         raise Failure(
             f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was "

@@ -123,7 +123,7 @@ class ControlPlane:
         """On the port of before, so that clients find it again."""
         disabled = (
             [] if self.controllers else ["ServiceAccount", "TaintNodesByCondition"]
-        )  # nobody would do their other half
+        )  # nothing would do their other half
         p = self.pki
         self._spawn(
             "kube-apiserver",
@@ -354,7 +354,7 @@ def _up(state: Path, *, controllers: bool, scheduler: bool) -> None:
 def _down(state: Path) -> None:
     record = state / "pids.json"
     for name, pid in json.loads(record.read_text()).items():
-        # A process id may have been given to somebody else since.
+        # The process id may belong to another process by now.
         if alive(pid) and name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode():
             os.kill(pid, signal.SIGKILL)
     record.unlink()

@@ -106,7 +106,7 @@ def _output(command: str, variables: dict[str, str]) -> str:
 
 @contextmanager
 def simulated_cluster() -> Iterator[str]:
-    """`kerf up` on a free port, with its pods applied by nobody yet. Yields the URL of its NATS server."""
+    """`kerf up` on a free port, before its pods are applied. Yields the URL of its NATS server."""
     with subprocess.Popen(
         ["kerf", "up", "--nodes", "2", "--gpus", "2", "--port", "0"],
         cwd=ROOT,

@@ -4,11 +4,11 @@
 
 A job's run time is its deletion less its scheduling, or its creation where it was never scheduled; pods without GPUs or
 without a positive life are left out. `native`: whole GPUs in order of arrival, as kube-scheduler does it
-(bench/jobs/native.py); `native_strict`: the same where nobody goes before an older one. `kerf`: through the cores of
-placement and preemptor, with a queue of equal weight for each QoS class, and pods that displace nobody
+(bench/jobs/native.py); `native_strict`: the same, but no pod passes an older one. `kerf`: through the cores of
+placement and preemptor, with a queue of equal weight for each QoS class, and pods that preempt none
 (preemptionPolicy Never). With --all also Kerf with nothing set up (`kerf_in_order`), with all classes above BE in
 priority (`kerf_priorities`), and with queues that take back what they are due (`kerf_reclaim`); a few minutes. `bound`:
-what nobody can better, Kerf's way and with whole GPUs. One node has all GPUs, and neither CPU nor memory of it is ever
+the bound of any scheduler, Kerf and whole GPUs. One node has all GPUs, and neither CPU nor memory of it is ever
 short. A slice takes 1 + interference times as long while its GPU is shared.
 """
 

@@ -35,7 +35,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """Nobody does better, whatever he knows of run times."""
+    """A bound that no scheduler beats, even one that knows all run times."""
 
     mean_completion_s: float
     makespan_s: float
@@ -61,7 +61,7 @@ def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int) -> Figures:
 
 
 def bound(jobs: tuple[Job, ...], gpus: int, interference: float, *, whole: bool = False) -> Bound:
-    """`whole`: for those who give whole GPUs alone.
+    """`whole`: the bound for schedulers that give whole GPUs alone.
 
     Makespan: no job can have run for longer than since it came, and what is left at any instant takes at least its cost
     over the GPUs, for each way of costing below. Mean completion: one machine as fast as all GPUs together, on which

@@ -1,6 +1,6 @@
 """The same jobs through Kerf: the cores of placement and of the preemptor, wired as on the bus.
 
-What the log, the API server, the agent and the jobs' controller do is done at once. Whoever is evicted is made anew by
+What the log, the API server, the agent and the jobs' controller do is done at once. An evicted pod is created again by
 its controller, as the youngest. Nothing here decides anything.
 """
 
@@ -46,8 +46,8 @@ class Use(msgspec.Struct, frozen=True):
     priorities: bool = False
     """All classes but BE are above it."""
     evicts: bool = True
-    """Without, all pods say preemptionPolicy Never: what becomes free goes to whom it is owed, and nothing is taken
-    back."""
+    """Without, all pods say preemptionPolicy Never: free GPUs go to the queue that they are owed to, and nothing is
+    taken back."""
 
 
 class Kerf(Scheduler):
@@ -62,8 +62,8 @@ class Kerf(Scheduler):
         self._bound: list[tuple[str, Grant]] = []
         self._moves: list[Start | Evict] = []
         self._lines: dict[tuple[int, int, int, str], list[tuple[str, int]]] = {}
-        """Those of one kind for whom the preemptor may be asked, the oldest first, and old words about who does not
-        wait any more."""
+        """Pods of one kind that the preemptor may be asked about, the oldest first, and stale entries of pods that do
+        not wait any more."""
         self._inventory = Inventory(
             node=NODE,
             boot_id="boot",
@@ -97,8 +97,8 @@ class Kerf(Scheduler):
         return self._moves
 
     def _make_room(self) -> bool:
-        """The preemptor hears who waits, and has its turn; of pods of one kind it hears of the oldest alone, for the
-        others would have the same answer. Returns whether anything came of it."""
+        """The preemptor is told which pods wait, and gets its turn; of pods of one kind only the oldest is reported,
+        for the others would have the same answer. Returns whether anything came of it."""
         before = len(self._moves)
         for line in self._lines.values():
             while line and self._settled(line[0][1]):

@@ -1,8 +1,8 @@
-"""Whole GPUs in order of arrival, as Kubernetes does it: who asks for a part gets a whole one.
+"""Whole GPUs in order of arrival, as Kubernetes does it: a pod that requests a part gets a whole one.
 
 kube-scheduler tries pods of equal priority in the order in which they came to its queue. One that does not fit goes
-aside and holds up nobody behind it; when a pod ends, those whom that may help are tried again in their order. Its
-back-off of 1 to 10 s between two tries is left out, in its favour. With `strict` nobody goes before an older one, as in
+aside and does not delay those behind it; when a pod ends, those that it may help are tried again in order. Its
+back-off of 1 to 10 s between two tries is left out, in its favour. With `strict` no pod passes an older one, as in
 a plain queue.
 """
 
@@ -22,7 +22,7 @@ class Native(Scheduler):
         self._free = list(range(gpus))
         self._has: dict[int, list[int]] = {}
         self._waiting: dict[int, deque[int]] = {}
-        """By the number of GPUs, the oldest first: of those of equal size nobody fits where the first does not."""
+        """By the number of GPUs, the oldest first: of pods of equal size none fits if the first does not."""
 
     def step(self, now_s: float, ended: list[int], arrived: list[int]) -> list[Start | Evict]:
         del now_s

@@ -1,7 +1,7 @@
-"""The clock: jobs arrive, run, slow each other down, and end. Pure; who goes where is the scheduler's word.
+"""The clock: jobs arrive, run, slow each other down, and end. Pure; the scheduler decides which job goes where.
 
 Time is in seconds since the beginning of the trace. A job runs at full speed while it has its GPUs to itself. While any
-of them is shared it takes 1 + `interference` times as long, whoever the others are and however many. Whoever is evicted
+of them is shared it takes 1 + `interference` times as long, whatever the others are and however many. An evicted job
 begins anew. Deciding, binding, starting and ending take no time, on either side.
 """
 
@@ -50,7 +50,7 @@ class Scheduler(Protocol):
 
 
 class Impossible(RuntimeError):
-    """A scheduler has given away what there is not, or left somebody waiting for ever."""
+    """A scheduler has given away more than there is, or left a job waiting for ever."""
 
 
 class Told(msgspec.Struct):
@@ -153,7 +153,7 @@ class Replay:
         self._free[share.gpu] = left
 
     def _pace(self, now: float) -> None:
-        """Whoever's GPUs have fewer or more jobs than before goes faster or slower from now on."""
+        """A job whose GPUs have fewer or more jobs than before is faster or slower from now on."""
         for job in sorted({job for gpu in self._touched for job in self._on[gpu]}):
             running = self._running[job]
             rate = self._slow if any(len(self._on[share.gpu]) > 1 for share in running.shares) else 1.0

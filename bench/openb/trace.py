@@ -50,7 +50,7 @@ class TracePod(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> str:
-        """How pods are told apart where it matters who is refused."""
+        """How pods are classified where it matters which are refused."""
         return "cpu-only" if not self.gpus else "slice" if self.milli < 1000 else f"{self.gpus}-gpu"
 
 

@@ -17,8 +17,9 @@ DIFFERS: dict[str, str] = {
     "elastic_sharing": "the older job's optional pods go first",
     "legacy_mig": "an instance is asked for by its resource, which is counted",
     "slots": "memory and compute are what a GPU has; a number of sharers is no resource",
-    "zero_core_rule": "who reserves no compute may be on a GPU whose compute is reserved",
-    "exclusive_by_cores": "all of the compute reserved is no word on memory; who wants a GPU alone asks for a whole "
+    "zero_core_rule": "a pod that reserves no compute may be on a GPU whose compute is reserved",
+    "exclusive_by_cores": "reserving all of the compute says nothing on memory; a pod that needs a GPU alone "
+    "requests a whole "
     "one",
     "cores_clamp": "more than all of a GPU's compute is refused by name",
     "device_cordon": "a GPU is cordoned by its agent, not by an annotation on the node",

@@ -141,7 +141,7 @@ def _denied(asked: Case, request: Case) -> bool:
 
 
 def _alone(asked: Case) -> bool:
-    """HAMi's mutex policy, only GPUs that nobody is on: in Kerf's words whole ones."""
+    """HAMi's mutex policy, only unused GPUs: a request for whole ones in Kerf."""
     annotations = asked["pod"]["annotations"]
     return "mutex" in (
         annotations.get("hami.io/gpu-scheduler-policy"),

@@ -86,7 +86,7 @@ def _labels(node: Case) -> dict[str, str]:
 
 
 def _too_many(case: Case, world: PreemptingWorld) -> str:
-    """Nobody goes beyond those whom the case lets go."""
+    """No pod is evicted besides those that the case evicts."""
     most = case["expected"].get("max_evictions_per_round")
     if most is not None and len(world.evicted) > most:
         return f"{len(world.evicted)} are evicted, and {most} would do: {', '.join(world.evicted)}"

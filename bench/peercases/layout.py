@@ -1,4 +1,4 @@
-"""What KAI's nodes and running tasks are in Kerf's words: GPUs, MIG layouts, and who is on which of them."""
+"""What KAI's nodes and running tasks are to Kerf: GPUs, MIG layouts, and which task is on which of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODELS = {
 
 def gpus_of(node: Case) -> tuple[Gpu, ...]:
     """A node of the mixed strategy has instances on as few GPUs as they need; its other GPUs are cut on demand. Of the
-    single strategy the GPUs are instances of a size that the case does not tell: nobody gets a part of one."""
+    single strategy the GPUs are instances of a size that the case does not state: no task gets a part of one."""
     strategy, name = node.get("mig_strategy"), node["name"]
     if strategy == "single":
         return tuple(_mig_gpu(name, i, "A100-40GB", ()) for i in range(node["gpus"]))
@@ -87,7 +87,7 @@ def _geometry(name: str) -> tuple[int, Geometry]:
 
 
 def shares_of(case: Case) -> dict[str, tuple[GpuShare, ...]]:
-    """What each running task holds: the GPU that its label stands for, or the first that nobody is on."""
+    """What each running task holds: the GPU that its label stands for, or the first unused one."""
     held: dict[str, tuple[GpuShare, ...]] = {}
     for node in case["nodes"]:
         gpus = gpus_of(node)

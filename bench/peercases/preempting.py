@@ -1,8 +1,8 @@
 """The world of a case in which something may have to give way: placement and the preemptor, wired as on the bus.
 
-What the API server and the agents do is done at once: whom the preemptor evicts is gone, given back, and made anew by
-its controller. Queues take back at once (`reclaim_patience: 0`), as the peers do. Where a case looks at one pass of one
-action alone (not `comes_again`), whoever is evicted goes on ending instead.
+What the API server and the agents do is done at once: a pod that the preemptor evicts is gone, released, and created
+again by its controller. Queues take back at once (`reclaim_patience: 0`), as the peers do. Where a case looks at one
+pass of one action alone (not `comes_again`), an evicted pod stays terminating instead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _PASSES = 3
 
 
 class PreemptingWorld(World):
-    """`evicted`: names of the pods that had to go, in order; `promised`: those for whom placement has reserved, `kept`:
-    by name of those who move, the grant that is kept for them."""
+    """`evicted`: names of the evicted pods, in order; `promised`: pods with a reservation, `kept`:
+    by name of a migrating pod, the grant that is reserved for it."""
 
     def __init__(self, policy: str, *, comes_again: bool, consolidates: bool) -> None:
         super().__init__(policy)

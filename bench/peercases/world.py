@@ -101,7 +101,7 @@ class World:
         )
 
     def settle(self) -> None:
-        """Takes the lead and decides; then rounds in which what was placed runs, and whoever still waits is tried
+        """Takes the lead and decides; then rounds in which placed pods run, and waiting ones are tried
         again."""
         for node in self.inventories:
             self._send(m.InventorySeen(node))

@@ -1,1 +1,1 @@
-"""Who goes where, and why. Keeps the book."""
+"""Placement: which node and GPUs each pod gets, and why. Keeps the book."""

@@ -100,7 +100,7 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
     """Creates what is missing and returns the names of it. May be called again at any time, by several at once.
 
     Raises BusError naming every setting of an existing stream that differs, what it is and what is wanted: Kerf does
-    not change a stream that somebody may have configured on purpose.
+    not change a stream that may have been configured on purpose.
     """
     js = getattr(bus, "js", None)
     if not isinstance(js, JetStream):
@@ -148,7 +148,7 @@ async def begin_log_anew(js: JetStream, first_sequence: int) -> None:
 
 
 async def _create(js: JetStream, config: dict[str, Any], first_sequence: int = 1) -> bool:
-    """True when we made it, False when somebody else was quicker."""
+    """True if this process created it, False if another was quicker."""
     body = dict(config)
     if config["name"] in _RISING:
         # Rule R5: after a wipe numbers must go on rising, or a term's number, or a mark's revision, would come a second

@@ -2,7 +2,7 @@
 
 A cancellation can be lost on its way: nats-py catches CancelledError in its flush and goes on, and `asyncio.wait_for`
 of Python 3.11 loses one that comes together with the result (fixed in 3.12). A loop that lost its cancellation runs for
-ever, and whoever waits for its end waits as long. So cancel until it has ended, and use `asyncio.timeout` for
+ever, and a task that awaits its end waits as long. So cancel until it has ended, and use `asyncio.timeout` for
 time-outs.
 """
 

@@ -1,4 +1,4 @@
-"""Public events: what happened, for anyone who may listen. Each travels as the `data` of a CloudEvent (`envelope.py`).
+"""Public events: what happened, for any permitted listener. Each travels as the `data` of a CloudEvent (`envelope.py`).
 
 `ENTITY` and `VERB` make the subject: kerf.v1.event.<entity>.<verb>.ns.<namespace> or ….node.<node>.
 """

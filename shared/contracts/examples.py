@@ -382,7 +382,9 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     pre.Reserve(plan=PLAN),
     pre.Reserved(
-        plan_id="plan-7", ok=False, reason="team-b/serve-1 is of no lower priority: nobody gives way to an equal"
+        plan_id="plan-7",
+        ok=False,
+        reason="team-b/serve-1 is of no lower priority: no pod is preempted for one of equal priority",
     ),
     pre.PreemptQuery(namespace=NAMESPACE, name=POD),
     pre.Spared(

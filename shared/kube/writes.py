@@ -176,7 +176,7 @@ class Writes:
     async def reserve_volume(
         self, volume: str, resource_version: str, *, namespace: str, claim: str, claim_uid: str
     ) -> Result:
-        """Pre-binds a free volume to a claim, as kube-scheduler does; only if nobody changed the volume meanwhile."""
+        """Pre-binds a free volume to a claim, as kube-scheduler does; only if the volume has not changed meanwhile."""
         reference = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",

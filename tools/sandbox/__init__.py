@@ -4,7 +4,7 @@
     init   tools.sandbox.inside           inside, process 1: private mounts, and the processes that it is told to start
     node   tools.sandbox.node             the tester's side: a Sandbox to start, to start things in and to stop
 
-The guard ends when its standard input does, so whoever started it may be killed at any moment. The network is the
+The guard ends when its standard input does, so its parent may be killed at any moment. The network is the
 machine's own: API server, NATS, kubelet and agent meet on loopback. Pods get an address that leads nowhere.
 """
 

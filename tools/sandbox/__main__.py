@@ -24,7 +24,7 @@ def main() -> int:
         cgroups.enter(groups)
 
     try:
-        # It inherits both pipes to whoever started us, and ends when the incoming one does; then all in its namespace
+        # It inherits both pipes to the parent, and ends when the incoming one does; then all in its namespace
         # is killed.
         inside = subprocess.Popen(
             [*UNSHARE, sys.executable, "-m", "tools.sandbox.inside", str(state)],

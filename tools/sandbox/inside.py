@@ -158,7 +158,7 @@ class Processes:
             child = subprocess.Popen(
                 argv, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
             )
-        child.returncode = 0  # so that nobody else waits for it
+        child.returncode = 0  # so that it is not waited for again
         self._pids[name] = child.pid
         return {"pid": child.pid}
 

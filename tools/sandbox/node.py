@@ -122,7 +122,7 @@ class Sandbox:
         return int(self._order(do="kill", name=name, signal=int(number))["status"])
 
     def freeze(self, name: str) -> None:
-        """It stands still, and nobody is told."""
+        """Freezes it without notice."""
         self._order(do="signal", name=name, signal=int(signal.SIGSTOP))
 
     def thaw(self, name: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 PAUSE = "localhost/pause:1"
 
 CNI = """#!/bin/sh
-# Pods get an address that leads nowhere: none of ours speaks to anybody, and the machine keeps no interface of theirs.
+# Pods get an address that leads nowhere: they need no network, and the machine keeps no interface of theirs.
 case $CNI_COMMAND in
   ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"'"$CNI_NETNS"'"}],' \\
             '"ips":[{"address":"192.0.2.10/24","interface":0}]}' ;;

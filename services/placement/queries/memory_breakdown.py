@@ -1,14 +1,14 @@
-"""A GPU's memory by what it is to those who were given it: the four columns that hold at every instant.
+"""A GPU's memory by its use: the four amounts that hold at every instant.
 
 | | on the device | whose |
 |---|---|---|
 | guaranteed | yes | of slices that run, or may |
 | paused | yes | of slices that are paused, which keep it |
 | returning | yes | of slices that take back what they had given up: no other slice gets it |
-| suspended | no | given up for a while: on the host, or not allocated by who was shrunk |
+| suspended | no | given up for a while: on the host, or not allocated by a shrunk slice |
 
-The first three are on the device together, and all four are what was given. What a plan keeps for whom others make room
-stands beside them: until they have given back it is theirs.
+The first three are on the device together, and all four are what was given. What a plan
+reserves is shown beside them: until the victims have released it, it is theirs.
 """
 
 from __future__ import annotations

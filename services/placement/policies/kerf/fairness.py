@@ -1,4 +1,4 @@
-"""Who is turned away. Whole groups are kept for large pods as long as small ones hardly pay for it.
+"""Which pods are rejected. Whole groups are kept for large pods as long as small ones hardly pay for it.
 
 By GPU kind, the rates at which pods of one GPU (or of a part of one) and pods of two that would take it find no place
 at their first try. While few of one are refused, groups have their full weight; from TURNED_AWAY on the weak one; where

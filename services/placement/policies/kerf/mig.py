@@ -4,7 +4,7 @@ Its state is the mask of what is taken of it. W(mask), the expected waste, is fo
 come at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a (W(next) + spare)) / (e + sum
 of f_a) over the asks a that still get an instance. `next` is the mask with the instance that the book would give them,
 `spare` what that instance is larger than they asked for, and lost(mask) is free(mask) times the share of arrivals that
-get none: what fragmentation is to FGD. So nothing is lost of a GPU that serves everybody, however long it stands empty.
+get none: what fragmentation is to FGD. So nothing is lost of a GPU that serves all requests, however long it is empty.
 
 Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one
 may stand there is compute for it.
@@ -145,7 +145,7 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
     """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked
     for."""
     waste = np.zeros(free.size)
-    everybody = rates.sum()
+    offered = rates.sum()
     for mask in range(free.size - 1, -1, -1):  # an instance only adds bits
         above, served = 0.0, 0.0
         for line in range(rates.size):
@@ -153,7 +153,7 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
             if rates[line] > 0.0 and got != NONE:
                 above += rates[line] * (waste[got] + free[mask] - free[got]) - asked[line]
                 served += rates[line]
-        lost = free[mask] * (1 - served / everybody) if everybody > 0.0 else float(free[mask])
+        lost = free[mask] * (1 - served / offered) if offered > 0.0 else float(free[mask])
         waste[mask] = (give_up * lost + above) / (give_up + served)
     return waste
 
@@ -230,7 +230,7 @@ class Constants(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def constants_of(cut: MigCut) -> Constants:
-    """What of a cut does not depend on who comes."""
+    """The part of a cut's value that does not depend on later pods."""
     make = GEOMETRIES[cut.geometry]
     slices = make.memory_slices
     free: Ints = np.array([slices - (mask & (1 << slices) - 1).bit_count() for mask in range(MASKS)]) * 1000 // slices

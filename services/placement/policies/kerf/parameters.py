@@ -11,7 +11,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     patience: float
     """How many offered pods a rest of a GPU may wait for before it counts as lost."""
     mig_giving_up: float
-    """The rate, by offered pod, at which the rest of a GPU in MIG mode is given up to those whom it serves at once."""
+    """The rate, by offered pod, at which the rest of a GPU in MIG mode is given up to pods that it serves at once."""
     balance: float
     prices: float
     waste: float
@@ -22,11 +22,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     demand: float
     """Expected demand, as a multiple of the usable GPUs."""
     strong_groups: float
-    """Weight of whole groups while nobody smaller is turned away."""
+    """Weight of whole groups while no smaller pod is rejected."""
     weak_groups: float
     """The same when pods of one GPU are."""
     open_groups: float
-    """What a group that is not whole counts for, as a fraction, while nobody smaller is turned away."""
+    """What a group that is not whole counts for, as a fraction, while no smaller pod is rejected."""
     by_share: float
     """Exponent of a group size's share among the pods of several GPUs."""
     pairs: float

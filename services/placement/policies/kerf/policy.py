@@ -23,7 +23,7 @@ _ARRIVALS_A_NODE = 1.5
 
 
 class Kerf(Policy):
-    """Places each pod where it costs those who come later the least."""
+    """Places each pod where it costs later pods the least."""
 
     name = "kerf"
     alone = True
