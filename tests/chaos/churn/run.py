@@ -25,6 +25,7 @@ from tests.chaos.churn.load import ChurnLoad
 from tests.chaos.churn.removals import Plans
 from tests.chaos.processes import Process
 from tests.chaos.site import on_site
+from tests.support.waiting import within
 from tools.control_plane import ControlPlane, find_binaries
 
 LOOK_S = 0.15
@@ -182,23 +183,25 @@ class Churn:
     async def _calm(self) -> list[Pod]:
         """The pods when everything has been in order for a while, or at the end of the time limit: what is not in order
         then stays so."""
-        end, since = time.monotonic() + CALM_S, None
-        while True:
+        status: StatusAnswer | None = None
+        pods: list[Pod] | None = None
+        since: float | None = None
+
+        async def settled() -> bool:
+            nonlocal status, pods, since
             self._cluster.repair()
             status, pods = await self._status(), await self._look()
-            now = time.monotonic()
-            if pods is not None and not self._unsettled(status, pods) and not self._lost(pods):
-                since = since or now
-                if now - since >= SETTLED_S:
-                    return pods
-            else:
+            if pods is None or self._unsettled(status, pods) or self._lost(pods):
                 since = None
-            if now >= end:
-                break
-            await asyncio.sleep(POLL_S)
-        self._tell(status)
-        for text in self._unsettled(status, pods):
-            self._auditor.found("unsettled", f"{CALM_S:.0f} s after the last fault: {text}")
+                return False
+            now = time.monotonic()
+            since = since or now
+            return now - since >= SETTLED_S
+
+        if not await within(settled, CALM_S, every_s=POLL_S):
+            self._tell(status)
+            for text in self._unsettled(status, pods):
+                self._auditor.found("unsettled", f"{CALM_S:.0f} s after the last fault: {text}")
         return pods or []
 
     def _unsettled(self, status: StatusAnswer | None, pods: list[Pod] | None) -> list[str]:
@@ -226,15 +229,16 @@ class Churn:
     async def _empty(self) -> int:
         """All pods are deleted; how much is not free after that, in MiB."""
         await self._load.clear()
-        end = time.monotonic() + FREE_S
-        while True:
+        status: StatusAnswer | None = None
+
+        async def free() -> bool:
+            nonlocal status
             self._cluster.repair()
             status = await self._status()
-            if status is not None and not _booked(status):
-                return 0
-            if time.monotonic() >= end:
-                break
-            await asyncio.sleep(POLL_S)
+            return status is not None and not _booked(status)
+
+        if await within(free, FREE_S, every_s=POLL_S):
+            return 0
         still = "no leader answers" if status is None else _booked(status)
         self._auditor.found("leak", f"{FREE_S:.0f} s after the deletion of all pods: {still}")
         return 0 if status is None else status.gpu_memory_mib_allocated
