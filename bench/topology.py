@@ -24,12 +24,12 @@ from typing import Any
 
 from bench.svg import bar_chart
 from bench.topologies import FILE, machines
-from services.placement.topology import MODES, Choice, fabric_of
-from services.placement.topology.best_effort import Scores, best_effort
-from services.placement.topology.fabric import Fabric
-from services.placement.topology.rings import ring_mb_s
-from services.placement.topology.simple import simple
-from services.placement.topology.static_dgx1 import PASCAL, VOLTA, static_set
+from shared.scheduling.topology import MODES, Choice, fabric_of
+from shared.scheduling.topology.best_effort import Scores, best_effort
+from shared.scheduling.topology.fabric import Fabric
+from shared.scheduling.topology.rings import ring_mb_s
+from shared.scheduling.topology.simple import simple
+from shared.scheduling.topology.static_dgx1 import PASCAL, VOLTA, static_set
 
 CASES = Path(__file__).parent / "data" / "gpuallocator_cases.json"
 COMPARED = ("ring", "best-effort", "simple")

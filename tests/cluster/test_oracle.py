@@ -18,7 +18,6 @@ import msgspec
 import pytest
 
 from services.placement.engine.engine import Engine
-from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.book import Book
 from shared.book.states import PodState, pod_state
@@ -26,6 +25,7 @@ from shared.contracts.facts import Put
 from shared.kube.client import connect
 from shared.kube.transport import Transport
 from shared.model.objects import Namespace, Node, Pod
+from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from tests.support.cluster import binaries_or_skip
 from tests.support.scheduling import RUNTIME_CLASS, Drawn, Manifest, pin
 from tests.support.waiting import eventually

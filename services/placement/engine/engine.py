@@ -9,20 +9,20 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from services.placement.assignment import Assignment, assign
 from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import INFEASIBLE, Row, shape_key
-from services.placement.filters import CLUSTER_FILTERS, Check
 from services.placement.policies import Policy, make_policies
 from services.placement.scores import CLUSTER_SCORES
 from services.placement.scores.base import Rate
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
-from shared.book.shares import strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.grant import ContainerGrant
 from shared.model.objects import Pod
-from shared.model.request import OPPORTUNISTIC, PodRequest
+from shared.model.request import PodRequest
+from shared.scheduling.assignment import containers_on
+from shared.scheduling.filters import CLUSTER_FILTERS, Check
+from shared.scheduling.filters.resources import lacking_extended
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
@@ -153,30 +153,6 @@ class Engine:
 
     def _fit_node(self, state: PodState, node: NodeState) -> dict[str, ContainerGrant] | None:
         """The final checks on the node: extended resources, and the actual GPUs."""
-        for name, amount in state.demand.extended:
-            advertised = node.extended_total.get(name)
-            if advertised is None and name.startswith("kerf.dev/"):
-                continue
-            if amount > (advertised or 0) - node.extended_used.get(name, 0):
-                return None
-        if state.request is None:
-            return {}
-        chosen = assign(state, node, self.policy_of(state))
-        if chosen is None or node.inventory is None:
+        if lacking_extended(state.demand, node) is not None:
             return None
-        return _containers(state, node, chosen)
-
-
-def _containers(state: PodState, node: NodeState, chosen: Assignment) -> dict[str, ContainerGrant] | None:
-    request, inventory = state.request, node.inventory
-    if request is None or inventory is None:
-        return None
-    result = {}
-    for name, gpus in chosen.items():
-        opportunistic = request.tier == OPPORTUNISTIC
-        shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
-        strategy = "mig" if gpus[0].mig is not None else shared
-        if strategy is None:
-            return None
-        result[name] = ContainerGrant(strategy=strategy, gpus=tuple(gpus))
-    return result
+        return containers_on(state, node, self.policy_of(state))

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from services.placement.engine.node_classes import NodeClasses, needs_node_identity
-from services.placement.filters import NODE_FILTERS, Check
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import Policy
 from services.placement.scores import COLUMN_SCORES, NODE_SCORES
@@ -17,6 +16,7 @@ from services.placement.scores.base import Rate
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.scheduling.filters import NODE_FILTERS, Check
 
 INFEASIBLE = -(1 << 62)
 """Below every score, which may be negative."""

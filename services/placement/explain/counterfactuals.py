@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.placement.filters.taints import CORDONED
 from shared.book.accepts import accepted
 from shared.book.mig import names_of
 from shared.book.shares import GpuRoom
@@ -24,6 +23,7 @@ from shared.model.objects import PodSpec
 from shared.model.request import GpuAsk, PodRequest
 from shared.model.selectors import untolerated
 from shared.model.units import MIB
+from shared.scheduling.filters.taints import CORDONED
 
 _PERCENT_MILLI = 10
 """kerf.dev/gpu-compute is written in whole percents."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from services.placement.explain.steps import Steps
-from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
-from services.placement.filters.gpus import GpuKind, GpuRoomLeft
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
+from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
 
 Verdicts = dict[str, tuple[Reason, ...]]
 """By node, empty where the pod fits."""

@@ -9,7 +9,6 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.explain.explainer import Explainer
-from services.placement.filters.volumes import choose_volumes, claim_names, waits_for_consumer
 from services.placement.pod_events import pod_event, warn
 from services.placement.scheduling.queue import Queue
 from shared.book.book import Book
@@ -18,6 +17,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Answer, Patch, ReportPending, SelectNode
 from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected
 from shared.contracts.explain import PodExplanation, Reason
+from shared.scheduling.filters.volumes import choose_volumes, claim_names, waits_for_consumer
 
 _MATES_MOST = 63
 """How many members of a gang are reported together: their messages are sent as one."""

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from services.placement.assignment import assign
 from services.placement.engine.engine import Engine
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.migrations import opens
@@ -20,6 +19,7 @@ from services.placement.explain.trial import Trial
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
 from shared.model.life import STUCK_S, ends_by, started_at
+from shared.scheduling.assignment import assign
 
 _NODES_A_STEP = 16
 _SHOWN_MOST = 20

@@ -27,6 +27,9 @@ class Policy:
     alone: ClassVar[bool] = False
     """It also scores nodes for pods without GPUs and breaks ties, so no other packing score is used."""
 
+    picks_sets: ClassVar[bool] = False
+    """Whether `pick` chooses several GPUs as a set, in a way of its own."""
+
     def __init__(self, book: Book) -> None:
         self.book = book
         self.edition = 0

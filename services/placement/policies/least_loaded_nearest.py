@@ -14,6 +14,7 @@ class LeastLoadedNearest(Spread):
     nearest to the chosen ones (NVLinks first, then PCIe distance)."""
 
     name = "least-loaded-nearest"
+    picks_sets = True
 
     def pick(
         self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory

@@ -7,11 +7,11 @@ import numpy as np
 
 from services.placement.policies.base import TOP, Policy
 from services.placement.scores.base import ColumnScore
-from services.placement.topology import Fabric, fabric_of
-from services.placement.topology.ring import best_ring_mb_s
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.states import PodState
 from shared.model.request import PodRequest
+from shared.scheduling.topology import Fabric, fabric_of
+from shared.scheduling.topology.ring import best_ring_mb_s
 
 _FAST_MB_S = 1_000_000
 _SLOW_MB_S = 1_000

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from services.placement.filters.inter_pod import placed_with, term_matches
-from services.placement.filters.topology_spread import count_domains, spread_selector
 from services.placement.scores.base import ClusterScore, Rate
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.model.affinity import WeightedPodAffinityTerm
+from shared.scheduling.filters.inter_pod import placed_with, term_matches
+from shared.scheduling.filters.topology_spread import count_domains, spread_selector
 
 
 class PreferredPods(ClusterScore):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from services.placement import messages as m
 from services.placement.engine.shape import INFEASIBLE, Row
-from services.placement.filters import NODE_FILTERS, ROOM_FILTERS
 from services.placement.free_capacity import fits_room
 from services.placement.policies.binpack import Binpack
 from shared.book.accepts import model_matches
@@ -19,6 +18,7 @@ from shared.contracts.facts import Put
 from shared.model.gpu import Link
 from shared.model.grant import decode_grant
 from shared.model.objects import Container, Resources
+from shared.scheduling.filters import NODE_FILTERS, ROOM_FILTERS
 from tests.support import build
 from tests.support.leader import Leader
 

@@ -8,12 +8,12 @@ import pytest
 
 from services.placement.engine import shape
 from services.placement.engine.shape import Row, shape_key, shape_of
-from services.placement.filters.base import Check, Filter
 from services.placement.policies.binpack import Binpack
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Reason
 from shared.model.affinity import Affinity, NodeAffinity
+from shared.scheduling.filters.base import Check, Filter
 from tests.support import build
 from tests.support.leader import Leader
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from services.placement.filters.device_claims import DeviceClaims
 from services.placement.protocol.claims import PUBLISH_AGAIN_S, Slices, allocations, with_claims
 from shared.book.book import Book, Change
 from shared.contracts.commands import PublishSlice
@@ -16,6 +15,7 @@ from shared.model.claims import ResourceClaim, ResourceSlice
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import Meta
 from shared.model.objects import PodClaim
+from shared.scheduling.filters.device_claims import DeviceClaims
 from tests.support import build
 
 

@@ -5,9 +5,9 @@ from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple, cast
 
-from services.placement.topology.base import Choice, Mode, all_peers
-from services.placement.topology.fabric import Fabric, places_of
-from services.placement.topology.ring import RING
+from shared.scheduling.topology.base import Choice, Mode, all_peers
+from shared.scheduling.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.ring import RING
 
 Scores = Sequence[Sequence[int]]
 _DIVIDED_MOST = 16

@@ -11,8 +11,8 @@ from itertools import combinations
 
 import msgspec
 
-from services.placement.topology.bandwidth import pair_mb_s, pair_score
 from shared.model.gpu import Gpu, Inventory, Link, Nic
+from shared.scheduling.topology.bandwidth import pair_mb_s, pair_score
 
 _NEAR = ("internal", "single", "multiple")
 """A card behind the same PCIe switch, or switches, carries a GPU's traffic without passing the CPU."""

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
@@ -10,6 +9,7 @@ from shared.model.objects import Pod
 from shared.model.selectors import labels_match, node_selector_matches
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.model.units import whole
+from shared.scheduling.filters.base import Check, Filter
 
 _ZONES = (
     "topology.kubernetes.io/zone",

@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import msgspec
 
-from services.placement.assignment import able, assign, mask_of
-from services.placement.filters.base import Check, Filter
-from services.placement.filters.topology import GpuTopology, lacking_set
-from services.placement.topology import fabric_of
 from shared.book.accepts import accepted, why_none
 from shared.book.book import Book
 from shared.book.mig import names_of, serving_bits
@@ -14,6 +10,10 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk, PodRequest
+from shared.scheduling.assignment import able, assign, mask_of
+from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.topology import GpuTopology, lacking_set
+from shared.scheduling.topology import fabric_of
 
 
 class GpuKind(Filter):

@@ -1,4 +1,4 @@
-"""What a filter is. One file each; `services/placement/filters/__init__.py` registers filters in the order in which
+"""What a filter is. One file each; `shared/scheduling/filters/__init__.py` registers filters in the order in which
 they run.
 
 Scopes:

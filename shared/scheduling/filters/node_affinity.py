@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.selectors import node_selector_matches
+from shared.scheduling.filters.base import Check, Filter
 
 
 class NodeAffinity(Filter):

@@ -10,14 +10,14 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.explain.pending_reasons import SAY_AGAIN_S, Reports
-from services.placement.filters import CLUSTER_FILTERS
-from services.placement.filters.volumes import choose_volumes
 from services.placement.scheduling.queue import Queue
 from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.facts import Put
 from shared.model.objects import Pod, PodSpec
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.scheduling.filters import CLUSTER_FILTERS
+from shared.scheduling.filters.volumes import choose_volumes
 from tests.support import build
 
 Spec = dict[str, Any]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.placement.topology.base import Choice, Mode, all_peers
-from services.placement.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.base import Choice, Mode, all_peers
+from shared.scheduling.topology.fabric import Fabric, places_of
 
 
 class Simple(Mode):

@@ -1,29 +1,60 @@
-"""Which GPUs of one node a pod gets. The policy orders the node's GPUs, and the pod's topology request restricts
-them."""
+"""Which GPUs of one node a pod gets. An order ranks the node's GPUs, and the pod's topology request restricts them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar, Protocol
 
-from services.placement.policies.base import Policy
-from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
 from shared.book.accepts import accepted, has_gpu_constraints
 from shared.book.shares import GpuRoom, fits, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
-from shared.model.grant import GpuShare
-from shared.model.request import GpuAsk, PodRequest
+from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
+from shared.scheduling.topology import DEFAULT_MODE, MODES, Choice, fabric_of
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
 
-_BY_NEARNESS = "least-loaded-nearest"
-"""The policy, if it chooses several GPUs in a way of its own."""
+
+class GpuOrder(Protocol):
+    """Ranks the GPUs of a node on which an ask fits (a placement policy does)."""
+
+    picks_sets: ClassVar[bool]
+    """Whether `pick` chooses several GPUs as a set, in a way of its own."""
+
+    def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
+        """These GPUs, best first."""
+
+    def pick(
+        self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory
+    ) -> list[GpuRoom]:
+        """The best `ask.count` of them."""
 
 
-def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assignment | None:
-    """GPUs for every container, or None if they do not all fit. The largest request chooses first. Without a policy any
-    GPUs that fit are used."""
+def containers_on(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> dict[str, ContainerGrant] | None:
+    """What each container of a pod gets on a node: GPUs, shares and strategy. None if they do not all fit; empty for a
+    pod without GPUs."""
+    request, inventory = pod.request, node.inventory
+    if request is None:
+        return {}
+    chosen = assign(pod, node, order)
+    if chosen is None or inventory is None:
+        return None
+    result = {}
+    for name, gpus in chosen.items():
+        opportunistic = request.tier == OPPORTUNISTIC
+        shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
+        strategy = "mig" if gpus[0].mig is not None else shared
+        if strategy is None:
+            return None
+        result[name] = ContainerGrant(strategy=strategy, gpus=tuple(gpus))
+    return result
+
+
+def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Assignment | None:
+    """GPUs for every container, or None if they do not all fit. The largest request chooses first. Without an order
+    the GPUs with the least free capacity come first."""
     request = pod.request
     if request is None or node.inventory is None:
         return None
@@ -33,7 +64,7 @@ def assign(pod: PodState, node: NodeState, policy: Policy | None = None) -> Assi
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
-        chosen = _choose(ask, fitting, rooms, pod, node, policy=policy)
+        chosen = _choose(ask, fitting, rooms, pod, node, order=order)
         if chosen is None:
             return None
         result[name] = [_share(ask, room, node.name) for room in chosen]
@@ -73,29 +104,33 @@ def _for_instances(ask: GpuAsk, ordered: Iterable[GpuRoom]) -> list[GpuRoom] | N
 
 
 def _choose(
-    ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], pod: PodState, node: NodeState, *, policy: Policy | None
+    ask: GpuAsk, fitting: list[GpuRoom], rooms: list[GpuRoom], pod: PodState, node: NodeState, *, order: GpuOrder | None
 ) -> list[GpuRoom] | None:
     request, inventory = pod.request, node.inventory
     if ask.profile:
-        return _for_instances(ask, fitting if policy is None else policy.order(pod, ask, fitting, node))
+        return _for_instances(ask, _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node))
     if len(fitting) < ask.count or request is None or inventory is None:
         return None
     if not request.topology_mode:
-        if policy is None and request.topology != "required":
-            return fitting[: ask.count]
-        if policy is not None and ask.count == 1:
-            return [_least_missed(policy.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, inventory)]
-        if policy is not None and policy.name == _BY_NEARNESS and request.topology != "required":
-            return policy.pick(pod, ask, fitting, node, inventory)
+        if order is None and request.topology != "required":
+            return _fullest_first(fitting)[: ask.count]
+        if order is not None and ask.count == 1:
+            return [_least_missed(order.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, inventory)]
+        if order is not None and order.picks_sets and request.topology != "required":
+            return order.pick(pod, ask, fitting, node, inventory)
     choice = Choice(
         size=ask.count,
         fitting=mask_of(fitting),
         idle=mask_of(room for room in rooms if room.idle),
-        rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)),
+        rank=() if ask.whole or order is None else _ranks(order.order(pod, ask, fitting, node), len(rooms)),
         peers=request.topology == "required" and ask.count > 1,
     )
     places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]
+
+
+def _fullest_first(fitting: list[GpuRoom]) -> list[GpuRoom]:
+    return sorted(fitting, key=lambda room: (room.free_milli, room.free_mib, room.column))
 
 
 def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], inventory: Inventory) -> GpuRoom:

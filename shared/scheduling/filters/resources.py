@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
+from shared.book.demand import Demand
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.units import MIB, format_mib
+from shared.scheduling.filters.base import Check, Filter
 
 
 class Resources(Filter):
@@ -61,14 +62,23 @@ class Resources(Filter):
 
 
 def _extended(pod: PodState, node: NodeState) -> Reason | None:
-    for name, amount in pod.demand.extended:
+    lacking = lacking_extended(pod.demand, node)
+    if lacking is None:
+        return None
+    name, amount, free = lacking
+    return Reason(
+        code="extended-resource",
+        sentence=f"needs {amount} of {name}, {max(0, free)} free",
+        helps=f"ask for less of {name}, or for a node that has it",
+    )
+
+
+def lacking_extended(demand: Demand, node: NodeState) -> tuple[str, int, int] | None:
+    """Returns the first extended resource that a node lacks: its name, the amount needed, and what is free."""
+    for name, amount in demand.extended:
         if name.startswith("kerf.dev/") and name not in node.extended_total:
             continue  # the slot, on a node whose agent serves no kubelet: nothing counts it there
         free = node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
         if amount > free:
-            return Reason(
-                code="extended-resource",
-                sentence=f"needs {amount} of {name}, {max(0, free)} free",
-                helps=f"ask for less of {name}, or for a node that has it",
-            )
+            return name, amount, free
     return None

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.objects import Taint
 from shared.model.selectors import untolerated
+from shared.scheduling.filters.base import Check, Filter
 
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 

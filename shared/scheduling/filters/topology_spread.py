@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
-from services.placement.filters.inter_pod import with_label_keys
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.affinity import LabelSelector, TopologySpreadConstraint
 from shared.model.selectors import labels_match, node_selector_matches, untolerated
+from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.inter_pod import with_label_keys
 
 
 class TopologySpread(Filter):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import combinations, islice
 from typing import cast
 
-from services.placement.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.fabric import Fabric, places_of
 
 GROUPS = (2, 4, 8)
 """The sizes that later pods are assumed to request."""

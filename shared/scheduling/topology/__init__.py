@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from services.placement.topology.base import Choice, Mode
-from services.placement.topology.best_effort import BestEffort
-from services.placement.topology.fabric import Fabric, fabric_of
-from services.placement.topology.ring import RING
-from services.placement.topology.simple import Simple
-from services.placement.topology.static_dgx1 import StaticDgx1Pascal, StaticDgx1Volta
+from shared.scheduling.topology.base import Choice, Mode
+from shared.scheduling.topology.best_effort import BestEffort
+from shared.scheduling.topology.fabric import Fabric, fabric_of
+from shared.scheduling.topology.ring import RING
+from shared.scheduling.topology.simple import Simple
+from shared.scheduling.topology.static_dgx1 import StaticDgx1Pascal, StaticDgx1Volta
 
 MODES: dict[str, Mode] = {
     mode.name: mode for mode in (RING, BestEffort(), Simple(), StaticDgx1Pascal(), StaticDgx1Volta())

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from services.placement.topology.base import Choice, Mode, all_peers
-from services.placement.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.base import Choice, Mode, all_peers
+from shared.scheduling.topology.fabric import Fabric, places_of
 
 _Sets = Mapping[int, Sequence[tuple[int, ...]]]
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.affinity import LabelSelector, PodAffinityTerm, Requirement
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match
+from shared.scheduling.filters.base import Check, Filter
 
 
 class InterPod(Filter):

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
-from services.placement.topology import MODES, Choice, Fabric, fabric_of
-from services.placement.topology.base import largest_peer_group
-from services.placement.topology.fabric import places_of
 from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.request import PodRequest
+from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.topology import MODES, Choice, Fabric, fabric_of
+from shared.scheduling.topology.base import largest_peer_group
+from shared.scheduling.topology.fabric import places_of
 
 
 class GpuTopology(Filter):

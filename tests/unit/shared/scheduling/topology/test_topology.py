@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from bench.topologies import inventory, machines
 from bench.topology import CASES, conformance
-from services.placement.topology import MODES, Choice, fabric_of
-from services.placement.topology.base import all_peers, largest_peer_group
-from services.placement.topology.best_effort import best_effort
-from services.placement.topology.fabric import Fabric, places_of
-from services.placement.topology.rings import canonical, quality, ring_mb_s, worth
 from shared.model.gpu import Gpu, Inventory, Link, Nic, PcieLevel
+from shared.scheduling.topology import MODES, Choice, fabric_of
+from shared.scheduling.topology.base import all_peers, largest_peer_group
+from shared.scheduling.topology.best_effort import best_effort
+from shared.scheduling.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.rings import canonical, quality, ring_mb_s, worth
 
 MACHINES = machines()
 LEVELS: tuple[PcieLevel, ...] = ("internal", "single", "multiple", "hostbridge", "node", "system")

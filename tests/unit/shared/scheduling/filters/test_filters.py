@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.placement.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.facts import Put
 from shared.model.objects import Namespace, Node, Pod, PodSpec, Taint
+from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
 from tests.support import build
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from services.placement.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.fabric import Fabric, places_of
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from services.placement.filters.base import Check, Filter
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.claims import claim_of
+from shared.scheduling.filters.base import Check, Filter
 
 _HELPS = (
     "set dra on the node agent (KERF_NODE_AGENT_DRA=true), Kubernetes 1.34 or later; or ask by kerf.dev/gpu resources"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from typing import cast
 
-from services.placement.topology.base import Choice, Mode, all_peers, largest_peer_group
-from services.placement.topology.fabric import Fabric, places_of
-from services.placement.topology.rings import candidates, quality, ring_mb_s, worth
+from shared.scheduling.topology.base import Choice, Mode, all_peers, largest_peer_group
+from shared.scheduling.topology.fabric import Fabric, places_of
+from shared.scheduling.topology.rings import candidates, quality, ring_mb_s, worth
 
 _MEMO_MOST = 200_000
 

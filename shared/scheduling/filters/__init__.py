@@ -1,0 +1,24 @@
+"""The filters: what can exclude a node for a pod, in the order in which they run. One file each; a new filter is one
+line here."""
+
+from __future__ import annotations
+
+from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.device_claims import DeviceClaims
+from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
+from shared.scheduling.filters.host_ports import HostPorts
+from shared.scheduling.filters.inter_pod import InterPod
+from shared.scheduling.filters.node_affinity import NodeAffinity
+from shared.scheduling.filters.node_avoidance import AvoidedNodes
+from shared.scheduling.filters.resources import Resources
+from shared.scheduling.filters.taints import Taints
+from shared.scheduling.filters.topology import GpuTopology
+from shared.scheduling.filters.topology_spread import TopologySpread
+from shared.scheduling.filters.volumes import Volumes
+
+NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
+ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
+"""`services.placement.free_capacity` checks all nodes at once; this filter runs for a single node only to explain."""
+CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
+
+__all__ = ["CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]
