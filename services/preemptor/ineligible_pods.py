@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.fitting import admits, alike
@@ -41,8 +41,8 @@ class IneligiblePods:
     def _nodes(self, members: Sequence[PodState]) -> list[NodeState]:
         """Returns the nodes that admit one of the members, in areas that could hold all of them."""
         nodes = {node.name: node for area in Areas(self._book, self._gangs).of(members) for node in area.nodes}
-        kinds = alike(members)
-        return [node for node in nodes.values() if any(_takes(node, kind[0]) for kind in kinds)]
+        suits = [_suits_gpus(kind[0], self._book) for kind in alike(members)]
+        return [node for node in nodes.values() if any(suit(node) for suit in suits)]
 
     def _why(self, beneficiary: PodState, state: PodState, promised: Collection[str], now: float) -> str:
         """Returns why the pod itself is not preempted; empty if nothing but its gang prevents it."""
@@ -66,9 +66,14 @@ class IneligiblePods:
         return "eligible, but preempting them does not free enough"
 
 
-def _takes(node: NodeState, state: PodState) -> bool:
-    """Whether the node has a GPU that suits the pod, regardless of the pods on it."""
-    if state.request is None or node.inventory is None or not admits(state, node):
-        return False
-    wanted = accepted(state.request, node.inventory)
-    return any(room.usable and room.uuid in wanted for room in node.gpus)
+def _suits_gpus(state: PodState, book: Book) -> Callable[[NodeState], bool]:
+    """Returns a check whether a node has a usable GPU that suits the pod, regardless of the pods on it."""
+    is_admitted, request = admits(state, book), state.request
+
+    def check(node: NodeState) -> bool:
+        if request is None or node.inventory is None or not is_admitted(node):
+            return False
+        wanted = accepted(request, node.inventory)
+        return any(room.usable and room.uuid in wanted for room in node.gpus)
+
+    return check

@@ -50,6 +50,15 @@ class Fork(Book):
             self._unbook(grant_id)
         return state
 
+    def return_lifted(self, uid: str, node: str, held: GrantState | None) -> None:
+        """Undoes `lift`: the pod is on this node again and has this grant."""
+        state = self._own_pod(uid)
+        if node:
+            self._charge(state, node)
+        if held is not None:
+            self._book(held)
+            state.grant_id = held.grant_id
+
     def remove(self, uid: str) -> None:
         """Removes the pod and all that it holds."""
         state = self.lift(uid)

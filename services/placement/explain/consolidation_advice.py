@@ -11,7 +11,7 @@ move breaks another group.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -29,6 +29,8 @@ from shared.book.disruption_cost import DisruptionCost, disruptions_fit, price_o
 from shared.book.levels import value_on
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Advice, AdvisedPlace
+from shared.scheduling.minimal_sets import add_until_enough, put_back_unneeded
+from shared.scheduling.transaction import ChangeList
 
 GPUS_MOST = 64
 GROUPS_MOST = 64
@@ -230,20 +232,19 @@ class _Plan:
         return _by_gpu(node, {one.uid: one for one in movable})
 
     def _try(self, state: PodState, name: str, guess: Sequence[DisruptionCost]) -> _Room | None:
-        lifted: list[DisruptionCost] = []
         trial = Trial(self.world.engine)
-        for one in guess:
-            trial.book.lift(one.uid)
-            lifted.append(one)
-            if trial.could_go(trial.book.pods[state.uid], name):
-                break
-        else:
+        leaving = ChangeList[DisruptionCost](trial.transaction, lambda one: trial.transaction.lift(one.uid))
+
+        def is_enough(lifted: Sequence[DisruptionCost]) -> bool:
+            leaving.set(lifted)
+            return bool(lifted) and trial.could_go(trial.book.pods[state.uid], name)
+
+        enough = add_until_enough(guess, lambda one, _: [one], is_enough)
+        if enough is None:
             return None
-        for one in sorted(lifted, key=lambda one: one.order, reverse=True):
-            rest = [other for other in lifted if other is not one]
-            without = self._lifting(rest)
-            if rest and without.could_go(without.book.pods[state.uid], name):
-                lifted, trial = rest, without
+        dearest_first = sorted(enough, key=lambda one: one.order, reverse=True)
+        lifted = put_back_unneeded(enough, [{one.uid} for one in dearest_first], is_enough)
+        leaving.set(lifted)
         price_gpu_ms = sum(one.price_gpu_ms for one in lifted)
         together = [self.engine.book.pods[one.uid] for one in (*(one for one, _ in self.done), *lifted)]
         if (self.left_gpu_ms is not None and price_gpu_ms > self.left_gpu_ms) or not disruptions_fit(
@@ -264,12 +265,6 @@ class _Plan:
         again. No pod moves to where it is."""
         held = self.engine.book.grants.get(self.engine.book.pods[one.uid].grant_id)
         return self.goal.waits and (held is None or held.grant.containers != place.containers)
-
-    def _lifting(self, pods: Iterable[DisruptionCost]) -> Trial:
-        trial = Trial(self.world.engine)
-        for one in pods:
-            trial.book.lift(one.uid)
-        return trial
 
     def _carry_out(self, state: PodState, room: _Room) -> None:
         for one, _ in room.moved:

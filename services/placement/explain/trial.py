@@ -19,6 +19,7 @@ from shared.contracts.facts import Gone, Put
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant
 from shared.model.objects import Node
+from shared.scheduling.transaction import Transaction
 
 T = TypeVar("T")
 _ATTEMPTS = 2
@@ -64,6 +65,7 @@ class Trial:
 
     def __init__(self, engine: Engine) -> None:
         self.book = Fork(engine.book)
+        self.transaction = Transaction(self.book)
         self.engine = TrialEngine(engine, self.book)
 
     def place(self, state: PodState, only: Bools | None = None) -> Place | None:
@@ -82,7 +84,7 @@ class Trial:
         return self.engine.decide(state, self.engine.only(node)) is not None
 
     def put(self, state: PodState, place: Place) -> None:
-        self.book.hold(state.uid, place.node, self.grant(state, place))
+        self.transaction.hold(state.uid, place.node, self.grant(state, place))
 
     @staticmethod
     def grant(state: PodState, place: Place) -> Grant | None:

@@ -8,6 +8,8 @@ from it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from services.placement.engine.engine import Engine
@@ -22,10 +24,11 @@ from shared.book.levels import topology_violation
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
-from shared.contracts.preemption import HeldPlace, Plan
+from shared.contracts.preemption import HeldPlace, Plan, Victim
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
+from shared.scheduling.minimal_sets import first_unneeded
 
 
 class Reservation(msgspec.Struct):
@@ -97,7 +100,7 @@ class Reservations(dict[str, Reservation]):
         refused = self.refusal(plan)
         if refused:
             return refused
-        places = self._try_plan(plan, {victim.uid for victim in plan.victims})
+        places = self._try_plan(plan, plan.victims)
         if places is None:
             return "the beneficiaries would not fit even without the victims"
         for uid, place in places.items():
@@ -239,26 +242,30 @@ class Reservations(dict[str, Reservation]):
         everyone = {victim.uid for victim in plan.victims}
         units = [{victim.uid} for victim in plan.victims]
         gangs = [gang.known & everyone for gang in self._gangs.among(everyone)]
-        for stays in (*units, *gangs):
-            if self._would_let(plan, waiting, everyone - stays) and self._try_plan(plan, everyone - stays) is not None:
-                unneeded = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
-                return f"{waiting[0].key} would fit without preempting {unneeded}"
-        return ""
 
-    def _would_let(self, plan: Plan, waiting: list[PodState], uids: set[str]) -> bool:
-        return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(uids)])
+        def is_enough(victims: Sequence[Victim]) -> bool:
+            return self._would_let(plan, waiting, victims) and self._try_plan(plan, victims) is not None
 
-    def _try_plan(self, plan: Plan, gone: set[str]) -> dict[str, HeldPlace] | None:
-        """Returns the places of all beneficiaries if these pods were gone; None if one does not fit.
+        stays = first_unneeded(plan.victims, (*units, *gangs), is_enough)
+        if stays is None:
+            return ""
+        unneeded = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
+        return f"{waiting[0].key} would fit without preempting {unneeded}"
+
+    def _would_let(self, plan: Plan, waiting: list[PodState], victims: Sequence[Victim]) -> bool:
+        return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(v.uid for v in victims)])
+
+    def _try_plan(self, plan: Plan, victims: Sequence[Victim]) -> dict[str, HeldPlace] | None:
+        """Returns the places of all beneficiaries if these victims were gone; None if one does not fit.
 
         Includes the places of migrated pods that fit elsewhere. In a consolidation plan all of them must.
         """
         trial = Trial(self._engine)
-        for victim in plan.victims:
-            if victim.uid in gone and is_suspension(victim):
-                trial.book.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
-            elif victim.uid in gone:
-                trial.book.lift(victim.uid)
+        for victim in victims:
+            if is_suspension(victim):
+                trial.transaction.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
+            else:
+                trial.transaction.lift(victim.uid)
         places = {}
         for beneficiary in plan.beneficiaries:
             if beneficiary.node not in trial.book.nodes:
@@ -268,7 +275,7 @@ class Reservations(dict[str, Reservation]):
             if place is None:
                 return None
             places[beneficiary.uid] = HeldPlace(node=place.node, grant=trial.grant(state, place))
-        for victim in [v for v in plan.victims if v.to and v.uid in gone]:
+        for victim in [v for v in victims if v.to]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
             if place is None and plan.consolidates:
                 return None

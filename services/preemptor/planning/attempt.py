@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.fitting import fit
 from services.preemptor.planning.victims import Candidates
 from shared.book.states import NodeState, PodState
-from shared.model.grant import GpuShare
-
-Place = Callable[[PodState, NodeState, Sequence[Candidate]], tuple[GpuShare, ...] | None]
-"""Returns the GPU shares that a pod gets on a node if these candidates are gone; None if it does not fit."""
+from shared.model.grant import Grant
+from shared.scheduling.transaction import ChangeList, Transaction
 
 
-class Attempt(msgspec.Struct, frozen=True):
-    """Implements `actions.evict.Evictions` for one pod on one node."""
+class Attempt:
+    """Implements `actions.evict.Evictions` for one pod on one node.
 
-    place: Place
-    candidates: Candidates
-    state: PodState
-    node: NodeState
-    before: list[Candidate]
-    """Candidates that go anyway: victims of this plan, and pods that are already terminating."""
-    gone: list[Candidate]
-    beneficiaries: Sequence[PodState]
+    Victims have left in the trial after `fits`, until `end` rolls that back.
+    """
+
+    def __init__(
+        self,
+        trial: Transaction,
+        candidates: Candidates,
+        state: PodState,
+        node: NodeState,
+        *,
+        before: Sequence[Candidate],
+        gone: Sequence[Candidate],
+        beneficiaries: Sequence[PodState],
+    ) -> None:
+        """`before`: pods that have left in the trial: victims of this plan, and pods that are terminating anyway.
+
+        `gone`: the victims among them. `beneficiaries`: all pods of the plan.
+        """
+        self._trial, self._candidates, self._state, self.node = trial, candidates, state, node
+        self._gone, self._beneficiaries = gone, beneficiaries
+        self._before = {candidate.uid for candidate in before}
+        self._leaving = ChangeList[Candidate](trial, lambda victim: victim.leave(trial))
 
     def unit(self, candidate: Candidate, others: Sequence[Candidate] = ()) -> list[Candidate] | None:
-        going = {victim.uid for victim in (*self.before, *others)}
-        return (
-            self.candidates.unit(candidate, going, self.state)
-            if candidate.is_evictable and candidate.uid not in going
-            else None
-        )
+        going = self._before | {victim.uid for victim in others}
+        if not candidate.is_evictable or candidate.uid in going:
+            return None
+        return self._candidates.unit(candidate, going, self._state)
 
     def may_preempt(self, victims: Sequence[Candidate]) -> bool:
-        return self.candidates.may_preempt([*self.gone, *victims], self.beneficiaries)
+        return self._candidates.may_preempt([*self._gone, *victims], self._beneficiaries)
 
-    def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        return self.place(self.state, self.node, [*self.before, *victims])
+    def fits(self, victims: Sequence[Candidate]) -> Grant | None:
+        """Returns what the pod gets on the node when these victims are gone; None if it does not fit."""
+        self._leaving.set(victims)
+        return fit(self._state, self._trial.book, self.node.name)
+
+    def end(self) -> None:
+        self._leaving.set(())

@@ -7,7 +7,8 @@ import msgspec
 from shared.book.demand import Demand
 from shared.contracts.preemption import Action
 from shared.model.grant import GpuShare
-from shared.model.suspension import SuspendAction
+from shared.model.suspension import SUSPEND_ACTIONS, SuspendAction, Suspension
+from shared.scheduling.transaction import Transaction
 
 
 class Last(tuple[str, str]):
@@ -43,6 +44,7 @@ class Candidate(msgspec.Struct, frozen=True):
     demand: Demand
     shares: tuple[GpuShare, ...]
     """Its shares of GPUs on its node."""
+    grant_id: str
     budgets: tuple[str, ...] = ()
     """The names of the PodDisruptionBudgets that select it."""
     suspends: tuple[SuspendAction, ...] = ()
@@ -54,6 +56,26 @@ class Candidate(msgspec.Struct, frozen=True):
     keeps_milli: int = 0
     keeps_mib: int = 0
     """What it keeps of each GPU when it is throttled or shrunk."""
+
+    def leave(self, trial: Transaction) -> None:
+        """Does to the trial's book what the action does: the pod leaves, or gives up part of what it has."""
+        state = trial.book.pods.get(self.uid)
+        if self.action in SUSPEND_ACTIONS:
+            suspension = Suspension(
+                action=self.action, plan_id="", compute_milli=self.keeps_milli, memory_mib=self.keeps_mib
+            )
+            trial.suspend(self.grant_id, suspension)
+        elif state is not None and state.grant_id == self.grant_id:
+            trial.lift(self.uid)
+        else:
+            trial.release(self.grant_id)
+
+    def stay(self, trial: Transaction) -> None:
+        """Undoes `leave`."""
+        if self.action in SUSPEND_ACTIONS:
+            trial.suspend(self.grant_id, None)
+        else:
+            trial.put_back(self.uid)
 
     @property
     def cost(self) -> tuple[int, int, int, Last, str]:

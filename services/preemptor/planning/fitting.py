@@ -1,61 +1,34 @@
-"""A fast pre-check whether a pod fits on a node, by its Node object and its GPUs. Pure."""
+"""A fast check whether a pod fits on a node as it stands: the filters of single nodes, and assignment of GPUs. Pure.
+
+Placement also runs the filters that depend on other pods and other objects, and refuses a plan that breaks one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
-from shared.book.accepts import accepted
-from shared.book.shares import GpuRoom, fits, share_on
+from shared.book.book import Book
+from shared.book.shares import fits
 from shared.book.states import NodeState, PodState
-from shared.model.grant import GpuShare
-from shared.model.mig import instance_mask
-from shared.model.request import GpuAsk
-from shared.model.selectors import node_selector_matches, untolerated
-
-_EFFECTS = ("NoSchedule", "NoExecute")
+from shared.model.grant import Grant
+from shared.scheduling.assignment import containers_on
+from shared.scheduling.filters import NODE_FILTERS
+from shared.scheduling.filters.resources import Resources
 
 
-def assign(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> tuple[GpuShare, ...] | None:
-    request, inventory = state.request, node.inventory
-    if request is None or inventory is None:
+def admits(state: PodState, book: Book) -> Callable[[NodeState], bool]:
+    """Returns a check of nodes: whether a pod could be placed there if the node were empty."""
+    checks = [check for one in NODE_FILTERS if (check := one.prepare(state, book)) is not None]
+    return lambda node: all(check(node) is None for check in checks)
+
+
+def fit(state: PodState, book: Book, node_name: str) -> Grant | None:
+    """Returns the grant that a pod would get on a node as it stands; None if it does not fit."""
+    node = book.nodes[node_name]
+    if Resources().prepare(state, book)(node) is not None:
         return None
-    wanted = accepted(request, inventory)
-    takes: list[GpuShare] = []
-    for ask in sorted(request.asks.values(), key=lambda a: a.hardness, reverse=True):
-        fitting = sorted(
-            (room for room in rooms if room.uuid in wanted and fits(ask, room)),
-            key=lambda r: (r.free_milli, r.free_mib, r.column),
-        )
-        chosen = (
-            _instances(ask, fitting, node.name)
-            if ask.profile
-            else [_share(ask, room, node.name) for room in fitting[: ask.count]]
-        )
-        if len(chosen) < ask.count:
-            return None
-        takes += chosen
-    return tuple(takes)
-
-
-def _instances(ask: GpuAsk, fitting: Sequence[GpuRoom], node: str) -> list[GpuShare]:
-    """Returns the MIG instances that are requested, or as many as fit; one GPU may provide several."""
-    found: list[GpuShare] = []
-    for room in fitting:
-        while len(found) < ask.count and fits(ask, room):
-            found.append(_share(ask, room, node))
-    return found
-
-
-def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
-    """Takes what one ask gets of a GPU on which it fits."""
-    instance = None if room.mig is None else room.mig.take(ask, room.total_mib)
-    memory_mib, compute_milli = (
-        share_on(ask, room.total_mib)
-        if room.mig is None or instance is None
-        else room.mig.size_of(instance, room.total_mib)
-    )
-    room.take(memory_mib, compute_milli)
-    return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
+    containers = containers_on(state, node)
+    return None if containers is None else Grant(grant_id=f"plan/{state.uid}", term=0, containers=containers)
 
 
 def alike(members: Iterable[PodState]) -> list[list[PodState]]:
@@ -77,33 +50,4 @@ def has_room(state: PodState, node: NodeState) -> bool:
         ask is not None
         and any(room.free_mib > 0 for room in node.gpus)
         and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
-    )
-
-
-def give(room: GpuRoom, share: GpuShare, *, ends: bool) -> None:
-    if share.mig is not None and room.mig is not None:
-        room.mig.granted &= ~instance_mask(room.mig.geometry, share.mig)
-    room.free_mib += share.memory_mib
-    room.free_milli += share.compute_milli
-    room.containers -= ends
-
-
-def take(room: GpuRoom, share: GpuShare) -> None:
-    if share.mig is not None and room.mig is not None:
-        room.mig.granted |= instance_mask(room.mig.geometry, share.mig)
-    room.take(share.memory_mib, share.compute_milli)
-
-
-def admits(state: PodState, node: NodeState) -> bool:
-    """Whether the Node object admits the pod: taints, node selector, node affinity; not other pods."""
-    if node.object is None or node.agent_trouble:
-        return False
-    spec, pod = node.object.spec, state.pod.spec
-    if spec.unschedulable or untolerated(spec.taints, pod.tolerations, _EFFECTS) is not None:
-        return False
-    if any(node.object.metadata.labels.get(key) != value for key, value in pod.node_selector.items()):
-        return False
-    affinity = None if pod.affinity is None else pod.affinity.node_affinity
-    return affinity is None or node_selector_matches(
-        affinity.required_during_scheduling_ignored_during_execution, node.object
     )

@@ -9,6 +9,7 @@ out to be unnecessary is put back, the most expensive first. A gang loses as man
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -18,12 +19,15 @@ from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.attempt import Attempt
 from services.preemptor.planning.bounds import Bound, Bounds, Cost, cost_of
 from services.preemptor.planning.candidate import Candidate
-from services.preemptor.planning.fitting import admits, assign, give, has_room, take
+from services.preemptor.planning.fitting import admits, fit, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.book import Book
+from shared.book.fork import Fork
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Alternative
-from shared.model.grant import GpuShare
+from shared.model.grant import Grant
+from shared.scheduling.minimal_sets import add_until_enough, put_back_unneeded
+from shared.scheduling.transaction import Transaction
 
 MAX_AREAS = 32
 """The maximum of areas that are tried for one plan, those with the lowest bounds first."""
@@ -42,7 +46,7 @@ class Option(msgspec.Struct, frozen=True):
 
     node: str
     victims: tuple[Candidate, ...]
-    takes: tuple[GpuShare, ...]
+    grant: Grant
 
     @property
     def cost(self) -> Cost:
@@ -55,8 +59,6 @@ class _Solution(msgspec.Struct, frozen=True):
     cost: Cost
     options: dict[str, Option]
     gone: dict[str, Candidate]
-    taken: dict[str, list[GpuShare]]
-    used: dict[str, list[PodState]]
 
 
 class Planner:
@@ -70,11 +72,19 @@ class Planner:
         self.pending_releases: frozenset[str] = frozenset()
         """uids of terminating pods without whose release the last options do not hold: no plan until they are gone."""
         self._gone: dict[str, Candidate] = {}
-        self._taken: dict[str, list[GpuShare]] = {}
-        self._used: dict[str, list[PodState]] = {}
+        """The victims so far of the solution that is being built, by uid."""
+        self._places: dict[str, str] = {}
+        """Of that solution, the node of each member that has a place, by uid."""
+        self._left: set[str] = set()
+        """Nodes whose terminating pods have left in the trial."""
         self._others = Alternatives()
         self.alternatives: tuple[Alternative, ...] = ()
         """The alternatives to the last plan."""
+
+    @cached_property
+    def _trial(self) -> Transaction:
+        """Where victims leave and members get places. Rolled back after each solution. Made when first needed."""
+        return Transaction(Fork(self._book))
 
     def plan(
         self,
@@ -99,26 +109,29 @@ class Planner:
             )
         if best is None:
             return None
-        self._gone, self._taken, self._used = best.gone, best.taken, best.used
         self.alternatives = self._others.other_than(
             {option.node for option in best.options.values()}, best.gone.values()
         )
-        self._candidates.promise(list(self._gone.values()))
+        self._candidates.promise(list(best.gone.values()))
         self._busy |= {option.node for option in best.options.values()}
         return [best.options[state.uid] for state in members]
 
     def _required_releases(self, found: _Solution) -> frozenset[str]:
         """Returns the terminating pods on the nodes where the members do not fit before these are gone."""
-        self._gone, self._taken, self._used, self._wait_for_release = (
-            found.gone,
-            dict(found.taken),
-            dict(found.used),
-            False,
-        )
         nodes = {option.node for option in found.options.values()}
         ends = {name: self._candidates.leaving(self._book.nodes[name]) for name in nodes}
-        relied = [name for name in nodes if ends[name] and self._place_again(found.options, {name}, set()) is None]
-        return frozenset(leaving.uid for name in relied for leaving in ends[name])
+        required = [name for name in nodes if ends[name] and not self._fit_at_once(found, name)]
+        return frozenset(leaving.uid for name in required for leaving in ends[name])
+
+    def _fit_at_once(self, found: _Solution, name: str) -> bool:
+        """Whether the members on a node fit there while its terminating pods are still there."""
+        mark = self._trial.mark
+        for victim in found.gone.values():
+            if victim.node == name:
+                victim.leave(self._trial)
+        fitting = self._place_all(found.options, {name})
+        self._trial.roll_back(mark)
+        return fitting is not None
 
     def _cheapest_solution(
         self, members: Sequence[PodState], excluded: frozenset[str], *, wait_for_release: bool
@@ -150,62 +163,74 @@ class Planner:
         return sorted(found, key=lambda item: item[:2])
 
     def _solve_area(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
-        """Returns the options in one area if they cost less than the best so far.
+        """Returns the options in one area if they cost less than the best so far."""
+        self._gone, self._places, self._left, self._bounds = {}, {}, set(), bounds
+        mark = self._trial.mark
+        found = self._place_members(bounds, members, best)
+        self._trial.roll_back(mark)
+        return found
 
-        Stops as soon as they do not.
-        """
-        self._gone, self._taken, self._used, self._bounds = {}, {}, {}, bounds
+    def _place_members(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
+        """Places the members in the trial, the largest first. Stops as soon as they cost no less than the best."""
         options: dict[str, Option] = {}
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
             option = self._best_option(state)
             if option is None:
                 return None
             options[state.uid] = option
-            self._gone |= {victim.uid: victim for victim in option.victims}
-            self._occupy(state, option.node, option.takes)
+            for victim in option.victims:
+                victim.leave(self._trial)
+                self._gone[victim.uid] = victim
+            self._hold(state, option.node, option.grant)
             if best is not None and cost_of(self._gone.values(), bounds.name) >= best.cost:
                 return None
         options = self._minimize_group(members, options)
         if not self._candidates.within_quota(list(self._gone.values()), members):
             return None
-        return _Solution(cost_of(self._gone.values(), bounds.name), options, self._gone, self._taken, self._used)
+        return _Solution(cost_of(self._gone.values(), bounds.name), options, self._gone)
 
     def _minimize_group(self, members: Sequence[PodState], options: dict[str, Option]) -> dict[str, Option]:
         """Puts back unnecessary victims: what was freed for a later member may be enough for an earlier one."""
         if len(members) < 2 or len(self._gone) < 2:
             return options
         for back in self._restorable(list(self._gone.values())):
-            nodes = {self._gone[uid].node for uid in back if uid in self._gone}
-            kept = dict(self._taken), dict(self._used)
-            again = self._place_again(options, nodes, back) if nodes else None
-            without = {} if again is None else {uid: victim for uid, victim in self._gone.items() if uid not in back}
+            returning = [victim for uid, victim in self._gone.items() if uid in back]
+            without = {uid: victim for uid, victim in self._gone.items() if uid not in back}
+            mark = self._trial.mark
+            again = self._place_without(returning, options)
             if again is not None and self._candidates.may_preempt(list(without.values()), members):
                 self._gone, options = without, options | again
             else:
-                self._taken, self._used = kept
+                self._trial.roll_back(mark)
         first = next(iter(options))
         return {
-            uid: Option(option.node, tuple(self._gone.values()) if uid == first else (), option.takes)
+            uid: Option(option.node, tuple(self._gone.values()) if uid == first else (), option.grant)
             for uid, option in options.items()
         }
 
-    def _place_again(self, options: dict[str, Option], nodes: set[str], back: set[str]) -> dict[str, Option] | None:
-        """Places the members on these nodes again, without the victims in `back`; None if one does not fit."""
-        victims = [victim for uid, victim in self._gone.items() if victim.node in nodes and uid not in back]
-        for name in nodes:
-            self._taken[name], self._used[name] = [], []
+    def _place_without(self, returning: Sequence[Candidate], options: dict[str, Option]) -> dict[str, Option] | None:
+        """Places the members on the nodes of these victims again, after the victims have returned.
+
+        None if one does not fit, or if there is nothing to return.
+        """
+        nodes = {victim.node for victim in returning}
+        for uid, option in options.items():
+            if option.node in nodes:
+                self._trial.unhold(uid)
+        for victim in returning:
+            victim.stay(self._trial)
+        return self._place_all(options, nodes) if returning else None
+
+    def _place_all(self, options: dict[str, Option], nodes: set[str]) -> dict[str, Option] | None:
+        """Places the members that have options on these nodes, in their order; None if one does not fit."""
         found: dict[str, Option] = {}
-        for state in (
-            self._book.pods[uid] for uid, option in options.items() if option.node in nodes
-        ):  # as they were placed
-            node = self._book.nodes[options[state.uid].node]
-            takes = self.place(
-                state, node, [*victims, *(self._candidates.leaving(node) if self._wait_for_release else ())]
-            )
-            if takes is None:
-                return None
-            found[state.uid] = Option(node.name, (), takes)
-            self._occupy(state, node.name, takes)
+        for uid, option in options.items():
+            if option.node in nodes:
+                grant = fit(self._book.pods[uid], self._trial.book, option.node)
+                if grant is None:
+                    return None
+                found[uid] = Option(option.node, (), grant)
+                self._trial.hold(uid, option.node, grant)
         return found
 
     def migration_targets(self, options: Sequence[Option]) -> dict[str, str]:
@@ -219,38 +244,41 @@ class Planner:
             for name, node in sorted(self._book.nodes.items())
             if name not in self._busy and name not in taken and any(room.free_mib > 0 for room in node.gpus)
         ]
+        mark = self._trial.mark
         found = move.find_targets(
             [victim for option in options for victim in option.victims], self._book.pods, free, self._take
         )
+        self._trial.roll_back(mark)
         self._busy |= set(found.values())
         return found
 
     def _take(self, state: PodState, node: NodeState) -> bool:
-        """Whether the pod fits on the node; if so, the capacity counts as taken."""
-        takes = self.place(state, node, ()) if admits(state, node) and has_room(state, node) else None
-        if takes is not None:
-            self._occupy(state, node.name, takes)
-        return takes is not None
+        """Whether a victim fits on the node; if so, it holds the capacity in the trial."""
+        if not has_room(state, node) or not admits(state, self._book)(node):
+            return False
+        grant = fit(state, self._trial.book, node.name)
+        if grant is not None:
+            self._trial.lift(state.uid)
+            self._trial.hold(state.uid, node.name, grant)
+        return grant is not None
 
-    def _occupy(self, state: PodState, node: str, takes: Sequence[GpuShare]) -> None:
-        """Books a place for this round."""
-        self._taken.setdefault(node, []).extend(takes)
-        self._used.setdefault(node, []).append(state)
+    def _hold(self, state: PodState, node: str, grant: Grant) -> None:
+        self._trial.hold(state.uid, node, grant)
+        self._places[state.uid] = node
 
     def _best_option(self, state: PodState) -> Option | None:
         best: Option | None = None
-        alone, checked = len(self._members) == 1, 0
-        for bound, node in self._bounds.nodes(
-            state, self._taken.keys() | {victim.node for victim in self._gone.values()}
-        ):
+        alone, checked, is_admitted = len(self._members) == 1, 0, admits(state, self._book)
+        planned = {*self._places.values(), *(victim.node for victim in self._gone.values())}
+        for bound, node in self._bounds.nodes(state, planned):
             if best is not None and best.cost[:6] <= bound:
                 if not alone or checked == MAX_OTHER_NODES or not best.victims:
                     break
-                if admits(state, node):
+                if is_admitted(node):
                     self._others.add_bound(node.name, bound)
                 checked += 1
                 continue
-            if not admits(state, node):
+            if not is_admitted(node):
                 continue
             option = self._option_on(state, node)
             if alone and option is not None:
@@ -261,35 +289,46 @@ class Planner:
 
     def _option_on(self, state: PodState, node: NodeState) -> Option | None:
         """Returns the cheapest option on this node, with a minimal set of victims; None if there is none."""
-        before = [*self._gone.values(), *(self._candidates.leaving(node) if self._wait_for_release else ())]
-        takes = self.place(state, node, before)
-        if takes is not None:
-            return Option(node.name, (), takes)
-        candidates = [c for c in self._candidates.on(node, state) if c.uid not in self._gone]
-        attempt = Attempt(self.place, self._candidates, state, node, before, list(self._gone.values()), self._members)
+        leaving = self._candidates.leaving(node) if self._wait_for_release else ()
+        if node.name not in self._left:
+            self._left.add(node.name)
+            for candidate in leaving:
+                candidate.leave(self._trial)
+        gone = list(self._gone.values())
+        attempt = Attempt(
+            self._trial,
+            self._candidates,
+            state,
+            node,
+            before=[*gone, *leaving],
+            gone=gone,
+            beneficiaries=self._members,
+        )
+        option = self._with_victims(attempt, state)
+        attempt.end()
+        return option
+
+    def _with_victims(self, attempt: Attempt, state: PodState) -> Option | None:
+        grant = attempt.fits(())
+        if grant is not None:
+            return Option(attempt.node.name, (), grant)
+        candidates = [c for c in self._candidates.on(attempt.node, state) if c.uid not in self._gone]
         for action in self._candidates.non_disruptive:
-            option = self._suspension_option(
-                attempt,
-                [
-                    suspension
-                    for c in candidates
-                    if action.name in c.suspends and (suspension := action.apply(c)) is not None
-                ],
-            )
+            suspended = [one for c in candidates if action.name in c.suspends and (one := action.apply(c)) is not None]
+            option = self._suspension_option(attempt, suspended)
             if option is not None:
                 return option
         return self._eviction_option(attempt, candidates)
 
-    def _suspension_option(self, attempt: Attempt, suspension: list[Candidate]) -> Option | None:
-        if not suspension or attempt.fits(suspension) is None:
+    def _suspension_option(self, attempt: Attempt, suspended: list[Candidate]) -> Option | None:
+        if not suspended or attempt.fits(suspended) is None:
             return None
-        victims: list[Candidate] = []
-        for candidate in suspension:
-            if attempt.may_preempt([*victims, candidate]):
-                victims.append(candidate)
-                if attempt.fits(victims) is not None:
-                    return self._minimize(attempt, victims)
-        return None
+        victims = add_until_enough(
+            suspended,
+            lambda candidate, others: [candidate] if attempt.may_preempt([*others, candidate]) else None,
+            lambda victims: attempt.fits(victims) is not None,
+        )
+        return None if victims is None else self._minimize(attempt, victims)
 
     def _eviction_option(self, attempt: Attempt, candidates: list[Candidate]) -> Option | None:
         """Returns the cheapest option by eviction; None if there is none.
@@ -302,22 +341,19 @@ class Planner:
         option = self._minimize(attempt, victims)
         if len(option.victims) < 2:
             return option
-        options = (option, *(self._option_with(attempt, unit) for unit in evict.single_victims(candidates, attempt)))
+        options = (option, *(_option_with(attempt, unit) for unit in evict.single_victims(candidates, attempt)))
         for other in options if len(self._members) == 1 else ():
             self._others.add_option((other.node,), other.victims)
         return min(options, key=lambda w: w.cost)
 
     def _minimize(self, attempt: Attempt, victims: list[Candidate]) -> Option:
         """Puts back victims that are not needed, the most expensive first."""
-        for back in self._restorable(victims):
-            without = [victim for victim in victims if victim.uid not in back]
-            if attempt.fits(without) is not None and attempt.may_preempt(without):
-                victims = without
-        return self._option_with(attempt, victims)
-
-    @staticmethod
-    def _option_with(attempt: Attempt, victims: list[Candidate]) -> Option:
-        return Option(attempt.node.name, tuple(victims), attempt.fits(victims) or ())
+        needed = put_back_unneeded(
+            victims,
+            self._restorable(victims),
+            lambda rest: attempt.fits(rest) is not None and attempt.may_preempt(rest),
+        )
+        return _option_with(attempt, needed)
 
     def _restorable(self, victims: Sequence[Candidate]) -> list[set[str]]:
         """Returns sets of victims that may be unnecessary: single pods and whole gangs.
@@ -331,30 +367,10 @@ class Planner:
         whole = [(max(v.cost for v in of), {v.uid for v in of}) for name, of in gangs.items() if name and len(of) > 1]
         return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
 
-    def place(self, state: PodState, node: NodeState, gone: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        """Returns the GPU shares that a pod gets on a node if these candidates are gone.
 
-        None if it does not fit.
-        """
-        gone = [candidate for candidate in gone if candidate.node == node.name]
-        ends = [candidate for candidate in gone if candidate.action == "evict"]
-        others = self._used.get(node.name, [])
-        demands = [state.demand, *(other.demand for other in others)]
-        if node.cpu_used - sum(c.demand.cpu_milli for c in ends) + sum(d.cpu_milli for d in demands) > node.cpu_total:
-            return None
-        if (
-            node.memory_used - sum(c.demand.memory_bytes for c in ends) + sum(d.memory_bytes for d in demands)
-            > node.memory_total
-        ):
-            return None
-        if len(node.pods) - len(ends) + len(demands) > node.pods_total:
-            return None
-        rooms = [room.copy() for room in node.gpus]
-        by_uuid = {room.uuid: room for room in rooms}
-        for candidate in gone:
-            for share in candidate.shares:
-                if share.uuid in by_uuid:
-                    give(by_uuid[share.uuid], share, ends=candidate.action == "evict")
-        for share in self._taken.get(node.name, ()):
-            take(by_uuid[share.uuid], share)
-        return assign(state, node, rooms)
+def _option_with(attempt: Attempt, victims: list[Candidate]) -> Option:
+    """Returns the option with these victims, which are known to be enough."""
+    grant = attempt.fits(victims)
+    if grant is None:
+        raise ValueError(f"{len(victims)} victims on {attempt.node.name} are not enough")
+    return Option(attempt.node.name, tuple(victims), grant)

@@ -364,6 +364,7 @@ class Candidates:
             node,
             state.demand,
             shares,
+            state.grant_id,
             tuple(budgets_of(state, self._book)),
             self._suspends(state),
             not self._cannot_end(state, budgets=False),
@@ -394,7 +395,7 @@ def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:
 
 
 def _slice(held: GrantState, node: str) -> Candidate:
-    return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node))
+    return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node), held.grant_id)
 
 
 def _pods(node: NodeState) -> list[Pod]:

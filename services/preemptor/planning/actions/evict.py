@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from services.preemptor.planning.candidate import Candidate
-from shared.model.grant import GpuShare
+from shared.model.grant import Grant
+from shared.scheduling.minimal_sets import add_until_enough
 
 
 class Evictions(Protocol):
@@ -20,20 +21,18 @@ class Evictions(Protocol):
 
     def may_preempt(self, victims: Sequence[Candidate]) -> bool: ...
 
-    def fits(self, victims: Sequence[Candidate]) -> tuple[GpuShare, ...] | None:
-        """Returns the GPU shares that the pod gets when the victims are gone; None if it does not fit."""
+    def fits(self, victims: Sequence[Candidate]) -> Grant | None:
+        """Returns what the pod gets when the victims are gone; None if it does not fit."""
 
 
 def cheapest(candidates: Sequence[Candidate], attempt: Evictions) -> list[Candidate] | None:
     """Adds candidates in their order until the pod fits; returns None if it never does."""
-    victims: list[Candidate] = []
-    for candidate in candidates:
-        unit = attempt.unit(candidate, victims)
-        if unit is not None and attempt.may_preempt([*victims, *unit]):
-            victims += unit
-            if attempt.fits(victims) is not None:
-                return victims
-    return None
+
+    def unit(candidate: Candidate, others: Sequence[Candidate]) -> list[Candidate] | None:
+        found = attempt.unit(candidate, others)
+        return found if found is not None and attempt.may_preempt([*others, *found]) else None
+
+    return add_until_enough(candidates, unit, lambda victims: attempt.fits(victims) is not None)
 
 
 def single_victims(candidates: Sequence[Candidate], attempt: Evictions) -> Iterator[list[Candidate]]:

@@ -81,7 +81,9 @@ def test_slices_that_are_gone_are_forgotten() -> None:
 )
 def test_a_shrunk_pod_keeps_spare_memory(uses_mib: int, keeps_mib: int) -> None:
     shares = tuple(GpuShare(node="n", uuid=f"g{i}", memory_mib=20_000, compute_milli=500) for i in range(2))
-    candidate = Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(cpu_milli=5), shares, uses_mib=uses_mib)
+    candidate = Candidate(
+        0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(cpu_milli=5), shares, "g", uses_mib=uses_mib
+    )
     shrunk = Shrink().apply(candidate)
     assert shrunk is not None
     assert (shrunk.keeps_mib, [(share.memory_mib, share.compute_milli) for share in shrunk.shares]) == (
@@ -94,6 +96,6 @@ def test_a_shrunk_pod_keeps_spare_memory(uses_mib: int, keeps_mib: int) -> None:
 def test_a_pod_that_uses_all_its_memory_gives_up_none() -> None:
     shares = (GpuShare(node="n", uuid="g", memory_mib=20_000, compute_milli=500),)
     assert (
-        Shrink().apply(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, uses_mib=19_900))
+        Shrink().apply(Candidate(0, 900, 900, 500, Last(("", "a")), "a", "n", Demand(), shares, "g", uses_mib=19_900))
         is None
     )

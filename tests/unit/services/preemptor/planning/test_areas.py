@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.planning import planner
+from services.preemptor.planning import attempt, planner
 from services.preemptor.planning.areas import Areas
 from shared.contracts.facts import Put
 from shared.model.affinity import LabelSelector
@@ -99,13 +99,13 @@ def test_a_rack_is_abandoned_as_soon_as_it_costs_more_than_the_best_one(
     The cost of slices only at the member whose victim causes it.
     """
     tried: list[str] = []
-    place = planner.Planner.place
+    fit = attempt.fit
 
     def counted(*args: object) -> object:
-        tried.append(args[2].name)  # type: ignore[attr-defined]
-        return place(*args)  # type: ignore[arg-type]
+        tried.append(args[2])  # type: ignore[arg-type]
+        return fit(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planner.Planner, "place", counted)
+    monkeypatch.setattr(attempt, "fit", counted)
     cluster = racks(gpus=1, a="x", b="x", c="x", d="y", e="y", f="y")
     for node in "abc":
         cluster.run(node, node, 0, ran_s=10, memory_mib=slice_mib)

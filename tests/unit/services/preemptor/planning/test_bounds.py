@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from services.preemptor.planning import planner
+from services.preemptor.planning import attempt
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.bounds import Bounds
 from services.preemptor.planning.planner import Option, Planner
@@ -89,13 +89,13 @@ def test_no_option_costs_less_than_its_bound(seed: int) -> None:
 def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Priority, price or names of the pods decide in advance which node is the cheapest."""
     tried: set[str] = set()
-    place = planner.Planner.place
+    fit = attempt.fit
 
     def counted(*args: object) -> object:
-        tried.add(args[2].name)  # type: ignore[attr-defined]
-        return place(*args)  # type: ignore[arg-type]
+        tried.add(args[2])  # type: ignore[arg-type]
+        return fit(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(planner.Planner, "place", counted)
+    monkeypatch.setattr(attempt, "fit", counted)
     rng = random.Random(1)
     cluster = Cluster(*(f"n{i}" for i in range(30)), gpus=4)
     for node in range(30):
