@@ -8,33 +8,42 @@
 #define EXPORT __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 
-/* control_block.c: the three files of the control block, and this process's slot in them. */
-extern const struct kerf_orders *orders;   /* NULL until attached */
-extern struct kerf_counters *counters;
-extern struct kerf_signal *signals;        /* NULL: there is no signal file */
-extern int slot;
-/* attaches if necessary; 0: no control block, so every driver call is refused */
-int attached(void);
-int process_alive(int index);              /* whether the slot's lock is held; this process's own slot counts as held */
-const struct kerf_signal *peer_signal(unsigned peer); /* NULL where it cannot be read */
-struct kerf_process *self(void);
+/* The files below stand in layers, the lowest first, in the order of SOURCES in the Makefile: each uses only those
+ * before it. */
+
+/* linker.c */
+void *libc_function(const char *name);     /* the C library's own function, even if it is overridden */
+
+/* control_block_files.c: the files of the control block, before the process is attached to it. */
 const char *kerf_directory(void);
-/* Copies the driver's path (KERF_PATH_BYTES). Works before the process is attached. 0: no orders, or no path in
- * them. */
+/* Maps a file; NULL: it is missing, too short or of another version. `keep`: where its descriptor goes, or NULL. */
+void *control_block_map(const char *name, size_t size, uint32_t magic, int writable, int *keep);
+/* Copies the driver's path (KERF_PATH_BYTES). 0: no orders, or no path in them. */
 int control_block_driver_path(char *to);
 
-void control_block_forked(void);           /* called in a child: marks it as not attached */
+/* real_driver.c */
+extern pthread_mutex_t finding_guard;
+int is_finding(void);                      /* whether this thread is loading the driver and holds finding_guard */
+void *real_symbol(const char *exact);      /* a symbol of libcuda.so.1; NULL if it has none */
+void *(*real_dlsym(void))(void *, const char *);
+/* the real driver's handle in place of this library's own; any other handle as it is */
+void *real_driver_behind(void *handle);
+/* The driver's function of that name and type. The lookup happens once. */
+#define REAL(type, name)                                                                \
+    ({                                                                                  \
+        static void *found_;                                                            \
+        void *now_ = __atomic_load_n(&found_, __ATOMIC_RELAXED);                        \
+        if (!now_) now_ = real_symbol(name), __atomic_store_n(&found_, now_, __ATOMIC_RELAXED); \
+        (type)now_;                                                                     \
+    })
 
-/* account.c: the container's memory. Bytes are reserved before the driver is asked for them. */
-int reserve(int gpu, uint64_t bytes);      /* 0: beyond the limit */
-int reserve_uncounted(int gpu, uint64_t bytes); /* the same, but a refusal is not counted */
-void overdraw(int gpu, uint64_t bytes);    /* charges memory that is already taken, even beyond the limit */
-void release(int gpu, uint64_t bytes);
-void reclaim(void);                        /* frees the charges of dead processes */
-uint64_t charged(int gpu);
-uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
+/* clock.c: the only functions that read the clock. */
+uint64_t now_ns(void);
+void sleep_until(uint64_t ns);
+void lock_by_clock(pthread_mutex_t *lock);
 
 /* allocation_table.c: the allocations of this process, by handle. */
+extern pthread_mutex_t table_guard;
 enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT };
 typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
 void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
@@ -47,44 +56,21 @@ int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *w
 void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu);
 void table_clear(void);
 
-/* pool_accounting.c: the memory that memory pools reserve, and its charge. */
-extern int pools_pending;                  /* a pool may have returned memory */
-void pools_update(void);                   /* sets the charges to the pools' reserved memory */
-void pools_trim(int gpu);                  /* returns the pools' unused memory that is available without waiting */
-static inline void pools_after_wait(void) { /* called after the program has waited for the GPU */
-    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_update();
-}
-int pool_register(CUpool pool, int gpu);
-int pool_gpu(CUpool pool, int otherwise);
-/* before an allocation; -1: no room. Otherwise call pool_end afterwards */
-int pool_begin(CUpool pool, int gpu, uint64_t bytes);
-int pool_end(int place, uint64_t bytes);
-CUresult pool_destroy(CUpool pool);
-void pools_forget(void);
+/* estimates.c: learns how long a function runs on the GPU. */
+uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
+void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
 
-/* context.c */
-void contexts_forget(void);
-/* Charges a context for a setting (cuCtxSetLimit). Returns 0 if there is no room. See context.c for the arguments. */
-int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
-void context_refund(uint64_t context, int setting, uint64_t more);
-
-/* fork.c: all locks except timing.c's, in the order in which they may be nested. */
-extern pthread_mutex_t attach_guard, contexts_guard, pools_guard, table_guard, account_guard, finding_guard;
-void locks_reinit(void);                   /* called in a child, because the parent's threads may have held some */
-
-/* symbol_lookup.c: the real driver. */
-int is_finding(void);                      /* whether this thread is loading the driver and holds finding_guard */
-void *real_symbol(const char *exact);      /* a symbol of libcuda.so.1; NULL if it has none */
-void *(*real_dlsym(void))(void *, const char *);
-void *libc_function(const char *name);     /* linker.c: the C library's own function, even if it is overridden */
-/* The driver's function of that name and type. The lookup happens once. */
-#define REAL(type, name)                                                                \
-    ({                                                                                  \
-        static void *found_;                                                            \
-        void *now_ = __atomic_load_n(&found_, __ATOMIC_RELAXED);                        \
-        if (!now_) now_ = real_symbol(name), __atomic_store_n(&found_, now_, __ATOMIC_RELAXED); \
-        (type)now_;                                                                     \
-    })
+/* control_block.c: the control block, once attach.c has mapped it, and this process's slot in it. */
+extern const struct kerf_orders *orders;   /* NULL until attached */
+extern struct kerf_counters *counters;
+extern struct kerf_signal *signals;        /* NULL: there is no signal file */
+extern int slot;
+struct kerf_process *self(void);
+int process_alive(int index);              /* whether the slot's lock is held; this process's own slot counts as held */
+const struct kerf_signal *peer_signal(unsigned peer); /* NULL where it cannot be read */
+/* Remembers the counters file, which process_alive queries. 0: it cannot be identified. */
+int control_block_identify(int file);
+int control_block_take_slot(int file);     /* the slot's index; -1: none is free */
 
 /* device.c: the index in the orders of the GPU of a device, context or stream; -1: a GPU that the container does not
  * have. */
@@ -98,10 +84,49 @@ void context_leave(void);
 uint64_t current_context(void);
 int gpu_of_uuid(const unsigned char *uuid);
 
-/* clock.c: the only functions that read the clock. */
-uint64_t now_ns(void);
-void sleep_until(uint64_t ns);
-void lock_by_clock(pthread_mutex_t *lock);
+/* account.c: the container's memory. Bytes are reserved before the driver is asked for them. */
+extern pthread_mutex_t account_guard;
+int try_reserve(int gpu, uint64_t bytes);  /* 0: beyond the limit as things are; the refusal is not counted */
+void overdraw(int gpu, uint64_t bytes);    /* charges memory that is already taken, even beyond the limit */
+void release(int gpu, uint64_t bytes);
+void reclaim(void);                        /* frees the charges of dead processes */
+uint64_t charged(int gpu);
+uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
+
+/* pool_accounting.c: the memory that memory pools reserve, and its charge. */
+extern pthread_mutex_t pools_guard;
+/* Reserves memory for any allocation. 0: beyond the limit, even after the memory of dead processes and what pools do
+ * not use are freed. */
+int reserve(int gpu, uint64_t bytes);
+extern int pools_pending;                  /* a pool may have returned memory */
+void pools_update(void);                   /* sets the charges to the pools' reserved memory */
+static inline void pools_after_wait(void) { /* called after the program has waited for the GPU */
+    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_update();
+}
+int pool_register(CUpool pool, int gpu);
+int pool_gpu(CUpool pool, int otherwise);
+/* before an allocation; -1: no room. Otherwise call pool_end afterwards */
+int pool_begin(CUpool pool, int gpu, uint64_t bytes);
+int pool_end(int place, uint64_t bytes);
+CUresult pool_destroy(CUpool pool);
+void pools_forget(void);
+
+/* context_accounting.c: the memory of this process's contexts. */
+enum { MAX_CONTEXTS = 64 };
+extern pthread_mutex_t contexts_guard;
+/* Charges a context. `paid`: the charge, 0 for a primary context that exists. Returns 0 if there is no memory for it,
+ * or too many contexts: one that is not known could not be timed. */
+int context_reserve(int gpu, int primary, uint64_t *paid);
+int context_record(CUcontext context, int gpu, int primary, uint64_t paid); /* 0: it is known already */
+/* The primary context that ends if it is released now; `always`: or reset. */
+CUcontext context_primary(int gpu, int always);
+void context_released(int gpu, int always); /* the primary context was released; `always`: or reset */
+void context_destroyed(CUcontext context);
+/* Charges a context for a setting (cuCtxSetLimit). Returns 0 if there is no room. `now`: the current value of the
+ * setting; `value`: the new one; `each`: bytes per unit. `more`: the additional charge. */
+int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
+void context_refund(uint64_t context, int setting, uint64_t more);
+void contexts_forget(void);
 
 /* gate.c: decides when a launch may begin, from the control block alone; no driver, no clock. */
 enum verdict {
@@ -133,14 +158,10 @@ void work_ended(int gpu, uint64_t end_ns);
 uint64_t others_in_flight(int gpu, uint64_t now); /* work of the container's other processes */
 void read_peer_signals(int gpu, moment_t *m);
 
-/* estimates.c: learns how long a function runs on the GPU. */
-uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
-void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
-
-enum { UNTIMED = -1, NO_TIMELINE = -2, MAX_CONTEXTS = 64 };
+/* timing.c: the wait at the gate, and events around batches of launches (timelines.c). */
+enum { UNTIMED = -1, NO_TIMELINE = -2 };
 /* a context's unfinished work; pending_ns 0: none */
 typedef struct { int gpu; uint64_t pending_ns, since_ns; } unfinished_t;
-/* timing.c: the wait at the gate, and events around batches of launches (timelines.c). */
 /* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
 int launch_begin(CUstream stream, uint64_t key);
 void launch_end(int token, int failed);
@@ -150,13 +171,8 @@ void timing_harvest(void);                 /* accounts finished work */
 void timing_forget(void);                  /* called in a child: the driver's objects belong to the parent */
 unfinished_t timing_context_ending(CUcontext context); /* before the context is destroyed */
 void timing_context_ended(unfinished_t left);          /* afterwards: all its work has ended */
-extern uint64_t seen_generation;
-extern int timed;
-int decide_timed(void);
-/* Whether launches are timed. The orders are read again after the agent has changed their generation. */
-static inline int is_timed(void) {
-    const uint64_t seen = __atomic_load_n(&seen_generation, __ATOMIC_ACQUIRE);
-    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen)
-        ? __atomic_load_n(&timed, __ATOMIC_RELAXED) : decide_timed();
-}
+
+/* attach.c */
+/* attaches if necessary; 0: no control block, so every driver call is refused */
+int attached(void);
 #endif
