@@ -51,7 +51,7 @@ fakes: interposer  ## the fake libnvidia-ml.so.1 and libcuda.so.1
 	@$(MAKE) --quiet -C tests/fakes/cuda
 
 interposer:  ## what keeps slices to their limits, in containers
-	@$(MAKE) --quiet -C services/node_agent/interposer
+	@$(MAKE) --quiet -C native/interposer
 
 node-binaries:
 	@tools/build.sh node >/dev/null

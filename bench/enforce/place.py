@@ -173,7 +173,7 @@ def last_line(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def build(folder: Path, *, fake: bool) -> None:
     """Builds the interposer, its probe, a driver that does nothing and, if requested, the fake driver."""
-    for source in ("services/node_agent/interposer", *(["tests/fakes/cuda"] if fake else [])):
+    for source in ("native/interposer", *(["tests/fakes/cuda"] if fake else [])):
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
     null = [
         "cc",

@@ -169,7 +169,7 @@ def world(folder: Path) -> dict[str, str]:
 
 def build(folder: Path) -> None:
     """Builds the interposer, the fake driver and the programs."""
-    for source in ("services/node_agent/interposer", "tests/fakes/cuda"):
+    for source in ("native/interposer", "tests/fakes/cuda"):
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
     source = str(Path(__file__).with_name("programs.c"))
     subprocess.run(["cc", "-O2", "-std=gnu11", "-o", str(folder / "programs"), source, "-ldl"], check=True)

@@ -11,7 +11,7 @@
  *       still, because it is this client's turn. On a machine that is too slow, virtual time falls behind, and catches
  *       up by 5 ms at most. */
 #define _GNU_SOURCE
-#include "../../services/node_agent/interposer/driver.h"
+#include "../../native/interposer/driver.h"
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>

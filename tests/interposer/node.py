@@ -25,7 +25,7 @@ def build(into: Path) -> Path:
     """Compiles everything in C that the tests need. Raises CalledProcessError with the compiler's output."""
     for source, name in (
         ("tests/fakes/cuda", "fake"),
-        ("services/node_agent/interposer", "kerf"),
+        ("native/interposer", "kerf"),
         ("tests/interposer/programs", "programs"),
     ):
         subprocess.run(

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = HERE.parents[1] / "services" / "node_agent" / "interposer"
+SOURCES = HERE.parents[1] / "native" / "interposer"
 
 
 def alone(name: str, tmp_path: Path, *more: str) -> list[str]:

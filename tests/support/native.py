@@ -15,6 +15,6 @@ def enforcement_built(into: Path) -> Path:
     """All of it in that folder. Skips without a C compiler; raises CalledProcessError with the compiler's output."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
-    for folder in ("services/node_agent/interposer", "tests/fakes/cuda"):
+    for folder in ("native/interposer", "tests/fakes/cuda"):
         subprocess.run(["make", "-s", "-C", str(ROOT / folder), f"BUILD={into}"], check=True)
     return into

@@ -104,7 +104,7 @@ def offered(proof: Proof | None, driver_version: str, library: str) -> str:
     """Why nothing is offered because of this proof; "" if the proof is good."""
     if not library:
         return (
-            "the interposer is not in this image: run make -C services/node_agent/interposer, and set "
+            "the interposer is not in this image: run make -C native/interposer, and set "
             "interposer_dir to its build folder"
         )
     if not driver_version:

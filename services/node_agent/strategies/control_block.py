@@ -1,5 +1,6 @@
-"""A container's control block on the host: three files (`interposer/control_block.h`) and a folder of its peers'
-signals.
+"""A container's control block on the host: three files, and a folder of its peers' signals.
+
+The files are described in `native/interposer/control_block.h`.
 
 The agent maps the file `orders`, because only the agent can write or truncate it. It reads the files that the container
 can write with `pread` only: a container that truncates its own counters must not kill the agent with a bus error

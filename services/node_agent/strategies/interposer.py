@@ -1,6 +1,6 @@
 """The strategy `interposer`: Kerf's library in the container enforces the memory limit and the compute share.
 
-It also makes CUDA and NVML report the slice's memory instead of the GPU's. The library itself is in `interposer/`.
+It also makes CUDA and NVML report the slice's memory instead of the GPU's. The library is in `native/interposer`.
 """
 
 from __future__ import annotations

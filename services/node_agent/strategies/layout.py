@@ -1,5 +1,6 @@
-"""The binary layout of the control block, a copy of `interposer/control_block.h`. A test compares both, byte by
-byte."""
+"""The binary layout of the control block, a copy of `native/interposer/control_block.h`.
+
+A test compares both, byte by byte."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@
  * of a killed process disappear with it. */
 #ifndef KERF_FAKE_WORLD_H
 #define KERF_FAKE_WORLD_H
-#include "../../../services/node_agent/interposer/driver.h"
+#include "../../../native/interposer/driver.h"
 #include <pthread.h>
 #include <stdint.h>
 

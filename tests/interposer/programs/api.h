@@ -7,7 +7,7 @@
 #ifndef API_H
 #define API_H
 #define _GNU_SOURCE
-#include "../../../services/node_agent/interposer/driver.h"
+#include "../../../native/interposer/driver.h"
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -21,7 +21,7 @@
  *   contexts     creates contexts without end: prints how many it got
  *   retain       releases a handle that it still maps */
 #include "api.h"
-#include "../../../services/node_agent/interposer/control_block.h"
+#include "../../../native/interposer/control_block.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -7,7 +7,7 @@
  *   all      all of these
  * Prints its GPU time in each second. */
 #include "api.h"
-#include "../../../services/node_agent/interposer/control_block.h"
+#include "../../../native/interposer/control_block.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 

@@ -9,7 +9,7 @@
  *   trim     filled, freed, waited for and trimmed; then filled again from another pool
  *   heap     cuCtxSetLimit for heap, printf and stack, each as much as possible; then plain allocations */
 #include "api.h"
-#include "../../../services/node_agent/interposer/control_block.h"
+#include "../../../native/interposer/control_block.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 

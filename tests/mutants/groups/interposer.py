@@ -2,8 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
-MEMORY = "services/node_agent/interposer/memory.c"
-ACCOUNT = "services/node_agent/interposer/account.c"
+MEMORY = "native/interposer/memory.c"
+ACCOUNT = "native/interposer/account.c"
 LIMIT = "tests/interposer/test_memory.py::test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more"
 FAILS = "tests/interposer/test_driver_fails.py::test_an_allocation_that_the_driver_refuses_is_not_charged"
 
@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         name="refused-physical-charged",
         what="a reservation for physical memory is not undone when the driver fails",
-        file="services/node_agent/interposer/physical.c",
+        file="native/interposer/physical.c",
         old="    if (result) release(gpu, charge);\n    else table_put",
         new="    if (!result) table_put",
         tests=(f"{FAILS}[cuMemCreate]",),
@@ -51,7 +51,7 @@ MUTANTS = [
     Mutant(
         name="physical-memory-not-reserved",
         what="the limit is not checked before physical memory is created",
-        file="services/node_agent/interposer/physical.c",
+        file="native/interposer/physical.c",
         old="    if (gpu < 0 || !reserve(gpu, charge)) return FULL;\n    result = real(handle",
         new="    if (gpu < 0) return FULL;\n    overdraw(gpu, charge);\n    result = real(handle",
         tests=(f"{LIMIT}[cuMemCreate]",),

@@ -10,7 +10,7 @@ import pytest
 
 from services.node_agent.strategies import layout
 
-INTERPOSER = Path(__file__).resolve().parents[5] / "services" / "node_agent" / "interposer"
+INTERPOSER = Path(__file__).resolve().parents[5] / "native" / "interposer"
 PAIRS: dict[str, type[ctypes.Structure]] = {
     "kerf_gpu_orders": layout.GpuOrders,
     "kerf_orders": layout.Orders,

@@ -23,8 +23,6 @@ static unsigned passed;             /* consecutive launches that passed after th
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
 static int cancellable;             /* the previous cancellation state of the thread that holds the lock */
 static __thread int inside;         /* this thread holds the lock */
-uint64_t seen_generation = UINT64_MAX;
-int timed = 1;
 
 static void lock_timing(void) {
     int before;
@@ -46,17 +44,6 @@ static int exchange_capture_mode(int mode) {
     mode_t_ exchange = REAL(mode_t_, "cuThreadExchangeStreamCaptureMode");
     if (exchange) exchange(&mode);
     return mode;
-}
-int decide_timed(void) {
-    uint64_t generation;
-    int decided;
-    if (!attached()) return 1;
-    generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
-    decided = must_time();
-    __atomic_store_n(&timed, decided, __ATOMIC_RELAXED);
-    /* a thread that reads it also reads the decision */
-    __atomic_store_n(&seen_generation, generation, __ATOMIC_RELEASE);
-    return decided;
 }
 
 /* Returns when to query the oldest batch again: at its estimated end, then at growing intervals. */

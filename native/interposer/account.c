@@ -67,18 +67,8 @@ static int change(int gpu, uint64_t bytes, uint64_t limit) {
     return won;
 }
 
-/* If there is no room, dead processes and pools may hold memory that can be freed. */
-int reserve_uncounted(int gpu, uint64_t bytes) {
-    if (!bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes))) return 1;
-    reclaim();
-    pools_trim(gpu);
-    return change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
-}
-
-int reserve(int gpu, uint64_t bytes) {
-    if (reserve_uncounted(gpu, bytes)) return 1;
-    __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
-    return 0;
+int try_reserve(int gpu, uint64_t bytes) {
+    return !bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
 }
 
 void overdraw(int gpu, uint64_t bytes) {

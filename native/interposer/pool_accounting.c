@@ -1,4 +1,5 @@
-/* Charges the device memory that this process's memory pools reserve, as the driver reports it.
+/* Charges the device memory that this process's memory pools reserve, as the driver reports it, and reserves memory for
+ * all other allocations, if necessary at the expense of what the pools do not use.
  *
  * A pool takes memory in chunks, keeps freed memory (up to its release threshold, until the program waits for the
  * GPU), and uses it for the next allocation. So neither an allocation nor a free shows how much device memory is
@@ -108,10 +109,24 @@ static void trim_pools(int gpu) {
 }
 
 /* Trims the pools on a GPU, as the driver does before it reports that there is no memory. */
-void pools_trim(int gpu) {
+static void trim_if_unlocked(int gpu) {
     if (!lock_pools()) return; /* called within a pool's allocation */
     trim_pools(gpu);
     unlock_pools();
+}
+
+/* If there is no room, dead processes and pools may hold memory that can be freed. A refusal is not counted. */
+static int reserve_uncounted(int gpu, uint64_t bytes) {
+    if (try_reserve(gpu, bytes)) return 1;
+    reclaim();
+    trim_if_unlocked(gpu);
+    return try_reserve(gpu, bytes);
+}
+
+int reserve(int gpu, uint64_t bytes) {
+    if (reserve_uncounted(gpu, bytes)) return 1;
+    __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
+    return 0;
 }
 
 /* Returns the pool's index; -1: too many pools. `gpu` -1: not a GPU's memory, or a GPU that the container does not

@@ -39,57 +39,6 @@ static const struct { const char *plain; int version, per_thread; const char *ex
 enum { HOOKS = sizeof hooks / sizeof *hooks };
 
 typedef void *(*dlsym_t)(void *, const char *);
-static void *driver, *ourselves;
-
-dlsym_t real_dlsym(void) {
-    static dlsym_t found;
-    if (!found) found = (dlsym_t)libc_function("dlsym");
-    return found;
-}
-
-static int is_ours(void *handle) { return real_dlsym()(handle, "cuInit") == (void *)cuInit; }
-
-typedef void *(*dlopen_t)(const char *, int);
-static void *opened(const char *path) {
-    void *handle = path[0] ? ((dlopen_t)libc_function("dlopen"))(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
-    if (handle && is_ours(handle)) ourselves = handle;
-    return handle == ourselves ? NULL : handle;
-}
-
-/* Opens the driver: at the path in the orders; otherwise by the linker's search; otherwise where CDI mounts it. */
-static void find_driver(void) {
-    static const char *const usual[] = {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
-                                        "/usr/lib64/libcuda.so.1", "/usr/lib/libcuda.so.1"};
-    char named[KERF_PATH_BYTES] = "";
-    void *found = NULL, *by_name;
-    if (control_block_driver_path(named)) found = opened(named);
-    by_name = opened(usual[0]); /* if built as libcuda.so.1, this is the interposer itself */
-    if (!found) found = by_name;
-    for (size_t i = 1; i < sizeof usual / sizeof *usual && !found; i++) found = opened(usual[i]);
-    __atomic_store_n(&driver, found, __ATOMIC_RELEASE);
-}
-
-pthread_mutex_t finding_guard = PTHREAD_MUTEX_INITIALIZER;
-static __thread int finding;
-int is_finding(void) { return finding; }
-
-/* A library that is being opened may call this, too. It is answered as if there were no driver yet. */
-void *real_symbol(const char *exact) {
-    static int looked;
-    if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
-        int before;
-        finding = 1;
-        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* files are opened */
-        pthread_mutex_lock(&finding_guard);
-        if (!looked) find_driver();
-        __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
-        pthread_mutex_unlock(&finding_guard);
-        pthread_setcancelstate(before, NULL);
-        finding = 0;
-    }
-    return driver ? real_dlsym()(driver, exact) : NULL;
-}
 
 static void *ours_of(const char *exact) {
     if (strncmp(exact, "cu", 2) && strncmp(exact, "nvml", 4)) return NULL;
@@ -190,7 +139,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
     void *hook = name ? hook_of(name) : NULL;
     if (hook) return hook;
     if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
-    if (handle && handle == ourselves && driver) handle = driver;
+    handle = real_driver_behind(handle);
     if (name && ours_of(name)) return not_ours(real(handle, name), name);
     return real(handle, name);
 }
@@ -210,7 +159,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *ha
     if (!real) real = (dlvsym_t)libc_function("dlvsym");
     if (hook) return hook;
     if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
-    if (handle && handle == ourselves && driver) handle = driver;
+    handle = real_driver_behind(handle);
     return real(handle, name, version);
 }
 EXPORT __attribute__((optimize("O2"))) void *kerf_dlvsym_new(void *handle, const char *name, const char *version) {

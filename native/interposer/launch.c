@@ -3,6 +3,29 @@
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
+
+static uint64_t seen_generation = UINT64_MAX;
+static int timed = 1;
+
+static __attribute__((noinline)) int decide_timed(void) {
+    uint64_t generation;
+    int decided;
+    if (!attached()) return 1;
+    generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
+    decided = must_time();
+    __atomic_store_n(&timed, decided, __ATOMIC_RELAXED);
+    /* a thread that reads it also reads the decision */
+    __atomic_store_n(&seen_generation, generation, __ATOMIC_RELEASE);
+    return decided;
+}
+
+/* Whether launches are timed. The orders are read again after the agent has changed their generation. */
+static inline int is_timed(void) {
+    const uint64_t seen = __atomic_load_n(&seen_generation, __ATOMIC_ACQUIRE);
+    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen)
+        ? __atomic_load_n(&timed, __ATOMIC_RELAXED) : decide_timed();
+}
+
 /* The key of an estimate: the function and the size of the launch. */
 static inline uint64_t key_of(const void *function, uint64_t blocks) {
     return (uint64_t)(uintptr_t)function ^ blocks << 48;

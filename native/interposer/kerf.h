@@ -1,0 +1,178 @@
+/* Declarations that the interposer's source files share. */
+#ifndef KERF_H
+#define KERF_H
+#include "driver.h"
+#include "control_block.h"
+#include <pthread.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+
+/* The files below stand in layers, the lowest first, in the order of SOURCES in the Makefile: each uses only those
+ * before it. */
+
+/* linker.c */
+void *libc_function(const char *name);     /* the C library's own function, even if it is overridden */
+
+/* control_block_files.c: the files of the control block, before the process is attached to it. */
+const char *kerf_directory(void);
+/* Maps a file; NULL: it is missing, too short or of another version. `keep`: where its descriptor goes, or NULL. */
+void *control_block_map(const char *name, size_t size, uint32_t magic, int writable, int *keep);
+/* Copies the driver's path (KERF_PATH_BYTES). 0: no orders, or no path in them. */
+int control_block_driver_path(char *to);
+
+/* real_driver.c */
+extern pthread_mutex_t finding_guard;
+int is_finding(void);                      /* whether this thread is loading the driver and holds finding_guard */
+void *real_symbol(const char *exact);      /* a symbol of libcuda.so.1; NULL if it has none */
+void *(*real_dlsym(void))(void *, const char *);
+/* the real driver's handle in place of this library's own; any other handle as it is */
+void *real_driver_behind(void *handle);
+/* The driver's function of that name and type. The lookup happens once. */
+#define REAL(type, name)                                                                \
+    ({                                                                                  \
+        static void *found_;                                                            \
+        void *now_ = __atomic_load_n(&found_, __ATOMIC_RELAXED);                        \
+        if (!now_) now_ = real_symbol(name), __atomic_store_n(&found_, now_, __ATOMIC_RELAXED); \
+        (type)now_;                                                                     \
+    })
+
+/* clock.c: the only functions that read the clock. */
+uint64_t now_ns(void);
+void sleep_until(uint64_t ns);
+void lock_by_clock(pthread_mutex_t *lock);
+
+/* allocation_table.c: the allocations of this process, by handle. */
+extern pthread_mutex_t table_guard;
+enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT };
+typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
+void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
+int table_remove(enum kind kind, uint64_t key, entry_t *taken); /* 0: not found */
+/* Changes the reference count by `by`, and removes the entry at 0. Returns 0 if there is no such entry. */
+int table_add_reference(enum kind kind, uint64_t key, int by, entry_t *entry);
+int table_find(enum kind kind, uint64_t key, entry_t *found);
+int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
+/* Adds the removed bytes to `bytes_by_gpu`, which has KERF_MAX_GPUS elements. */
+void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu);
+void table_clear(void);
+
+/* estimates.c: learns how long a function runs on the GPU. */
+uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
+void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
+
+/* control_block.c: the control block, once attach.c has mapped it, and this process's slot in it. */
+extern const struct kerf_orders *orders;   /* NULL until attached */
+extern struct kerf_counters *counters;
+extern struct kerf_signal *signals;        /* NULL: there is no signal file */
+extern int slot;
+struct kerf_process *self(void);
+int process_alive(int index);              /* whether the slot's lock is held; this process's own slot counts as held */
+const struct kerf_signal *peer_signal(unsigned peer); /* NULL where it cannot be read */
+/* Remembers the counters file, which process_alive queries. 0: it cannot be identified. */
+int control_block_identify(int file);
+int control_block_take_slot(int file);     /* the slot's index; -1: none is free */
+
+/* device.c: the index in the orders of the GPU of a device, context or stream; -1: a GPU that the container does not
+ * have. */
+int gpu_of_device(CUdevice device);
+int current_gpu(void);
+CUdevice device_of_stream(CUstream stream);
+/* 0: it is current already, or gone. Otherwise call context_leave afterwards */
+int context_enter(CUcontext context);
+int stream_enter(CUstream stream);         /* the same for the stream's context */
+void context_leave(void);
+uint64_t current_context(void);
+int gpu_of_uuid(const unsigned char *uuid);
+
+/* account.c: the container's memory. Bytes are reserved before the driver is asked for them. */
+extern pthread_mutex_t account_guard;
+int try_reserve(int gpu, uint64_t bytes);  /* 0: beyond the limit as things are; the refusal is not counted */
+void overdraw(int gpu, uint64_t bytes);    /* charges memory that is already taken, even beyond the limit */
+void release(int gpu, uint64_t bytes);
+void reclaim(void);                        /* frees the charges of dead processes */
+uint64_t charged(int gpu);
+uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
+
+/* pool_accounting.c: the memory that memory pools reserve, and its charge. */
+extern pthread_mutex_t pools_guard;
+/* Reserves memory for any allocation. 0: beyond the limit, even after the memory of dead processes and what pools do
+ * not use are freed. */
+int reserve(int gpu, uint64_t bytes);
+extern int pools_pending;                  /* a pool may have returned memory */
+void pools_update(void);                   /* sets the charges to the pools' reserved memory */
+static inline void pools_after_wait(void) { /* called after the program has waited for the GPU */
+    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_update();
+}
+int pool_register(CUpool pool, int gpu);
+int pool_gpu(CUpool pool, int otherwise);
+/* before an allocation; -1: no room. Otherwise call pool_end afterwards */
+int pool_begin(CUpool pool, int gpu, uint64_t bytes);
+int pool_end(int place, uint64_t bytes);
+CUresult pool_destroy(CUpool pool);
+void pools_forget(void);
+
+/* context_accounting.c: the memory of this process's contexts. */
+enum { MAX_CONTEXTS = 64 };
+extern pthread_mutex_t contexts_guard;
+/* Charges a context. `paid`: the charge, 0 for a primary context that exists. Returns 0 if there is no memory for it,
+ * or too many contexts: one that is not known could not be timed. */
+int context_reserve(int gpu, int primary, uint64_t *paid);
+int context_record(CUcontext context, int gpu, int primary, uint64_t paid); /* 0: it is known already */
+/* The primary context that ends if it is released now; `always`: or reset. */
+CUcontext context_primary(int gpu, int always);
+void context_released(int gpu, int always); /* the primary context was released; `always`: or reset */
+void context_destroyed(CUcontext context);
+/* Charges a context for a setting (cuCtxSetLimit). Returns 0 if there is no room. `now`: the current value of the
+ * setting; `value`: the new one; `each`: bytes per unit. `more`: the additional charge. */
+int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
+void context_refund(uint64_t context, int setting, uint64_t more);
+void contexts_forget(void);
+
+/* gate.c: decides when a launch may begin, from the control block alone; no driver, no clock. */
+enum verdict {
+    GO,
+    WAIT_TIME,    /* for tokens, for its window, or for peers to be idle */
+    WAIT_WORK,    /* for this process's work in flight */
+    WAIT_OTHERS,  /* for the work of the container's other processes */
+    HELD_BY_AGENT /* paused, or the gate is closed */
+};
+typedef struct {
+    uint64_t now_ns, due_ns;     /* due_ns: when the submitted work will be done, by estimate */
+    uint64_t estimate_ns;        /* duration of the launch; 0: never seen */
+    uint64_t others_ns;          /* work in flight of the container's other processes */
+    uint64_t peers_busy_until_ns, peers_due_ns; /* end of the peers' work by their signals, with and without a margin */
+    uint64_t peers_request_ns;   /* length of the shortest of the peers' requests; 0: unknown */
+    uint64_t quiet_until_ns;     /* no peer is expected to begin work before this time */
+    uint64_t away_from_ns;       /* after this time the peers count as idle for long */
+} moment_t;
+int is_limited(int gpu);         /* whether GPU time is charged against a share */
+int must_time(void);             /* whether the orders require that launches pass the gate and are timed */
+enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
+void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
+/* Replaces the estimate by what was measured; overlapping work counts once. */
+void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns);
+
+/* idle_prediction.c: when work comes, in this container and at its peers. */
+void work_begins(int gpu, uint64_t now);          /* at a launch when nothing is in flight */
+void work_ended(int gpu, uint64_t end_ns);
+uint64_t others_in_flight(int gpu, uint64_t now); /* work of the container's other processes */
+void read_peer_signals(int gpu, moment_t *m);
+
+/* timing.c: the wait at the gate, and events around batches of launches (timelines.c). */
+enum { UNTIMED = -1, NO_TIMELINE = -2 };
+/* a context's unfinished work; pending_ns 0: none */
+typedef struct { int gpu; uint64_t pending_ns, since_ns; } unfinished_t;
+/* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
+int launch_begin(CUstream stream, uint64_t key);
+void launch_end(int token, int failed);
+void timing_flush(void);                   /* before the program waits: closes the open batches */
+void timing_flush_stream(CUstream stream); /* before the stream may be destroyed or begin a capture */
+void timing_harvest(void);                 /* accounts finished work */
+void timing_forget(void);                  /* called in a child: the driver's objects belong to the parent */
+unfinished_t timing_context_ending(CUcontext context); /* before the context is destroyed */
+void timing_context_ended(unfinished_t left);          /* afterwards: all its work has ended */
+
+/* attach.c */
+/* attaches if necessary; 0: no control block, so every driver call is refused */
+int attached(void);
+#endif
