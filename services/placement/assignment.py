@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from services.placement.policies.base import Policy
-from services.placement.topology import DEFAULT_MODE, MODES, Choice, fabric_of
+from services.placement.topology import Choice, choose_gpus, fabric_of
 from shared.book.accepts import accepted, has_gpu_constraints
 from shared.book.shares import GpuRoom, fits, share_on, strategy_for
 from shared.book.states import NodeState, PodState
@@ -94,7 +94,7 @@ def _choose(
         rank=() if ask.whole or policy is None else _ranks(policy.order(pod, ask, fitting, node), len(rooms)),
         peers=request.topology == "required" and ask.count > 1,
     )
-    places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
+    places = choose_gpus(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]
 
 
@@ -106,9 +106,7 @@ def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], i
     equal = mask_of(
         room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle
     )
-    places = MODES[DEFAULT_MODE].choose(
-        fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle))
-    )
+    places = choose_gpus(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle)))
     return best if places is None else rooms[places[0]]
 
 
