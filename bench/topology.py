@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.charts import bar_chart
 from bench.gpuallocator.best_effort import Scores, best_effort, choose_best_effort
 from bench.gpuallocator.simple import choose_simple, simple
 from bench.gpuallocator.static_dgx1 import PASCAL, VOLTA, static_set
-from bench.svg import bar_chart
 from bench.topologies import FILE, machines
 from services.placement.topology import Choice, Fabric, choose_gpus, fabric_of
 from services.placement.topology.rings import ring_mb_s

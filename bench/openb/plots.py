@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.charts import line_chart
 from bench.openb.fill import fill
 from bench.openb.trace import Arrivals, Pods, Trace
 from bench.policies import Fgd
 from bench.policies.fragmentation import fragmented
-from bench.svg import line_chart
 from services.placement.engine.engine import Engine
 from services.placement.policies.columns import columns_of
 
