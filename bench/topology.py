@@ -22,17 +22,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.svg import bar_chart
+from bench.charts import bar_chart
+from bench.gpuallocator.best_effort import Scores, best_effort, choose_best_effort
+from bench.gpuallocator.simple import choose_simple, simple
+from bench.gpuallocator.static_dgx1 import PASCAL, VOLTA, static_set
 from bench.topologies import FILE, machines
-from shared.scheduling.topology import MODES, Choice, fabric_of
-from shared.scheduling.topology.best_effort import Scores, best_effort
-from shared.scheduling.topology.fabric import Fabric
+from shared.scheduling.topology import Choice, Fabric, choose_gpus, fabric_of
 from shared.scheduling.topology.rings import ring_mb_s
-from shared.scheduling.topology.simple import simple
-from shared.scheduling.topology.static_dgx1 import PASCAL, VOLTA, static_set
 
 CASES = Path(__file__).parent / "data" / "gpuallocator_cases.json"
-COMPARED = ("ring", "best-effort", "simple")
+COMPARED: dict[str, Callable[[Fabric, Choice], tuple[int, ...] | None]] = {
+    "ring": choose_gpus,
+    "best-effort": choose_best_effort,
+    "simple": choose_simple,
+}
+"""By the name of the mode: Kerf's own, and the device plugin's."""
 PODS, LOAD = 3000, 0.8
 """Pods a machine and seed, and GPUs offered over GPUs there are."""
 SEEDS = (42, 43, 44)
@@ -175,7 +179,7 @@ def _run(fabric: Fabric, mode: str, seed: int) -> list[tuple[int, int]]:
         while ends and ends[0][0] <= now:
             free |= heapq.heappop(ends)[1]
         places = (
-            MODES[mode].choose(fabric, Choice(size=size, fitting=free, idle=free)) if free.bit_count() >= size else None
+            COMPARED[mode](fabric, Choice(size=size, fitting=free, idle=free)) if free.bit_count() >= size else None
         )
         chosen = sum(1 << place for place in places or ())
         out.append((size, chosen))
@@ -190,7 +194,7 @@ def _best(fabric: Fabric, size: int) -> int:
     everything = (1 << fabric.count) - 1
     return ring_mb_s(
         fabric,
-        sum(1 << p for p in MODES["ring"].choose(fabric, Choice(size=size, fitting=everything, idle=everything)) or ()),
+        sum(1 << p for p in choose_gpus(fabric, Choice(size=size, fitting=everything, idle=everything)) or ()),
     )
 
 

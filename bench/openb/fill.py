@@ -8,8 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from bench.openb.trace import Arrivals, Pods, Trace, make_book, ranked
+from bench.policies import Fgd
 from services.placement.engine.engine import Engine
-from services.placement.policies.fgd import Fgd
 from shared.model.grant import Grant
 
 COLUMNS = (80, 90, 95, 100, 130)

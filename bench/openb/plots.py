@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.charts import line_chart
 from bench.openb.fill import fill
 from bench.openb.trace import Arrivals, Pods, Trace
-from bench.svg import line_chart
+from bench.policies import Fgd
+from bench.policies.fragmentation import fragmented
 from services.placement.engine.engine import Engine
 from services.placement.policies.columns import columns_of
-from services.placement.policies.fgd import Fgd
-from services.placement.policies.fragmentation import fragmented
 
 POLICIES = ("kerf", "fgd", "bestfit", "binpack")
 _CEILINGS = Path(__file__).parent.parent / "data" / "openb" / "ceilings.json"

@@ -25,8 +25,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     FORMER_NAMES: ClassVar[dict[str, str]] = {"max_holds": "holds_most"}
 
     policy: str = "kerf"
-    """For pods that name none: kerf, binpack, spread, least-loaded-nearest, or the reference policies fgd and
-    bestfit."""
+    """For pods that name none: kerf, binpack, spread or least-loaded-nearest."""
     renew_term_s: Seconds = 6 * 3600
     """How often a leader takes a new term, so that no record that it needs ages out of the log."""
     max_holds: Count = 256

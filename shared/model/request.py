@@ -18,11 +18,11 @@ from shared.model.mig import PROFILES, canonical_profile, nominal
 from shared.model.objects import Container, Pod
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
-Policy = Literal["", "kerf", "binpack", "spread", "least-loaded-nearest", "fgd", "bestfit"]
-POLICIES: tuple[str, ...] = ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", "bestfit")
+Policy = Literal["", "kerf", "binpack", "spread", "least-loaded-nearest"]
+POLICIES: tuple[str, ...] = ("kerf", "binpack", "spread", "least-loaded-nearest")
 
-TopologyMode = Literal["", "ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta"]
-TOPOLOGY_MODES: tuple[str, ...] = ("ring", "best-effort", "simple", "static-dgx1-pascal", "static-dgx1-volta")
+TopologyMode = Literal["", "ring"]
+TOPOLOGY_MODES: tuple[str, ...] = ("ring",)
 
 OPPORTUNISTIC = "opportunistic"
 """The tier (`kerf.dev/tier`) of pods that use idle capacity and are preempted for all others."""
@@ -74,7 +74,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prefer: Literal["", "cost", "speed"] = ""
     topology: Literal["", "required", "preferred"] = ""
     topology_mode: TopologyMode = ""
-    """How several GPUs of a node are chosen; empty: by the best ring."""
+    """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
     policy: Policy = ""
     tier: str = ""
 
@@ -315,8 +315,12 @@ def _choice(annotations: dict[str, str], key: str, allowed: tuple[str, ...], def
     if value is None:
         return default
     if value not in allowed:
-        raise RequestError("bad-annotation", f"annotation {key} is {value!r}; it must be one of {', '.join(allowed)}")
+        raise RequestError("bad-annotation", f"annotation {key} is {value!r}; it must be {_one_of(allowed)}")
     return value
+
+
+def _one_of(allowed: tuple[str, ...]) -> str:
+    return allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
 
 
 def _list(annotations: dict[str, str], key: str, what: str, example: str) -> tuple[str, ...]:

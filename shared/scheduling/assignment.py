@@ -11,7 +11,7 @@ from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
-from shared.scheduling.topology import DEFAULT_MODE, MODES, Choice, fabric_of
+from shared.scheduling.topology import Choice, choose_gpus, fabric_of
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
@@ -125,7 +125,7 @@ def _choose(
         rank=() if ask.whole or order is None else _ranks(order.order(pod, ask, fitting, node), len(rooms)),
         peers=request.topology == "required" and ask.count > 1,
     )
-    places = MODES[request.topology_mode or DEFAULT_MODE].choose(fabric_of(inventory), choice)
+    places = choose_gpus(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]
 
 
@@ -141,9 +141,7 @@ def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], i
     equal = mask_of(
         room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle
     )
-    places = MODES[DEFAULT_MODE].choose(
-        fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle))
-    )
+    places = choose_gpus(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle)))
     return best if places is None else rooms[places[0]]
 
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BAD: list[tuple[str, str, str]] = [
     ("placement", "polcy: spread", "there is no setting polcy; known are max_holds, policy, renew_term_s"),
     ("placement", "policy: best-fit", "policy is 'best-fit'; it must be one of kerf, binpack, spread"),
+    ("placement", "policy: fgd", "policy is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
     ("placement", "max_holds: many", "setting max_holds: Expected `int`, got `str`; given was 'many'"),
     ("placement", "max_holds: 0", "setting max_holds: Expected `int` >= 1; given was 0"),
     ("placement", "renew_term_s: -1", "setting renew_term_s: Expected `float` > 0.0; given was -1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +129,24 @@ def test_the_image_copies_what_exists_and_does_not_run_as_root() -> None:
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
 
 
-def test_what_the_image_leaves_out_is_in_the_lock() -> None:
-    """A misspelt name in the list would silently stay in the image."""
+def test_the_image_leaves_out_what_only_tests_linters_and_benches_need() -> None:
+    """A package is needed at run time if pyproject.toml names it as a dependency, or a package that is needed."""
     text = (COMPOSE / "Dockerfile").read_text().replace("\\\n", " ")
     named = re.search(r"pip uninstall --yes (.*)", text)
     assert named is not None
-    locked = set(re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    assert {name.lower() for name in named[1].split()} <= {name.lower() for name in locked}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {_normal(re.split(r"[^A-Za-z0-9._-]", name)[0]) for name in project["dependencies"]}
+    needed_by: dict[str, set[str]] = {}
+    lock = (ROOT / "requirements.lock").read_text()
+    for package, marker, lines in re.findall(r"^([\w.-]+)==\S+(.*)\n((?: .*\n)*)", lock, re.MULTILINE):
+        if "win32" not in marker:
+            needed_by.setdefault(_normal(package), set()).update(
+                _normal(name) for name in re.findall(r"^    #(?: via)? +([\w.-]+)", lines, re.MULTILINE)
+            )
+    while more := {name for name, others in needed_by.items() if others & needed} - needed:
+        needed |= more
+    assert {_normal(name) for name in named[1].split()} == needed_by.keys() - needed
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()

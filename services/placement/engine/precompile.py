@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from services.placement.engine.engine import Engine
-from services.placement.policies.fgd import Fgd
 from services.placement.policies.kerf.policy import Kerf
 from shared.book.book import Book
 from shared.book.states import PodState, pod_state
@@ -42,14 +41,13 @@ def _book(*, mig: bool) -> Book:
 
 
 def _decide(book: Book, asks: tuple[Quantities, ...]) -> None:
-    for policy in (Kerf.name, Fgd.name):
-        engine = Engine(book, policy)
-        for number, limits in enumerate(asks):
-            state = _pod(f"p{number}", limits)
-            engine.decide(state)
-            engine.meet(state, placed=True)
-            engine.policy_of(state).words(state, book.nodes["n"].row)
-        engine.policies[policy].learn()
+    engine = Engine(book, Kerf.name)
+    for number, limits in enumerate(asks):
+        state = _pod(f"p{number}", limits)
+        engine.decide(state)
+        engine.meet(state, placed=True)
+        engine.policy_of(state).words(state, book.nodes["n"].row)
+    engine.policies[Kerf.name].learn()
 
 
 def _pod(name: str, limits: Quantities) -> PodState:

@@ -165,12 +165,6 @@ def _looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Candid
             f"drop {names.ANNOTATION_TOPOLOGY}: required",
             replace(state, request=replace(request, topology="preferred")),
         )
-    if request is not None and request.topology_mode:
-        yield Candidate(
-            "topology-mode",
-            f"drop {names.ANNOTATION_TOPOLOGY_MODE}",
-            replace(state, request=replace(request, topology_mode="")),
-        )
     yield from _fewer(state, reason, node)
 
 
@@ -259,7 +253,6 @@ _CANDIDATES: dict[str, Callable[[PodState, Reason, NodeState], Iterator[Candidat
     "mig-profile": _other_instance,
     "no-mig": _no_instance,
     "no-peer-access": _looser,
-    "no-topology-set": _looser,
     "isolation": _weaker,
     "gpu-model": _other_kind(
         lambda request, node: replace(request, models=(*request.models, *{gpu.model for gpu in node.gpus}))

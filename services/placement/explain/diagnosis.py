@@ -27,9 +27,7 @@ class Diagnosis:
         self._checks = [c for f in filters if f.name not in _APART and (c := f.prepare(state, book)) is not None]
         self._kind, self._left = GpuKind().prepare(state, book), GpuRoomLeft().prepare(state, book)
         request, self._arrays = state.request, book.arrays
-        choosy = request is not None and (
-            request.uuids or request.uuids_not or request.topology or request.topology_mode
-        )
+        choosy = request is not None and (request.uuids or request.uuids_not or request.topology)
         self._alike = not choosy and not book.arrays.any_mig
         self._said: dict[tuple[Any, ...], Reason | None] = {}
 

@@ -6,7 +6,7 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.request import PodRequest
 from shared.scheduling.filters.base import Check, Filter
-from shared.scheduling.topology import MODES, Choice, Fabric, fabric_of
+from shared.scheduling.topology import Fabric, fabric_of
 from shared.scheduling.topology.base import largest_peer_group
 from shared.scheduling.topology.fabric import places_of
 
@@ -19,7 +19,7 @@ class GpuTopology(Filter):
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
-        if request is None or (request.topology != "required" and not request.topology_mode):
+        if request is None or request.topology != "required":
             return None
 
         def check(node: NodeState) -> Reason | None:
@@ -35,21 +35,14 @@ class GpuTopology(Filter):
 def lacking_set(request: PodRequest, fabric: Fabric, places: int, where: str) -> Reason | None:
     """Why no container of the pod could have its GPUs of these; None where each could, or where they are too few
     anyway."""
+    if request.topology != "required":
+        return None
     for ask in request.asks.values():
-        if places.bit_count() < ask.count:
+        if ask.count < 2 or places.bit_count() < ask.count:
             continue
-        if request.topology == "required" and ask.count > 1:
-            group = largest_peer_group(fabric, places)
-            if group.bit_count() < ask.count:
-                return _no_peers(ask.count, group, fabric, places, where)
-        if request.topology_mode:
-            choice = Choice(size=ask.count, fitting=places, idle=places, peers=request.topology == "required")
-            if MODES[request.topology_mode].choose(fabric, choice) is None:
-                return Reason(
-                    code="no-topology-set",
-                    sentence=f"{request.topology_mode} has no set of {ask.count} GPUs {where}",
-                    helps="drop kerf.dev/topology-mode",
-                )
+        group = largest_peer_group(fabric, places)
+        if group.bit_count() < ask.count:
+            return _no_peers(ask.count, group, fabric, places, where)
     return None
 
 

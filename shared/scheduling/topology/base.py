@@ -1,8 +1,6 @@
-"""What a mode is: it chooses GPUs of one node for one container. One file each; `__init__.py` registers them."""
+"""A choice among the GPUs of one node for one container, and groups of GPUs that reach each other."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import msgspec
 
@@ -21,16 +19,6 @@ class Choice(msgspec.Struct, frozen=True):
     """How the policy in force orders the places, lower first; empty where it holds all of them equal."""
     peers: bool = False
     """Whether all of them must reach each other peer to peer."""
-
-
-class Mode:
-    """Deterministic: the same choice on the same fabric gives the same GPUs."""
-
-    name: ClassVar[str]
-
-    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
-        """Places, lowest first, or None where this mode has no set to give."""
-        raise NotImplementedError
 
 
 def all_peers(fabric: Fabric, gpus: int) -> bool:

@@ -2,29 +2,28 @@ from __future__ import annotations
 
 from typing import cast
 
-from shared.scheduling.topology.base import Choice, Mode, all_peers, largest_peer_group
+from shared.scheduling.topology.base import Choice, all_peers, largest_peer_group
 from shared.scheduling.topology.fabric import Fabric, places_of
 from shared.scheduling.topology.rings import candidates, quality, ring_mb_s, worth
 
 _MEMO_MOST = 200_000
 
 
-class Ring(Mode):
-    """Kerf's own mode: the set whose best ring has the strongest weakest link, on few NUMA nodes and near network
-    cards; of equal sets the policy's choice, then the one that leaves the best rings to later pods. A single GPU
-    breaks no pair unless it has to."""
+def choose_gpus(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
+    """The set whose best ring has the strongest weakest link, as places, lowest first; None if there is no set.
 
-    name = "ring"
-
-    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
-        if choice.fitting.bit_count() < choice.size:
-            return None
-        key = (self.name, choice)
-        if key not in fabric.memo:
-            if len(fabric.memo) > _MEMO_MOST:
-                fabric.memo.clear()
-            fabric.memo[key] = _best(fabric, choice)
-        return cast("tuple[int, ...] | None", fabric.memo[key])
+    Of equal sets the one on fewer NUMA nodes and near more network cards, then the policy's choice, then the one that
+    leaves the best rings to later pods. A single GPU breaks no pair unless it has to. Deterministic: the same choice
+    on the same fabric gives the same GPUs.
+    """
+    if choice.fitting.bit_count() < choice.size:
+        return None
+    key = ("choice", choice)
+    if key not in fabric.memo:
+        if len(fabric.memo) > _MEMO_MOST:
+            fabric.memo.clear()
+        fabric.memo[key] = _best(fabric, choice)
+    return cast("tuple[int, ...] | None", fabric.memo[key])
 
 
 def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
@@ -55,8 +54,5 @@ def _value(fabric: Fabric, choice: Choice, gpus: int) -> tuple[int, int, int, in
 
 def best_ring_mb_s(fabric: Fabric, fitting: int, size: int, *, peers: bool = False) -> int:
     """The ring that a pod would get of these, 0 where there is none."""
-    chosen = RING.choose(fabric, Choice(size=size, fitting=fitting, idle=fitting, peers=peers))
+    chosen = choose_gpus(fabric, Choice(size=size, fitting=fitting, idle=fitting, peers=peers))
     return 0 if chosen is None else ring_mb_s(fabric, sum(1 << place for place in chosen))
-
-
-RING = Ring()

@@ -168,7 +168,7 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
             gpu_uuid="GPU-b|GPU-a",
             gpu_uuid_not="GPU-c",
             gpu_prefer="cost",
-            topology_mode="best-effort",
+            topology_mode="ring",
         )
     )
     assert asked is not None
@@ -182,7 +182,7 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("GPU-a", "GPU-b"),
         ("GPU-c",),
         "cost",
-        "best-effort",
+        "ring",
     )
 
 
@@ -195,7 +195,8 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("gpu-memory-min", "40Gib", "40Gib"),
         ("gpu-capability-min", "sm_90", "9.0"),
         ("gpu-prefer", "both", "cost, speed"),
-        ("topology-mode", "dgx", "ring, best-effort"),
+        ("topology-mode", "best-effort", "annotation kerf.dev/topology-mode is 'best-effort'; it must be ring"),
+        ("policy", "fgd", "is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
         ("gpu-uuid", " ", "UUIDs"),
     ],
 )

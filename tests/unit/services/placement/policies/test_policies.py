@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.policies import BestFit, Fgd
 from services.placement.engine.engine import Engine
 from services.placement.free_capacity import fits_room
+from services.placement.policies import register
 from services.placement.policies.columns import ask_of, columns_of
 from services.placement.policies.kerf.balance import imbalance
 from services.placement.policies.kerf.groups import group_value, scarcity
@@ -31,6 +33,7 @@ from tests.support.leader import Leader
 # --- the parts --------------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)  # the first call of a compiled loop loads it
 @given(st.dictionaries(st.integers(1, STEPS), st.floats(0.01, 1.0), max_size=6), st.floats(0.001, 0.1))
 def test_no_rest_wastes_more_than_itself_and_a_rest_below_every_size_wastes_all(
     sizes: dict[int, float], give_up: float
@@ -241,7 +244,7 @@ def test_the_terms_of_a_node_add_up_to_its_score(seed: int, shape: dict) -> None
     assert abs(-cost / BUCKET_MILLI - score[0]) <= 1.1, "up to rounding to a bucket"
 
 
-@pytest.mark.parametrize("name", ["kerf", "fgd", "bestfit", "binpack", "spread", "least-loaded-nearest"])
+@pytest.mark.parametrize("name", ["kerf", Fgd.name, BestFit.name, "binpack", "spread", "least-loaded-nearest"])
 def test_every_policy_fills_a_cluster_without_overbooking_and_refuses_only_what_does_not_fit(name: str) -> None:
     rng = random.Random(3)
     engine, book = some_cluster(5, pods=0)
@@ -269,3 +272,12 @@ def test_a_new_leader_learns_the_mix_from_the_placed_pods() -> None:
     policy = second.core.scheduler.engine.policies["kerf"]
     assert isinstance(policy, Kerf)
     assert policy.mix.total == 5
+
+
+def test_a_registered_policy_may_be_registered_again_and_no_other_may_take_its_name() -> None:
+    class Impostor(Kerf):
+        pass
+
+    register(Fgd)
+    with pytest.raises(ValueError, match="there is a policy 'kerf' already: Kerf"):
+        register(Impostor)

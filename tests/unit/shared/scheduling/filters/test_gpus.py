@@ -142,19 +142,13 @@ def test_a_single_gpu_and_a_slice_leave_pairs_to_pods_that_need_them() -> None:
     assert (indices(leader, "first"), indices(leader, "slice"), indices(leader, "pair")) == ([0], [1], [2, 3])
 
 
-def test_a_mode_that_is_named_is_kept() -> None:
-    """go-gpuallocator's simple policy takes the first free ones; its table for a DGX-1 puts 0 and 2 together."""
+@pytest.mark.parametrize(("mode", "chosen"), [({}, [0, 1, 3]), ({"topology_mode": "ring"}, [0, 2, 3])])
+def test_the_mode_ring_chooses_by_rings_under_a_policy_that_chooses_by_nearness(
+    mode: dict[str, str], chosen: list[int]
+) -> None:
     leader = leader_of(n=MACHINES[VOLTA])
-    leader.place(
-        asking("plain", gpus=2, topology_mode="simple"), asking("table", gpus=2, topology_mode="static-dgx1-pascal")
-    )
-    assert (indices(leader, "plain"), indices(leader, "table")) == ([0, 1], [4, 6])
-
-
-def test_a_size_that_is_not_in_a_table_is_refused_by_name() -> None:
-    told = why(leader_of(n=MACHINES[VOLTA]), asking(gpus=3, topology_mode="static-dgx1-volta"))
-    assert told.summary[0].sentence == "static-dgx1-volta has no set of 3 GPUs on the node"
-    assert told.helps == ("drop kerf.dev/topology-mode (n)", "fits with 1 GPU less: ask for at most 2 GPUs (n)")
+    leader.place(asking("three", gpus=3, policy="least-loaded-nearest", **mode))
+    assert indices(leader, "three") == chosen
 
 
 def test_missing_peers_are_distinguished_from_peers_in_use() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.policies import BestFit, Fgd
 from services.placement.engine.engine import Engine, Place
 from services.placement.free_capacity import fits_room
 from services.placement.policies import columns
@@ -322,7 +323,7 @@ def test_the_terms_of_a_node_add_up_to_its_score(seed: int, wish: dict[str, Any]
     assert abs(sum(policy.words(state, row).values()) / BUCKET_MILLI - score[0]) <= 1.1, "up to rounding to a bucket"
 
 
-@pytest.mark.parametrize("name", ["kerf", "fgd", "bestfit", "binpack", "spread", "least-loaded-nearest"])
+@pytest.mark.parametrize("name", ["kerf", Fgd.name, BestFit.name, "binpack", "spread", "least-loaded-nearest"])
 def test_every_policy_fills_gpus_in_mig_mode_and_refuses_only_what_does_not_fit(name: str) -> None:
     rng = random.Random(4)
     engine = Engine(cluster((ON_DEMAND,) * 4, (FIXED, None), (None, ON_DEMAND, BIG_AND_SMALL)).book, name)

@@ -5,35 +5,28 @@ from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple, cast
 
-from shared.scheduling.topology.base import Choice, Mode, all_peers
+from shared.scheduling.topology.base import Choice
 from shared.scheduling.topology.fabric import Fabric, places_of
-from shared.scheduling.topology.ring import RING
+from shared.scheduling.topology.ring import choose_gpus
 
 Scores = Sequence[Sequence[int]]
 _DIVIDED_MOST = 16
 
 
-class BestEffort(Mode):
-    """As NVIDIA's go-gpuallocator and device plugin choose: all free GPUs are divided into sets of the wanted size so
-    that the sum of pair scores over all sets is greatest, and the best of these sets is given.
+def choose_best_effort(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
+    """Chooses as NVIDIA's go-gpuallocator and device plugin do by default; None if there is no set.
 
-    Kept as it is, with what it is known for: a single GPU is the first free one, and a set of 210 points can be passed
-    over for one of 150.
+    All free GPUs are divided into sets of the wanted size so that the sum of pair scores over all sets is greatest, and
+    the best of these sets is given. Kept as it is, with what it is known for: a single GPU is the first free one, and a
+    set of 210 points can be passed over for one of 150. Above 16 free GPUs there are too many divisions: it chooses as
+    Kerf does.
     """
-
-    name = "best-effort"
-
-    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
-        """Above 16 free GPUs there are too many divisions to look at: it chooses as `ring` there."""
-        if choice.fitting.bit_count() > _DIVIDED_MOST:
-            return RING.choose(fabric, choice)
-        key = (self.name, choice.fitting, choice.size)
-        if key not in fabric.memo:
-            fabric.memo[key] = best_effort(fabric.score, places_of(choice.fitting), (), choice.size)
-        chosen = cast("tuple[int, ...]", fabric.memo[key])
-        if not chosen or (choice.peers and not all_peers(fabric, sum(1 << place for place in chosen))):
-            return None
-        return chosen
+    if choice.fitting.bit_count() > _DIVIDED_MOST:
+        return choose_gpus(fabric, choice)
+    key = ("best-effort", choice.fitting, choice.size)
+    if key not in fabric.memo:
+        fabric.memo[key] = best_effort(fabric.score, places_of(choice.fitting), (), choice.size)
+    return cast("tuple[int, ...]", fabric.memo[key]) or None
 
 
 def best_effort(score: Scores, available: Sequence[int], required: Sequence[int], size: int) -> tuple[int, ...]:

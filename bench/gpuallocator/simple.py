@@ -2,20 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shared.scheduling.topology.base import Choice, Mode, all_peers
-from shared.scheduling.topology.fabric import Fabric, places_of
+from shared.scheduling.topology import Choice, Fabric
+from shared.scheduling.topology.fabric import places_of
 
 
-class Simple(Mode):
-    """The first free ones, as go-gpuallocator's simple policy."""
-
-    name = "simple"
-
-    def choose(self, fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
-        chosen = simple(places_of(choice.fitting), (), choice.size)
-        if not chosen or (choice.peers and not all_peers(fabric, sum(1 << place for place in chosen))):
-            return None
-        return chosen
+def choose_simple(_: Fabric, choice: Choice) -> tuple[int, ...] | None:
+    """Chooses the first free GPUs; None if they are too few."""
+    return simple(places_of(choice.fitting), (), choice.size) or None
 
 
 def simple(available: Sequence[int], required: Sequence[int], size: int) -> tuple[int, ...]:

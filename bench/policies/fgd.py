@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.policies.fragmentation import Typical, fragmentation, typical_of
 from services.placement.jit import jit
 from services.placement.policies.base import OFTEN_UNTIL_PODS, Policy, next_lesson
 from services.placement.policies.columns import Ask, Columns, ask_of, columns_of, rest_after, rest_milli
-from services.placement.policies.fragmentation import Typical, fragmentation, typical_of
 from services.placement.policies.kerf.mix import Kind, Mix, kind_of
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.book import Book
@@ -61,7 +61,7 @@ def rate_rows(rows: Ints, fit: Bools, columns: Columns, ask: Ask, typical: Typic
 
 
 class Fgd(Policy):
-    """The node on which the pod raises least what typical pods could no longer use. The yardstick to beat.
+    """The node on which the pod raises least what typical pods could no longer use. The policy to beat.
 
     The published one is given the typical pods of the whole trace (`expect`); in service they are learned.
     """
