@@ -23,13 +23,15 @@ from shared.bus.port import NoResponder
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimDelete
-from shared.contracts.queries import ExplainAnswer, WhyQuery
+from shared.contracts.queries import ExplainAnswer, StatusQuery, WhyQuery
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("bad-input")]
 
 NODES = [{"name": f"n{i}", "count": 2, "memory_mib": 81_920, "nvlinks": 0} for i in range(2)]
 HUGE = 10**30
+PATIENCE_S = 60.0
+"""How long a busy machine may take; the bus alone would give up a request after 2 s."""
 GPU = {"index": 0, "model": "H", "memory_mib": 1000}
 META = {"uid": "u", "namespace": "team", "name": "p"}
 
@@ -38,8 +40,23 @@ META = {"uid": "u", "namespace": "team", "name": "p"}
 async def made() -> AsyncIterator[Stack]:
     async with stack(NODES) as running:
         await apply(running.bus, [node_object(node) for node in NODES])
+        await _leads(running)
         await _works(running, "first")
         yield running
+
+
+async def _leads(made: Stack) -> None:
+    """Waits for the leader. A stack is ready before it has one, and on a busy machine the first query would be earlier;
+    from here on a query without a subscriber is a failure, because the leader session has ended."""
+
+    async def answers() -> bool:
+        try:
+            await made.bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=PATIENCE_S)
+        except NoResponder:
+            return False
+        return True
+
+    await eventually(answers, within_s=PATIENCE_S, what="a leader that answers queries")
 
 
 _NUMBERS = itertools.count()
@@ -56,14 +73,19 @@ async def _works(made: Stack, name: str) -> None:
     assert answer.refusals == ()
 
     async def bound() -> bool:
-        reply = await made.bus.request(subjects.QUERY_WHY, encode(WhyQuery(namespace="default", name=name)))
+        query = encode(WhyQuery(namespace="default", name=name))
+        reply = await made.bus.request(subjects.QUERY_WHY, query, timeout_s=PATIENCE_S)
         explained = decode(reply, ExplainAnswer).explanation
         return explained is not None and explained.state == "bound"
 
-    await eventually(bound, what=f"the binding of {name}")
-    gone = await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="default", name=name)))
-    assert decode(gone, SimAnswer).refusals == ()
+    await eventually(bound, within_s=PATIENCE_S, what=f"the binding of {name}")
+    assert (await _delete(made, "Pod", name, namespace="default")).refusals == ()
     assert made.failed() == ""
+
+
+async def _delete(made: Stack, kind: str, name: str, *, namespace: str = "") -> SimAnswer:
+    order = encode(SimDelete(kind=kind, namespace=namespace, name=name))
+    return decode(await made.bus.request(subjects.SIM_DELETE, order, timeout_s=PATIENCE_S), SimAnswer)
 
 
 def _bytes(payload: Any) -> bytes:
@@ -158,7 +180,7 @@ ASKED: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("subject", "payload", "words"), [row[1:] for row in ASKED], ids=[row[0] for row in ASKED])
 async def test_a_malformed_query_is_answered_with_an_error(made: Stack, subject: str, payload: Any, words: str) -> None:
-    reply = (await made.bus.request(subject, _bytes(payload), timeout_s=5)).decode()
+    reply = (await made.bus.request(subject, _bytes(payload), timeout_s=PATIENCE_S)).decode()
     assert words in reply
     await _works(made, "after-a-question")
 
@@ -262,7 +284,9 @@ async def test_a_malformed_message_is_logged_and_ignored(made: Stack, subject: s
     with capture_logs() as lines:
         await made.bus.publish(subject, _bytes(payload))
         line = await eventually(
-            lambda: next((entry for entry in lines if entry["event"] == logged), None), what=f"a log line {logged}"
+            lambda: next((entry for entry in lines if entry["event"] == logged), None),
+            within_s=PATIENCE_S,
+            what=f"a log line {logged}",
         )
     assert line["subject"] == subject
     assert "this is no " in line["error"] or "an agent speaks of its own node alone" in line["error"]
@@ -297,6 +321,7 @@ async def test_a_malformed_inventory_is_logged_and_ignored(made: Stack, payload:
             lambda: [
                 entry for entry in lines if entry["event"] == "bus_watch_handler_failed" and words in entry["error"]
             ],
+            within_s=PATIENCE_S,
             what=f"a log line that says {words}",
         )
     await _works(made, "after-an-inventory")
@@ -324,7 +349,7 @@ async def test_a_node_of_absurd_size_does_not_end_the_leader(made: Stack, amount
     node["status"]["allocatable"] = node["status"]["allocatable"] | amounts
     await apply(made.bus, [node])
     await _works(made, "beside-the-absurd")
-    await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Node", namespace="", name="absurd")))
+    await _delete(made, "Node", "absurd")
 
 
 async def test_a_grant_of_absurd_size_does_not_end_the_leader(made: Stack) -> None:
@@ -348,5 +373,5 @@ async def test_a_bound_pod_of_absurd_size_does_not_end_the_leader(made: Stack, r
     }
     await apply(made.bus, [pod])
     await _works(made, "beside-the-colossus")
-    await made.bus.request(subjects.SIM_DELETE, encode(SimDelete(kind="Pod", namespace="default", name="colossus")))
+    await _delete(made, "Pod", "colossus", namespace="default")
     await _works(made, "after-the-colossus")
