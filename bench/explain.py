@@ -55,7 +55,7 @@ class World:
         ]
         self.book = make_book(cluster)
         self.engine = Engine(self.book)
-        self.explainer = Explainer(self.book, self.engine)
+        self.explainer = Explainer.of(self.book, self.engine)
         self.trace = [
             TracePod(p.cpu_milli, p.memory_mib, p.gpus, p.gpu_milli if p.gpus else 0, p.models)
             for p in openb.pods(8152)

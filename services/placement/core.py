@@ -9,21 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
+from services.placement.engine.engine import Engine
+from services.placement.explain.explainer import Explainer
+from services.placement.explain.pending_reasons import Reports
 from services.placement.preemption.plans import Preemption
-from services.placement.preemption.suspension import Suspender
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
-from services.placement.protocol.claims import Slices
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.releases import Releases
+from services.placement.protocol.resource_slices import Slices
+from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
+from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.fair.group_requests import GroupRequests
+from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.node_avoidance import NodeAvoidance
+from services.placement.scheduling.queue import Queue
 from services.placement.settings import Settings, Stats
 from shared.book.book import Book, Change
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import PodBound, TermTaken
@@ -51,21 +59,62 @@ class Core:
         self.nodes = Nodes(self.book)
         self.slices = Slices(self.book)
         self.node_avoidance = NodeAvoidance(self.book)
-        self.scheduler = Scheduler(self.book, self.settings.policy, self.stats, stopwatch)
-        self.queue, self.reports = self.scheduler.queue, self.scheduler.reports
+        self.engine = Engine(self.book, self.settings.policy)
+        self.gangs = Gangs(self.book)
+        self.fair = Fair(self.book)
+        requests = GroupRequests(self.book, self.gangs, self.fair)
+        self.queue = Queue(self.fair, requests)
+        self.reports = Reports()
+        self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue)
+        self.scheduler = Scheduler(
+            self.book,
+            self.engine,
+            self.fair,
+            self.gangs,
+            queue=self.queue,
+            requests=requests,
+            explainer=self.explainer,
+            reports=self.reports,
+            stats=self.stats,
+            stopwatch=stopwatch,
+        )
         self.term = 0
         self.phase = "idle"
         """idle, listing, touching, readying, leading; or over, when the log has lost records"""
         self.holds = Holds()
         self.batcher = WriteBatcher(self.settings.max_batch)
-        self.committer = Committer(self.scheduler, self.holds, self.batcher, self.settings, trace_of)
         self._capacity_changes = CapacityChanges()
         self.suspension = Suspender(
-            self.book, self.nodes, PreemptionPolicy(self.scheduler.fair, self.scheduler.gangs), self._capacity_changes
+            self.book, self.nodes, PreemptionPolicy(self.fair, self.gangs), self._capacity_changes
         )
-        self.preemption = Preemption(self.committer, self.batcher, self.suspension, self._capacity_changes)
+        self.grants = SessionGrants(self.book, trace_of)
+        self.committer = Committer(
+            self.scheduler,
+            self.book,
+            engine=self.engine,
+            gangs=self.gangs,
+            queue=self.queue,
+            reports=self.reports,
+            grants=self.grants,
+            suspender=self.suspension,
+            holds=self.holds,
+            batcher=self.batcher,
+            settings=self.settings,
+            stats=self.stats,
+        )
+        self.preemption = Preemption(
+            self.committer,
+            self.scheduler,
+            self.book,
+            engine=self.engine,
+            gangs=self.gangs,
+            fair=self.fair,
+            batcher=self.batcher,
+            suspension=self.suspension,
+            capacity_changes=self._capacity_changes,
+        )
         self.recovery = Recovery()
-        self._binding = Binding(self.scheduler, self.holds, self.stats)
+        self._binding = Binding(self.book, self.queue, self.reports, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
         self._began = 0.0
         self._out: list[m.Command] = []
@@ -204,7 +253,7 @@ class Core:
 
     def _lead(self, now: float) -> None:
         self.phase = "leading"
-        self.scheduler.engine.remember()
+        self.engine.remember()
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)
         self._out += self._binding.send(self.holds.late(now, at_once=True))
@@ -349,9 +398,7 @@ class Core:
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             self.scheduler.wake()
-        self._out += self.committer.turn(
-            self.term, now, self.suspension.resume_before(set(self.preemption.reservations), now)
-        )
+        self._out += self.committer.turn(self.term, now, self.preemption.reservations)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
@@ -374,7 +421,7 @@ class Core:
         if self.node_avoidance.tick(now):
             self._capacity_changes.note()
         self.scheduler.reminders.tick(now)
-        for gang in self.scheduler.gangs.overdue(now):
+        for gang in self.gangs.overdue(now):
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)

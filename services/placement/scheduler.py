@@ -12,18 +12,19 @@ from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import Reports
 from services.placement.explain.reminders import Reminders
 from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.gangs.domains import holds, shapes_of
-from services.placement.scheduling.gangs.placing import Granting, Misfit, Placed, Tried, by_size, place_gang, take_back
+from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
+from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.settings import Stats
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
-from shared.contracts.explain import Reason
 from shared.model.claims import CLAIM_COMING
 from shared.model.objects import Gang
-from shared.queues.amounts import Amount
+from shared.scheduling.transaction import Transaction
 
 _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
@@ -37,84 +38,77 @@ it."""
 
 
 class Scheduler:
-    """`stopwatch` returns seconds. Only metrics use it; no decision does."""
+    """Queues pods, tries them, and explains those that do not fit. `stopwatch` returns seconds. Only metrics use it; no
+    decision does."""
 
-    def __init__(self, book: Book, policy: str, stats: Stats, stopwatch: Callable[[], float]) -> None:
-        self.book = book
-        self.stats = stats
-        self.stopwatch = stopwatch
-        self.engine = Engine(book, policy)
-        self.fair = Fair(book)
-        self.queue = Queue(self.fair, self._least)
-        self.fair.waiting = self.queue.waiting_by_queue
-        self.reports = Reports()
-        self.gangs = Gangs(book)
-        self.explainer = Explainer(book, self.engine, self.gangs, self.fair)
+    def __init__(
+        self,
+        book: Book,
+        engine: Engine,
+        fair: Fair,
+        gangs: Gangs,
+        *,
+        queue: Queue,
+        requests: GroupRequests,
+        explainer: Explainer,
+        reports: Reports,
+        stats: Stats,
+        stopwatch: Callable[[], float],
+    ) -> None:
+        self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
+        self._requests, self._explainer, self._reports, self._stats = requests, explainer, reports, stats
+        self._stopwatch = stopwatch
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
+        """When each waiting pod was first seen, by uid."""
         self._full: set[bytes] = set()
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
-        self.reminders = Reminders(self.gangs, self.reports, self.first_seen)
+        self.reminders = Reminders(gangs, reports, self.first_seen)
         self._explain_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """The ConfigMap with the queues may have been created, changed or deleted: all waiting pods are queued anew."""
-        event = self.fair.read()
+        event = self._fair.read()
         if event is None:
             return []
         self._full.clear()
         said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
-        for uid in self.queue.leave():
-            if uid in self.book.pods:  # else a snapshot had both, the new policy and the end of the pod
-                said += self.admit(self.book.pods[uid], now)
+        for uid in self._queue.leave():
+            if uid in self._book.pods:  # else a snapshot had both, the new policy and the end of the pod
+                said += self.admit(self._book.pods[uid], now)
         return said
-
-    def _least(self, uid: str) -> Amount:
-        """What the first pod of an equivalence group requests at least, or as many of its gang as are placed
-        together."""
-        gang = self.gangs.of(uid)
-        if gang is None:
-            return self.fair.least((self.book.pods[uid],), 1)
-        return self.fair.least([self.book.pods[u] for u in gang.waiting], gang.need)
-
-    def quota_exceeded(self, uid: str) -> Reason | None:
-        """Why the queue's quota keeps this pod's equivalence group waiting; None if it does not."""
-        gang = self.gangs.of(uid)
-        if gang is None:
-            return self.fair.quota_exceeded((self.book.pods[uid],))
-        return self.fair.quota_exceeded([self.book.pods[u] for u in self.queue.group_with(uid)], gang.need)
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """Queues, dequeues or refuses a pod that is new or has changed, is unbound and has no hold."""
         if not state.wants_place:
-            self.queue.remove(state.uid)
+            self._queue.remove(state.uid)
             self.note(state, now)
             return []
         self.first_seen.setdefault(state.uid, now)
         why = refusal(state)
         if why is not None:
-            self.queue.remove(state.uid)
+            self._queue.remove(state.uid)
             self.note(state, now)
-            return [] if why.code == CLAIM_COMING else self.reports.refused(state, why)
-        gang = self.gangs.see(state, now)
+            return [] if why.code == CLAIM_COMING else self._reports.refused(state, why)
+        gang = self._gangs.see(state, now)
         if gang is not None:
-            self.queue.add_to_gang(state, gang.key, spare=gang.spare)
+            self._queue.add_to_gang(state, gang.key, spare=gang.spare)
             self._turn(gang, now)
-        elif source := self.gangs.unknown_source(state):
-            self.queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
-            self.queue.mark_unschedulable(state.uid, now)
+        elif source := self._gangs.unknown_source(state):
+            self._queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
+            self._queue.mark_unschedulable(state.uid, now)
         else:
-            self.queue.add(state, self.engine.key_of(state), plain=self.engine.is_plain(state))
-        if self.queue.is_unschedulable(state.uid) and gang is None:
-            self.reports.needs_reports(
+            self._queue.add(state, self._engine.key_of(state), plain=self._engine.is_plain(state))
+        if self._queue.is_unschedulable(state.uid) and gang is None:
+            self._reports.needs_reports(
                 (state.uid,)
             )  # its equivalence group waits, so it is not tried; it still gets a reason
         return []
 
     def note(self, state: PodState, now: float) -> None:
         """The pod needs no place from Kerf, or has one: its gang may lack one member less, or more."""
-        before = self.gangs.of(state.uid)
-        gang = self.gangs.see(state, now, able=refusal(state) is None)
+        before = self._gangs.of(state.uid)
+        gang = self._gangs.see(state, now, able=refusal(state) is None)
         if gang is not None:
             self._turn(gang, now)
         if before is not None and before is not gang:
@@ -122,18 +116,18 @@ class Scheduler:
 
     def mark_victims(self, uids: Sequence[str], now: float, *, going: bool) -> None:
         """These pods became victims of a plan, or are victims no longer: the size of their gangs may change."""
-        (self.gangs.going.update if going else self.gangs.going.difference_update)(uids)
+        (self._gangs.going.update if going else self._gangs.going.difference_update)(uids)
         for uid in uids:
-            if uid in self.book.pods:
-                self.note(self.book.pods[uid], now)
+            if uid in self._book.pods:
+                self.note(self._book.pods[uid], now)
 
     def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
         """The object that sets a gang's size was created, changed or deleted: its pods are queued anew."""
         said: list[m.Command] = []
-        for uid in self.gangs.named_by(source):
-            state = self.book.pods[uid]
-            if state.uid in self.queue:
-                self.queue.remove(uid)
+        for uid in self._gangs.named_by(source):
+            state = self._book.pods[uid]
+            if state.uid in self._queue:
+                self._queue.remove(uid)
                 said += self.admit(state, now)
             else:
                 self.note(state, now)
@@ -145,161 +139,162 @@ class Scheduler:
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
             # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.
-            for member in [u for u in gang.waiting if u in self.queue and u in self.book.pods]:
-                self.queue.add_to_gang(self.book.pods[member], gang.key, spare=gang.spare)
+            for member in [u for u in gang.waiting if u in self._queue and u in self._book.pods]:
+                self._queue.add_to_gang(self._book.pods[member], gang.key, spare=gang.spare)
             gang.standing = (0, 0)
         uid = next(iter(gang.waiting), None)
-        if uid is None or uid not in self.queue:
+        if uid is None or uid not in self._queue:
             return
         standing = (gang.need, len(gang.waiting)) if gang.gathered else (0, 0)
         if not gang.gathered:
-            self.queue.mark_unschedulable(uid, now)
+            self._queue.mark_unschedulable(uid, now)
         elif standing != gang.standing:
-            self.queue.mark_schedulable(uid)
+            self._queue.mark_schedulable(uid)
         gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
         """The pod was bound, or is gone."""
-        self.queue.remove(uid, forget=True)
-        self.engine.forget(uid)
-        self.reports.forget(uid)
+        self._queue.remove(uid, forget=True)
+        self._engine.forget(uid)
+        self._reports.forget(uid)
         self.first_seen.pop(uid, None)
-        state = self.book.pods.get(uid)
+        state = self._book.pods.get(uid)
         if state is not None:
             self.note(state, now)
-        elif (gang := self.gangs.forget(uid, now)) is not None:
+        elif (gang := self._gangs.forget(uid, now)) is not None:
             self._turn(gang, now)
             if not gang.known:
-                self.reports.forget_gang(gang.key)
+                self._reports.forget_gang(gang.key)
 
     def wake(self) -> None:
         """Something changed: pods that it may help are tried again."""
         self.reminders.changed()
-        self.fair.look_around()
+        self._fair.look_around()
         self._full.clear()
         room: dict[bytes, bool] = {}
-        self.queue.wake(lambda uid: self._helped(uid, room))
+        self._queue.wake(lambda uid: self._helped(uid, room))
 
     def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
         """`room`: by shape, whether any node has room, as far as nodes were examined."""
-        state, gang = self.book.pods[uid], self.gangs.of(uid)
+        state, gang = self._book.pods[uid], self._gangs.of(uid)
         if gang is not None:
             helped = gang.gathered and holds(
-                shapes_of([self.book.pods[u] for u in gang.waiting], self.engine), gang.need
+                shapes_of([self._book.pods[u] for u in gang.waiting], self._engine), gang.need
             )
         else:
-            key = self.engine.key_of(state)
+            key = self._engine.key_of(state)
             if key not in room:
-                room[key] = int(self.engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
-            helped = room[key] and not self.gangs.unknown_source(state)
-        return helped and self.quota_exceeded(uid) is None
+                room[key] = int(self._engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
+            helped = room[key] and not self._gangs.unknown_source(state)
+        return helped and self._requests.quota_exceeded(uid, self._queue.group_with(uid)) is None
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """Tries one pod. With a place it leaves the queue; without one, its equivalence group waits for a change."""
-        if self.engine.key_of(state) in self._full or self.fair.quota_exceeded((state,)) is not None:
+        if self._engine.key_of(state) in self._full or self._fair.quota_exceeded((state,)) is not None:
             self._no_place(state, now, alone=False)
             return None, []
-        within = self.fair.rows_within(state)
-        began = self.stopwatch()
-        place = self.engine.decide(state, within)
-        if place is None and within is None and self.fair.tree is not None and self.engine.is_plain(state):
-            self._full.add(self.engine.key_of(state))
-        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:
+        within = self._fair.rows_within(state)
+        began = self._stopwatch()
+        place = self._engine.decide(state, within)
+        if place is None and within is None and self._fair.tree is not None and self._engine.is_plain(state):
+            self._full.add(self._engine.key_of(state))
+        elif place is not None and self._fair.quota_exceeded_on(state, place.containers) is not None:
             place = None
-        self.decide_us.append((self.stopwatch() - began) * 1e6)
-        self.engine.meet(state, placed=place is not None)
+        self.decide_us.append((self._stopwatch() - began) * 1e6)
+        self._engine.meet(state, placed=place is not None)
         if place is None:
-            self._no_place(state, now, alone=not self.engine.is_plain(state))
+            self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
-        claims = self.reports.claims_first(state, place.node, self.book)
+        claims = self._reports.claims_first(state, place.node, self._book)
         if claims:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self.queue.add(state, self.engine.key_of(state), plain=False)
-            self.queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
-            return None, self.reports.ask_claims(state.uid, claims, now)
-        self.queue.remove(state.uid)
+            self._queue.add(state, self._engine.key_of(state), plain=False)
+            self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
+            return None, self._reports.ask_claims(state.uid, claims, now)
+        self._queue.remove(state.uid)
         return place, []
 
-    def attempt_gang(self, gang: GangState, uid: str, now: float, granting: Granting) -> tuple[Tried, list[m.Command]]:
-        """Tries the gang that `uid` heads. Members that get a place hold it on the book and leave the queue. If too few
-        would get one, none does, and the group waits for a change."""
-        line = self.queue.group_with(uid)
-        able = [self.book.pods[u] for u in line if not self.queue.paused(u, now)]
+    def attempt_gang(
+        self, gang: GangState, uid: str, now: float, grants: Grants, transaction: Transaction
+    ) -> tuple[Tried, list[m.Command]]:
+        """Tries the gang that `uid` heads. Members that get a place hold it in the transaction and leave the queue. If
+        too few would get one, none does, and the group waits for a change."""
+        line = self._queue.group_with(uid)
+        able = [self._book.pods[u] for u in line if not self._queue.paused(u, now)]
         need = min(gang.need, len(able)) if gang.begun else gang.need
         if not gang.gathered:
-            self.queue.mark_unschedulable(uid, now)
+            self._queue.mark_unschedulable(uid, now)
             return Tried([]), []
         if len(able) < need:
-            self.queue.pause(uid, now)  # another member is paused, for its Binding was refused
+            self._queue.pause(uid, now)  # another member is paused, for its Binding was refused
             return Tried([]), []
-        began = self.stopwatch()
+        began = self._stopwatch()
         gang.problem = ""
-        if self.fair.quota_exceeded(able, need) is not None:
+        if self._fair.quota_exceeded(able, need) is not None:
             self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
-        tried = place_gang(gang, by_size(able), need, self.engine, granting)
-        gang.quota_reason = self.fair.exceeded([one.state for one in tried.placed])
+        tried = place_gang(gang, by_size(able), need, self._engine, grants, transaction=transaction)
+        gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
         if gang.quota_reason is not None:
-            take_back(tried.placed, self.engine)
+            transaction.roll_back()
             tried = Tried([], misfit=Misfit(fitted=0, uid=uid))
-        self.decide_us.append((self.stopwatch() - began) * 1e6 / need)
+        self.decide_us.append((self._stopwatch() - began) * 1e6 / need)
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
-            self.engine.meet(state, placed=tried.misfit is None)
+            self._engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
             self._gang_waits(gang, line, now, tried.misfit)
             return tried, []
         late = [
             (one.state.uid, c)
             for one in tried.placed
-            if (c := self.reports.claims_first(one.state, one.place.node, self.book))
+            if (c := self._reports.claims_first(one.state, one.place.node, self._book))
         ]
         if late:
-            take_back(tried.placed, self.engine)
-            self.queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
+            transaction.roll_back()
+            self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
             return Tried([]), [
-                command for member, claims in late for command in self.reports.ask_claims(member, claims, now)
+                command for member, claims in late for command in self._reports.ask_claims(member, claims, now)
             ]
         chosen = {one.state.uid for one in tried.placed}
         for member in line:
             if member in chosen:
-                self.queue.remove(member)
+                self._queue.remove(member)
         return tried, []
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
-        """Places were found and cannot be committed: they are returned."""
-        take_back(placed, self.engine)
+        """Places were found and cannot be committed: the members wait again."""
         for one in placed:
-            self.queue.add_to_gang(one.state, gang.key, spare=gang.spare)
+            self._queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
-        self._gang_waits(gang, self.queue.group_with(placed[0].state.uid), now, None)
+        self._gang_waits(gang, self._queue.group_with(placed[0].state.uid), now, None)
 
     def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
-        self.stats.rejections += 1
-        self.queue.mark_unschedulable(line[0], now)
+        self._stats.rejections += 1
+        self._queue.mark_unschedulable(line[0], now)
         if misfit is None or misfit.uid:
-            self.queue.pause(
+            self._queue.pause(
                 line[0], now
             )  # a try costs as much as all its members; what counting rules out costs little
         gang.verdict = None
         for uid in line:
-            self.reports.needs_report(uid)
+            self._reports.needs_report(uid)
 
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
-        self.stats.rejections += 1
+        self._stats.rejections += 1
         if alone:
-            self.queue.add(state, self.engine.key_of(state), plain=False)
-        self.queue.mark_unschedulable(state.uid, now)
-        self.reports.needs_report(state.uid)
-        self.reports.needs_reports(self.queue.unschedulable_with(state.uid))
+            self._queue.add(state, self._engine.key_of(state), plain=False)
+        self._queue.mark_unschedulable(state.uid, now)
+        self._reports.needs_report(state.uid)
+        self._reports.needs_reports(self._queue.unschedulable_with(state.uid))
 
     def explain_one(self, now: float) -> list[m.Command]:
         """When there is nothing better to do: explains why one pod waits."""
         if now < self._explain_at:
             return []
-        said = self.reports.explain_one(self.explainer, self.queue, self.book, self.first_seen, now)
+        said = self._reports.explain_one(self._explainer, self._queue, self._book, self.first_seen, now)
         if said:
-            self._explain_at = now + _EXPLAIN_PAUSE_S_A_NODE * max(0, len(self.book.nodes) - _EXPLAIN_AT_ONCE_NODES)
+            self._explain_at = now + _EXPLAIN_PAUSE_S_A_NODE * max(0, len(self._book.nodes) - _EXPLAIN_AT_ONCE_NODES)
         return said

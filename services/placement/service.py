@@ -77,7 +77,7 @@ class Placement(Service):
         m(
             "kerf_policy_invalid",
             "1 while the queues in kerf-policy cannot be read; those read before stay in force.",
-            of(lambda r: bool(r.core.scheduler.fair.problem)),
+            of(lambda r: bool(r.core.fair.problem)),
         )
         m(
             "kerf_placement_pods_excluded",

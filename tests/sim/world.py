@@ -9,12 +9,13 @@ from typing import Any
 
 from services.node_agent.messages import Input
 from services.placement.core import Core
-from services.placement.scheduling.gangs.placing import by_size, place_gang, take_back
+from services.placement.scheduling.gangs.placing import by_size, place_gang
 from services.watcher.sim_cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.facts import Fact
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant
+from shared.scheduling.transaction import Transaction
 from tests.sim.clock import Clock, Network
 from tests.sim.leaders import Leader
 from tests.sim.nats import SimNats, Violation
@@ -449,9 +450,9 @@ class World:
             raise Violation(f"P5: holds without an end: {sorted(h.decision.name for h in core.holds.values())}")
         waiting = [s for s in core.book.pods.values() if s.wants_place and s.uid in core.queue]
         for state in waiting:
-            if state.gang is None and core.scheduler.engine.decide(state) is not None:
+            if state.gang is None and core.engine.decide(state) is not None:
                 raise Violation(f"P5: {state.key} waits although it fits")
-        for gang in core.scheduler.gangs.by_key.values():
+        for gang in core.gangs.by_key.values():
             self._check_gang(core, gang)
         for pod in self.api.all("Pod"):
             if not pod["metadata"].get("deletionTimestamp"):
@@ -481,8 +482,9 @@ class World:
         """P5 of a gang: it waits for pods that do not exist, or for capacity."""
         if gang.gathered:
             members = [core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(gang, by_size(members), gang.need, core.scheduler.engine, core.committer.grant)
-            take_back(tried.placed, core.scheduler.engine)
+            transaction = Transaction(core.book)
+            tried = place_gang(gang, by_size(members), gang.need, core.engine, core.grants, transaction=transaction)
+            transaction.roll_back()
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")
 

@@ -20,6 +20,7 @@ from services.placement.policies.base import largest_ask
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.messages import owed_first
 from services.placement.scheduling.gangs.messages import gang_unknown, verdict
+from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.quota import over_quota
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
@@ -31,11 +32,13 @@ from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodE
 
 
 class Explainer:
-    def __init__(self, book: Book, engine: Engine, gangs: Gangs | None = None, fair: Fair | None = None) -> None:
-        self.book = book
-        self.engine = engine
-        self.gangs = gangs or Gangs(book)
-        self.fair = fair or Fair(book)
+    def __init__(self, book: Book, engine: Engine, gangs: Gangs, fair: Fair, queue: Queue) -> None:
+        self.book, self.engine, self.gangs, self.fair, self.queue = book, engine, gangs, fair, queue
+
+    @classmethod
+    def of(cls, book: Book, engine: Engine) -> Explainer:
+        """One for a book by itself, such as a trial's: no pod waits beside those that are asked about."""
+        return cls(book, engine, Gangs(book), Fair(book), Queue())
 
     def why(
         self, state: PodState, *, max_nodes: int, waiting_s: float = 0.0, ahead: int = 0, exists: bool = True
@@ -79,7 +82,7 @@ class Explainer:
             )
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
-        base = replace(base, queue=self.fair.explain(state))
+        base = replace(base, queue=self.fair.explain(state, self.queue.waiting_by_queue()))
         kept = self._kept_back(state)
         if kept is not None:
             return _waits_for_queue(base, kept, exists=exists)
@@ -146,7 +149,7 @@ class Explainer:
             return replace(base, state=phase, sentence=sentence, node=node)
         again = Trial(self.engine)
         waits = again.book.lift(state.uid)
-        candidates = Explainer(again.book, again.engine)._candidates(waits, max(2, max_nodes))
+        candidates = Explainer.of(again.book, again.engine)._candidates(waits, max(2, max_nodes))
         return replace(
             base,
             state=phase,

@@ -11,13 +11,13 @@ from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import Row
 from services.placement.explain.steps import Steps
 from services.placement.policies.base import Policy
+from services.placement.scheduling.grants import TrialGrants
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.states import PodState
 from shared.contracts.facts import Gone, Put
 from shared.model.gpu import Inventory
-from shared.model.grant import Grant
 from shared.model.objects import Node
 from shared.scheduling.transaction import Transaction
 
@@ -84,11 +84,7 @@ class Trial:
         return self.engine.decide(state, self.engine.only(node)) is not None
 
     def put(self, state: PodState, place: Place) -> None:
-        self.transaction.hold(state.uid, place.node, self.grant(state, place))
-
-    @staticmethod
-    def grant(state: PodState, place: Place) -> Grant | None:
-        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
+        self.transaction.hold(state.uid, place.node, TrialGrants.grant(state, place))
 
     def lose(self, node: str) -> list[PodState]:
         """The node goes. Returns its pods, which wait now."""

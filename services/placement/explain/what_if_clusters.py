@@ -14,6 +14,7 @@ from services.placement.explain.disruption_cost import as_move
 from services.placement.explain.steps import Steps
 from services.placement.explain.trial import Trial
 from services.placement.scheduling.gangs.placing import by_size, place_gang
+from services.placement.scheduling.grants import TrialGrants
 from shared.book.arrays import Bools
 from shared.book.disruption_cost import price_of
 from shared.book.gangs import Gangs
@@ -192,8 +193,11 @@ def _newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list
         if gang is not None:
             tried |= set(gang.waiting)
             members = by_size([trial.book.pods[u] for u in gang.waiting if u in trial.book.pods])
-            together = place_gang(gang, members, gang.need, trial.engine, trial.grant).placed if gang.gathered else []
-            fits += [_placed(one.state, one.place.node) for one in together]
+            if gang.gathered:
+                attempt = place_gang(
+                    gang, members, gang.need, trial.engine, TrialGrants(), transaction=trial.transaction
+                )
+                fits += [_placed(one.state, one.place.node) for one in attempt.placed]
         elif (key := trial.engine.key_of(state)) not in hopeless:
             place = trial.place(state)
             if place is not None:

@@ -18,6 +18,7 @@ import msgspec
 
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
+from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.preemption import HeldPlace, Victim
 
@@ -32,8 +33,8 @@ class ReservedPlace(msgspec.Struct):
 
 
 class Migrations:
-    def __init__(self, committer: Committer, capacity_changes: CapacityChanges) -> None:
-        self._committer, self._book, self._capacity_changes = committer, committer.scheduler.book, capacity_changes
+    def __init__(self, committer: Committer, book: Book, capacity_changes: CapacityChanges) -> None:
+        self._committer, self._book, self._capacity_changes = committer, book, capacity_changes
         self._kept: dict[str, list[ReservedPlace]] = {}
         """The reserved places by the uid of the controller."""
         self._cursor = 0

@@ -8,14 +8,19 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
+from services.placement.engine.engine import Engine
 from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
 from services.placement.preemption.migration import Migrations
 from services.placement.preemption.reservations import Reservation, Reservations
-from services.placement.preemption.suspension import REPEAT_S, Suspender, is_suspension
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.suspension import REPEAT_S, Suspender, is_suspension
 from services.placement.protocol.write_batcher import WriteBatcher
+from services.placement.scheduler import Scheduler
+from services.placement.scheduling.fair.fair import Fair
+from shared.book.book import Book
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
@@ -25,23 +30,22 @@ from shared.queues.preemption_policy import PreemptionPolicy
 
 class Preemption:
     def __init__(
-        self, committer: Committer, batcher: WriteBatcher, suspension: Suspender, capacity_changes: CapacityChanges
+        self,
+        committer: Committer,
+        scheduler: Scheduler,
+        book: Book,
+        *,
+        engine: Engine,
+        gangs: Gangs,
+        fair: Fair,
+        batcher: WriteBatcher,
+        suspension: Suspender,
+        capacity_changes: CapacityChanges,
     ) -> None:
-        scheduler = committer.scheduler
-        self._committer, self._batcher, self._suspender, self._capacity_changes = (
-            committer,
-            batcher,
-            suspension,
-            capacity_changes,
-        )
-        self.migrations = Migrations(committer, capacity_changes)
-        self.reservations = Reservations(
-            scheduler.engine,
-            scheduler.gangs,
-            PreemptionPolicy(scheduler.fair, scheduler.gangs),
-            suspension,
-            self.migrations,
-        )
+        self._committer, self._scheduler, self._book, self._fair = committer, scheduler, book, fair
+        self._batcher, self._suspender, self._capacity_changes = batcher, suspension, capacity_changes
+        self.migrations = Migrations(committer, book, capacity_changes)
+        self.reservations = Reservations(engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations)
         self._said_at = 0.0
 
     def reserve(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -113,7 +117,7 @@ class Preemption:
             *self._suspender.order(plan),
             *self._answer(found),
             *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
-            *preemption_started(plan, self.reservations.book),
+            *preemption_started(plan, self._book),
         ]
 
     def _answer(self, found: Reservation) -> list[m.Command]:
@@ -153,9 +157,7 @@ class Preemption:
             if any(victim.uid == uid for victim in plan.victims):
                 return f"it is being preempted for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
-                gives = ", ".join(
-                    f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self.reservations.book.grants
-                )
+                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self._book.grants)
                 return f"pods being preempted for it: {gives or 'none left'} (plan {plan.plan_id})"
         return ""
 
@@ -163,15 +165,13 @@ class Preemption:
         """Whether running pods exist that this pod might preempt. Only the preemptor knows which ones."""
         if state.never_preempts or state.request is None:
             return False
-        book, priority = self.reservations.book, state.pod.spec.priority
+        book, priority = self._book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)
-        return any(
-            other.pod.spec.priority < priority or self._committer.scheduler.fair.tree is not None for other in others
-        )
+        return any(other.pod.spec.priority < priority or self._fair.tree is not None for other in others)
 
     def suspension_text(self, uid: str) -> str:
         """Describes what a pod has given up for a while; empty if nothing."""
-        state, book = self.reservations.book.pods[uid], self.reservations.book
+        state, book = self._book.pods[uid], self._book
         held = book.grants.get(state.grant_id)
         return suspension_text(state, None if held is None else held.suspension, returns=self._suspender.returns(state))
 
@@ -214,7 +214,7 @@ class Preemption:
         self._mark_victims(found.plan, now, going=False)
 
     def _mark_victims(self, plan: Plan, now: float, *, going: bool) -> None:
-        self._committer.scheduler.mark_victims(
+        self._scheduler.mark_victims(
             [victim.uid for victim in plan.victims if not is_suspension(victim)], now, going=going
         )
 
@@ -228,7 +228,7 @@ class Preemption:
     def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
         return [
             *_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)),
-            *preemption_cancelled(plan, reason, self.reservations.book),
+            *preemption_cancelled(plan, reason, self._book),
         ]
 
     def _over(self, found: Reservation, term: int, said: list[m.Command]) -> list[m.Command]:

@@ -16,8 +16,9 @@ from services.placement.engine.engine import Engine
 from services.placement.explain.trial import Trial
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
-from services.placement.preemption.suspension import Suspender, is_suspension, suspension_by
+from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
+from services.placement.scheduling.grants import TrialGrants
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.levels import topology_violation
@@ -274,13 +275,14 @@ class Reservations(dict[str, Reservation]):
             place = trial.place_on(state, beneficiary.node)
             if place is None:
                 return None
-            places[beneficiary.uid] = HeldPlace(node=place.node, grant=trial.grant(state, place))
+            places[beneficiary.uid] = HeldPlace(node=place.node, grant=TrialGrants.grant(state, place))
         for victim in [v for v in victims if v.to]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
             if place is None and plan.consolidates:
                 return None
             if place is not None:
-                places[victim.uid] = HeldPlace(node=place.node, grant=trial.grant(trial.book.pods[victim.uid], place))
+                grant = TrialGrants.grant(trial.book.pods[victim.uid], place)
+                places[victim.uid] = HeldPlace(node=place.node, grant=grant)
         return places
 
     def _book_places(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from services.placement import messages as m
+from services.placement.explain.pending_reasons import Reports
 from services.placement.pod_events import warn
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.recovery import touch
 from services.placement.protocol.write_batcher import PART_MOST
-from services.placement.scheduler import Scheduler
+from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.settings import Stats
+from shared.book.book import Book
 from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState
 from shared.contracts.commands import Answer
@@ -20,14 +22,8 @@ from shared.contracts.log import DecisionBatch
 
 
 class Binding:
-    def __init__(self, scheduler: Scheduler, holds: Holds, stats: Stats) -> None:
-        self._book, self._queue, self._reports, self._holds, self._stats = (
-            scheduler.book,
-            scheduler.queue,
-            scheduler.reports,
-            holds,
-            stats,
-        )
+    def __init__(self, book: Book, queue: Queue, reports: Reports, holds: Holds, stats: Stats) -> None:
+        self._book, self._queue, self._reports, self._holds, self._stats = book, queue, reports, holds, stats
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
         """These decisions are durable: their events are published and their Bindings sent."""

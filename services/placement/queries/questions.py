@@ -49,7 +49,7 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     except Unanswerable as error:
         return ExplainAnswer(error=str(error))
     waiting_s = now - core.scheduler.first_seen.get(state.uid, now)
-    explanation = yield from core.scheduler.explainer.explain(
+    explanation = yield from core.explainer.explain(
         state,
         max_nodes=min(query.max_nodes, NODES_MOST),
         waiting_s=waiting_s,
@@ -71,21 +71,19 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
 
 def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]:
     """A pod that need not exist, as if it were created now in its canonical form; or another cluster; or both."""
-    most, engine = min(query.max_nodes, NODES_MOST), core.scheduler.engine
+    most, engine = min(query.max_nodes, NODES_MOST), core.engine
     changed = bool(query.drain or query.add_nodes or query.add_gpus or query.resize)
     try:
         state = _from_manifest(query.pod) if query.pod is not None or not changed else None
         if not changed and state is not None:
-            explanation = yield from core.scheduler.explainer.explain(state, max_nodes=most, exists=False, now=wall)
+            explanation = yield from core.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
         waiting = core.queue.oldest(len(core.queue))
-        kept = {uid for uid in waiting if core.scheduler.fair.quota_exceeded((core.book.pods[uid],)) is not None}
-        world = yield from undisturbed(
-            engine, lambda still: change(query, still, core.scheduler.gangs, waiting, wall, kept=kept)
-        )
+        kept = {uid for uid in waiting if core.fair.quota_exceeded((core.book.pods[uid],)) is not None}
+        world = yield from undisturbed(engine, lambda still: change(query, still, core.gangs, waiting, wall, kept=kept))
         if state is None:
             return ExplainAnswer(world=world.told)
-        explanation = yield from Explainer(world.trial.book, world.trial.engine).explain(
+        explanation = yield from Explainer.of(world.trial.book, world.trial.engine).explain(
             state, max_nodes=most, exists=False
         )
         return ExplainAnswer(explanation=explanation, world=world.told)
@@ -100,9 +98,9 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         return WhenAnswer(error=str(error))
     placeholders = core.preemption.placeholders(state.uid)
     if placeholders:
-        told = yield from undisturbed(core.scheduler.engine, lambda still: when_kept(state, still, wall, placeholders))
+        told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, placeholders))
     else:
-        told = yield from when(state, core.scheduler.engine, wall, ahead=core.queue.ahead_of(state.uid))
+        told = yield from when(state, core.engine, wall, ahead=core.queue.ahead_of(state.uid))
     return WhenAnswer(when=told)
 
 
@@ -111,28 +109,26 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
         goal = _goal(core, query)
     except Unanswerable as error:
         return AdviseAnswer(error=str(error))
-    advice = yield from undisturbed(
-        core.scheduler.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds)
-    )
+    advice = yield from undisturbed(core.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
     return AdviseAnswer(advice=advice)
 
 
 def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.pod is not None:
-        return Goal(states=(_from_manifest(query.pod),), can_spare=core.scheduler.gangs.can_spare)
+        return Goal(states=(_from_manifest(query.pod),), can_spare=core.gangs.can_spare)
     if query.name:
         return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
         raise Unanswerable(
             f"name a waiting pod, give a manifest, or ask for 1 to {GROUPS_MOST} groups of 1 to {GPUS_MOST} GPUs"
         )
-    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.scheduler.gangs.can_spare)
+    return Goal(gpus=query.gpus, groups=query.groups, can_spare=core.gangs.can_spare)
 
 
 def _goal_of(core: Core, query: AdviseQuery) -> Goal:
     """Room for a waiting pod, or for as many of its gang as must be placed together."""
     first = _known(core, query.namespace, query.name)
-    gang = core.scheduler.gangs.of(first.uid)
+    gang = core.gangs.of(first.uid)
     states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
     if gang is not None:
         states = sorted(
@@ -155,14 +151,14 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
         within="" if gang is None else gang.required,
         begun=frozenset() if gang is None else begun_in(gang, core.book),
         waits=True,
-        can_spare=core.scheduler.gangs.can_spare,
+        can_spare=core.gangs.can_spare,
         busy=frozenset(beneficiary.node for plan in plans for beneficiary in plan.beneficiaries),
         spared=None
         if query.for_plan is None
         else exclusion_filter(
             query.for_plan,
             {victim.uid for plan in plans for victim in plan.victims},
-            core.scheduler.fair.is_non_borrowing,
+            core.fair.is_non_borrowing,
         ),
     )
 
@@ -194,7 +190,7 @@ def _waiting(core: Core, namespace: str, name: str, *, alone: bool = True) -> Po
 
 
 def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
-    kept = core.scheduler.fair.quota_exceeded(states, len(states))
+    kept = core.fair.quota_exceeded(states, len(states))
     if kept is not None:
         raise Unanswerable(f"free capacity would not help {whom} now: {kept.sentence}")
 

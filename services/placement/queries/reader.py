@@ -109,8 +109,8 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
 
 
 def queues(core: Core) -> QueuesAnswer:
-    fair = core.scheduler.fair
-    return QueuesAnswer(queues=tuple(fair.standing()), invalid=fair.problem)
+    fair = core.fair
+    return QueuesAnswer(queues=tuple(fair.standing(core.queue.waiting_by_queue())), invalid=fair.problem)
 
 
 def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
@@ -126,8 +126,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
     unsynced = {name for name in book.nodes if not core.nodes.is_synced(name)}
     timings = sorted(core.scheduler.decide_us)
     shown = [
-        core.scheduler.explainer.why(book.pods[uid], max_nodes=0)
-        for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))
+        core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))
     ]
     return StatusAnswer(
         holder=core.holder,
@@ -163,7 +162,7 @@ def fragmentation_milli(core: Core) -> int:
     if rows.size == 0:
         return 0
     useful = np.zeros((rows.size, arrays.columns), np.bool_)
-    for request in core.scheduler.engine.known_requests():
+    for request in core.engine.known_requests():
         for ask in request.asks.values():
             useful |= gpu_fit(ask, arrays, rows)
     free = np.maximum(arrays.gpu_free_milli[rows], 0)

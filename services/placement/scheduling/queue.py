@@ -21,6 +21,7 @@ from collections.abc import Callable
 import msgspec
 
 from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.fair.group_requests import GroupRequests
 from shared.book.states import PodState
 from shared.queues.amounts import Amount
 from shared.queues.tree import Offer
@@ -54,10 +55,10 @@ class Pause(msgspec.Struct):
 
 
 class Queue:
-    def __init__(self, fair: Fair | None = None, amount_of: Callable[[str], Amount] | None = None) -> None:
-        """`amount_of`: what the first pod of a group (by uid), or its gang, requests."""
+    def __init__(self, fair: Fair | None = None, requests: GroupRequests | None = None) -> None:
+        """`requests`: what groups request; needed where there are queues."""
         self.groups: dict[bytes, EquivalenceGroup] = {}
-        self._fair, self._amount_of = fair, amount_of
+        self._fair, self._requests = fair, requests
         self._group_of: dict[str, EquivalenceGroup] = {}
         self._heads: dict[str, list[tuple[Entry, bytes]]] = {}
         """By queue: heads of groups that may be tried, and stale entries."""
@@ -184,7 +185,7 @@ class Queue:
             self._dirty.add(group.queue)
 
     def _amount(self, uid: str) -> Amount:
-        return Amount() if self._amount_of is None else self._amount_of(uid)
+        return Amount() if self._requests is None else self._requests.least(uid)
 
     def leave(self) -> list[str]:
         """Removes all pods, to be added again after the queues have changed. Ages and pauses stay. Returns the uids in

@@ -32,7 +32,7 @@ MUTANTS = [
         old=(
             "                if on_misfit is not None:\n"
             "                    on_misfit(misfit)\n"
-            "            take_back(placed, engine)\n"
+            "            transaction.roll_back(mark)\n"
         ),
         new="                if on_misfit is not None:\n                    on_misfit(misfit)\n",
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
@@ -49,7 +49,7 @@ MUTANTS = [
         name="gang-in-a-begun-record",
         what="a gang's decisions begin in a log record that is nearly full",
         file="services/placement/protocol/commit.py",
-        old="                if gang.need > self.settings.max_batch and not self.batcher.empty:\n",
+        old="                if gang.need > self._settings.max_batch and not self._batcher.empty:\n",
         new="                if False:\n",
         tests=(_GANGS + "test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun",),
     ),
@@ -78,7 +78,7 @@ MUTANTS = [
         name="limit-not-to-the-very-gpu",
         what="a queue's limit is not checked for the GPU that was found",
         file="services/placement/scheduler.py",
-        old="        elif place is not None and self.fair.quota_exceeded_on(state, place.containers) is not None:\n",
+        old="        elif place is not None and self._fair.quota_exceeded_on(state, place.containers) is not None:\n",
         new="        elif False:\n",
         tests=(_QUEUES + "test_a_limit_holds_for_the_gpu_that_was_found",),
     ),
@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant(
         name="suspension-rest-before-the-pod-has-moved",
         what="a new leader assigns what a suspended pod gave up before it has seen a new version of the pod",
-        file="services/placement/preemption/suspension.py",
+        file="services/placement/protocol/suspension.py",
         old=(
             "        if suspension == state.suspension and state.uid in self._unmoved:\n"
             "            self._said[state.uid] = suspension\n"
@@ -165,7 +165,7 @@ MUTANTS = [
     Mutant(
         name="late-order-to-resume-is-obeyed",
         what="an annotation that a late order removed is obeyed though other pods have the capacity",
-        file="services/placement/preemption/suspension.py",
+        file="services/placement/protocol/suspension.py",
         old="        if state.suspension is None and held.suspension is not None and not self._fits(held):\n",
         new="        if False:\n",
         tests=(
@@ -175,7 +175,7 @@ MUTANTS = [
     Mutant(
         name="suspension-is-booked-before-the-node-says-so",
         what="other pods get what a pod gives up before its node has confirmed it",
-        file="services/placement/preemption/suspension.py",
+        file="services/placement/protocol/suspension.py",
         old=(
             "        return held is None or (is_suspension(victim) and "
             "held.suspension == suspension_by(victim, plan_id))\n"

@@ -15,10 +15,10 @@ MUTANTS = [
         name="binding-before-the-log",
         what="Bindings go out when their append is asked for, not when the log has it",
         file="services/placement/protocol/commit.py",
-        old="        out += self.batcher.due(term, now)\n",
+        old="        out += self._batcher.due(term, now)\n",
         new=(
-            "        out += self.batcher.due(term, now)\n"
-            "        out += [m.SendBinds(0, tuple(hold.bind() for hold in self.holds.values() if not hold.sequence))]\n"
+            "        out += self._batcher.due(term, now)\n"
+            "        out += [m.SendBinds(0, tuple(hold.bind() for hold in self._holds.values() if not hold.sequence))]\n"
         ),
         tests=(_CORE + "test_a_decision_is_in_the_log_before_its_binding_goes_out",),
     ),
@@ -149,8 +149,8 @@ MUTANTS = [
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
         file="services/placement/protocol/commit.py",
-        old="while not self.batcher.full and len(self.holds) < self.settings.max_holds:",
-        new="while not self.batcher.full:",
+        old="while not self._batcher.full and len(self._holds) < self._settings.max_holds:",
+        new="while not self._batcher.full:",
         tests=(_CORE + "test_holds_are_capped_and_continue_when_bindings_are_seen",),
     ),
 ]  # fmt: skip

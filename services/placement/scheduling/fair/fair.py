@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,8 +32,6 @@ class Fair(Queues):
         """The first text of this session cannot be read: nothing is placed, for it may contain limits."""
         self._text: str | None = None
         self._begun = False
-        self.waiting: Callable[[], Mapping[str, int]] = dict
-        """How many pods wait, by queue."""
 
     def read(self) -> PolicyRead | None:
         """Reads the queues from the cluster's ConfigMap. Returns what to report; None if nothing changed. If the text
@@ -172,20 +170,16 @@ class Fair(Queues):
     def next(self) -> Offer | None:
         return None if self.tree is None else self.tree.next()
 
-    def explain(self, state: PodState) -> QueueExplanation | None:
+    def explain(self, state: PodState, waiting: Mapping[str, int]) -> QueueExplanation | None:
         """How the pod's queue stands. A queue is below its fair share if its pods wait and it has less than its
-        guarantee."""
+        guarantee. `waiting`: the number of waiting pods by queue."""
         if self.tree is None or self.usage is None:
             return None
         queue = self.usage.queue_of(state)
         if queue is self.tree.unassigned:
             return None
         borrows = queue.used.gpu_milli > (queue.guaranteed[0] or 0)
-        others = (
-            [self.tree.queues[name] for name in self.waiting() if name not in (queue.name, UNASSIGNED)]
-            if borrows
-            else []
-        )
+        others = [self.tree.queues[name] for name in waiting if name not in (queue.name, UNASSIGNED)] if borrows else []
         return QueueExplanation(
             name=queue.name,
             gpu_milli_used=queue.used.gpu_milli,
@@ -195,15 +189,15 @@ class Fair(Queues):
             owed=sum(1 for other in others if other.used.gpu_milli < (other.guaranteed[0] or 0)),
         )
 
-    def standing(self) -> list[QueueStanding]:
-        """Every queue, parents before their children."""
+    def standing(self, waiting: Mapping[str, int]) -> list[QueueStanding]:
+        """Every queue, parents before their children. `waiting`: the number of waiting pods by queue."""
         if self.tree is None or self.usage is None:
             return []
         kept = self.usage.kept()
-        waiting = dict(self.waiting())
-        for name, count in list(waiting.items()):
+        total = dict(waiting)
+        for name, count in waiting.items():
             for at in () if name == UNASSIGNED else list(self.tree.queues[name].path())[1:]:
-                waiting[at.name] = waiting.get(at.name, 0) + count
+                total[at.name] = total.get(at.name, 0) + count
         found: list[QueueStanding] = []
         todo = [queue for queue in reversed(self.tree.root.children) if queue is not self.tree.unassigned]
         while todo:
@@ -226,7 +220,7 @@ class Fair(Queues):
                     memory_bytes_used=used[2],
                     memory_bytes_guaranteed=queue.guaranteed[2],
                     memory_bytes_limit=queue.limit[2],
-                    waiting=waiting.get(queue.name, 0),
+                    waiting=total.get(queue.name, 0),
                     gpu_milli_reserved=reserved.gpu_milli,
                 )
             )

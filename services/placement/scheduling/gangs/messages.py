@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from services.placement.engine.engine import Engine, Place
+from services.placement.engine.engine import Engine
 from services.placement.scheduling.gangs.domains import nearest, shapes_of
-from services.placement.scheduling.gangs.placing import Misfit, by_size, place_gang, take_back
+from services.placement.scheduling.gangs.placing import Misfit, by_size, place_gang
+from services.placement.scheduling.grants import TrialGrants
 from shared.book.gangs import GangState, Verdict
 from shared.book.states import PodState
 from shared.contracts.explain import GangExplanation, PodExplanation, Reason
-from shared.model.grant import Grant
+from shared.scheduling.transaction import Transaction
 
 Alone = Callable[[PodState], PodExplanation]
 """Why a pod finds no place by itself on the book as it stands."""
@@ -38,16 +39,18 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
     if not gang.gathered:
         return _gathering(gang, about)
     seen: list[tuple[Misfit, PodExplanation]] = []
+    transaction = Transaction(engine.book)
     tried = place_gang(
         gang,
         by_size(members),
         gang.need,
         engine,
-        _stand_in,
+        TrialGrants(),
+        transaction=transaction,
         on_misfit=lambda m: seen.append((m, alone(engine.book.pods[m.uid]))),
     )
     if tried.misfit is None:
-        take_back(tried.placed, engine)
+        transaction.roll_back()
         soon = (
             f"they gave back their places and are tried again within {gang.patience_s} s"
             if gang.told
@@ -129,11 +132,6 @@ def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -
         area=area,
         misfit=misfit,
     )
-
-
-def _stand_in(state: PodState, place: Place) -> Grant | None:
-    """A grant for the length of an attempt. It is never sent."""
-    return Grant(grant_id=f"try {state.uid}", term=0, containers=place.containers) if place.containers else None
 
 
 def _lower(gang: GangState, by: int) -> str:

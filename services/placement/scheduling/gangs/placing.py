@@ -1,7 +1,7 @@
-"""All or none: members are tried one after another on the book itself, and taken back where too few of them fit.
+"""All or none: members are tried one after another in a transaction, which is rolled back if too few of them fit.
 
-A member that has been tried is held like any other decision, so the next one is decided on what is left. Taking holds
-back restores the book to the bit, and score rows follow by the book's own list of changed rows.
+A member that has been tried is held like any other decision, so the next one is decided on what is left. Rolling back
+restores the book to the bit, and score rows follow by the book's own list of changed rows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import msgspec
 
 from services.placement.engine.engine import Engine, Place
 from services.placement.scheduling.gangs.domains import Area, areas, shapes_of
+from services.placement.scheduling.grants import Grants
 from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.model.grant import Grant
+from shared.scheduling.transaction import Transaction
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -41,31 +43,31 @@ class Tried(msgspec.Struct, frozen=True):
     misfit: Misfit | None = None
 
 
-Granting = Callable[[PodState, Place], Grant | None]
-
-
 def place_gang(
     gang: GangState,
     members: Sequence[PodState],
     need: int,
     engine: Engine,
-    granting: Granting,
+    grants: Grants,
     *,
+    transaction: Transaction,
     on_misfit: Callable[[Misfit], None] | None = None,
 ) -> Tried:
-    """Places for `need` of these members together, held on the book; or none, and why. `members`: in the order in which
-    they are tried. `on_misfit` is called for each attempt that came closer, while those that fitted are still held."""
+    """Places for `need` of these members together, held in the transaction; or none, and why. `members`: in the order
+    in which they are tried. `on_misfit` is called for each attempt that came closer, while those that fitted are
+    still held."""
     best: Misfit | None = None
     for area in areas(gang, shapes_of(members, engine), need, engine.book):
         for first in _first_members(members, need):
-            placed, misfit = _try(members[first:], need, engine, granting, area)
+            mark = transaction.mark
+            placed, misfit = _try(members[first:], need, engine, grants, area=area, transaction=transaction)
             if misfit is None:
                 return Tried(placed, area.name)
             if best is None or misfit.fitted > best.fitted:
                 best = misfit
                 if on_misfit is not None:
                     on_misfit(misfit)
-            take_back(placed, engine)
+            transaction.roll_back(mark)
     return Tried([], misfit=best or Misfit(fitted=0, uid=""))
 
 
@@ -79,7 +81,7 @@ def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
 
 
 def _try(
-    members: Sequence[PodState], need: int, engine: Engine, granting: Granting, area: Area
+    members: Sequence[PodState], need: int, engine: Engine, grants: Grants, *, area: Area, transaction: Transaction
 ) -> tuple[list[Placed], Misfit | None]:
     placed: list[Placed] = []
     hopeless: set[bytes] = set()
@@ -96,16 +98,10 @@ def _try(
             if engine.is_plain(state):
                 hopeless.add(key)  # the book only gets fuller within a try
             continue
-        grant = granting(state, place)
-        engine.book.hold(state.uid, place.node, grant)
+        grant = grants.grant(state, place)
+        transaction.hold(state.uid, place.node, grant)
         placed.append(Placed(state, place, grant))
     return placed, None if len(placed) == need else Misfit(fitted=len(placed), uid=misfit, area=area.name)
-
-
-def take_back(placed: Sequence[Placed], engine: Engine) -> None:
-    """Nothing of these was decided: the book is as it was before them."""
-    for one in reversed(placed):
-        engine.book.unhold(one.state.uid)
 
 
 def by_size(members: Sequence[PodState]) -> list[PodState]:

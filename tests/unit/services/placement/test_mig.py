@@ -57,7 +57,7 @@ def shares(leader: Leader, name: str) -> list[GpuShare]:
 
 
 def reasons(leader: Leader, pod: Pod) -> dict[str, str]:
-    said = leader.core.scheduler.explainer.why(pod_state(pod), max_nodes=5, exists=False)
+    said = leader.core.explainer.why(pod_state(pod), max_nodes=5, exists=False)
     return {reason.code: reason.sentence for reason in said.summary}
 
 

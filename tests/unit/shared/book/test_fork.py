@@ -60,7 +60,7 @@ STEPS = st.lists(
 @given(st.lists(st.integers(0, 3), max_size=8), STEPS)
 def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(asks: list[int], steps: Any) -> None:
     leader = leader_of(asks)
-    engine = leader.core.scheduler.engine
+    engine = leader.core.engine
     before = picture(leader.core.book)
     trial = Trial(engine)
     for what, number in steps:
@@ -94,7 +94,7 @@ def test_a_lifted_pod_releases_all_it_had_and_can_be_held_again() -> None:
     leader = Leader().nodes("a", gpus=1)
     run(leader, build.gpu_pod("p", gpus=1, requests={"cpu": "2"}))
     empty, full = picture(Leader().nodes("a", gpus=1).core.book), picture(leader.core.book)
-    trial = Trial(leader.core.scheduler.engine)
+    trial = Trial(leader.core.engine)
     state = trial.book.lift("uid-team-p")
     assert picture(trial.book)["rooms"] == empty["rooms"]
     assert trial.place(state) is not None

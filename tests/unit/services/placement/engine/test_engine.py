@@ -37,7 +37,7 @@ def test_slices_share_a_gpu_until_it_is_full_and_then_open_the_next() -> None:
 def test_the_rows_of_all_shapes_that_wait_are_kept_where_they_are_small() -> None:
     leader = Leader().nodes("n", gpus=1)
     leader.place(*[build.pod(f"p{i}", requests={"cpu": f"{65 + i}"}) for i in range(1500)])
-    engine, waiting = leader.core.scheduler.engine, list(leader.core.book.pods.values())
+    engine, waiting = leader.core.engine, list(leader.core.book.pods.values())
     before = [engine.row(state) for state in waiting]
     assert all(engine.row(state) is row for state, row in zip(waiting, before, strict=True))
 
@@ -120,7 +120,7 @@ def test_an_unhealthy_gpu_gets_nothing_new() -> None:
 def test_an_isolation_that_no_strategy_of_the_node_promises_is_refused_by_name() -> None:
     leader = Leader().nodes("n")
     leader.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
-    answer = leader.core.scheduler.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
+    answer = leader.core.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
     assert [r.code for r in answer.summary] == ["isolation"]
 
 
@@ -188,9 +188,7 @@ def test_an_incrementally_updated_row_equals_the_filters_run_one_by_one(
         build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"})
         for i, ask in enumerate(asked)
     ]
-    rows = [
-        Row(pod_state(s), policy, book) for s in samples for policy in leader.core.scheduler.engine.policies.values()
-    ]
+    rows = [Row(pod_state(s), policy, book) for s in samples for policy in leader.core.engine.policies.values()]
     bound = []
     for i, (ask, _) in enumerate(placed):
         pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})

@@ -161,7 +161,7 @@ def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes:
 
 
 def _emptied(leader: Leader, node: str, state: PodState) -> tuple[Any, ...]:
-    trial = Trial(leader.core.scheduler.engine)
+    trial = Trial(leader.core.engine)
     for uid in list(trial.book.nodes[node].pods):
         trial.book.remove(uid)
     return Diagnosis(state, trial.book).of(trial.book.nodes[node])

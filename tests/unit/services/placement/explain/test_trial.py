@@ -22,13 +22,13 @@ def test_an_answer_is_about_one_state_of_the_book_however_often_it_changes(chang
     def attempt(engine: Engine) -> Steps[int]:
         """How many whole GPUs can be placed, one per step."""
         trial, count = Trial(engine), 0
-        seen.append(engine is leader.core.scheduler.engine)
+        seen.append(engine is leader.core.engine)
         while trial.place(trial.book.add(pod_state(build.gpu_pod(f"ghost{count}", gpus=1)))) is not None:
             count += 1
             yield
         return count
 
-    steps = undisturbed(leader.core.scheduler.engine, attempt)
+    steps = undisturbed(leader.core.engine, attempt)
     for number in range(changes):
         next(steps)
         leader.place(build.gpu_pod(f"p{number}", gpus=1))

@@ -269,7 +269,7 @@ def test_a_new_leader_learns_the_mix_from_the_placed_pods() -> None:
         first.facts(pod)
         bound.append(first.bind(pod))
     second = Leader(build.node("n"), *bound, term=200)
-    policy = second.core.scheduler.engine.policies["kerf"]
+    policy = second.core.engine.policies["kerf"]
     assert isinstance(policy, Kerf)
     assert policy.mix.total == 5
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from services.placement.protocol.claims import PUBLISH_AGAIN_S, Slices, allocations, with_claims
+from services.placement.protocol.resource_slices import PUBLISH_AGAIN_S, Slices
+from services.placement.scheduling.claims import allocations, with_claims
 from shared.book.book import Book, Change
 from shared.contracts.commands import PublishSlice
 from shared.contracts.facts import Gone, Put

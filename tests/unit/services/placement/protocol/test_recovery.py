@@ -164,7 +164,7 @@ def test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it() -> None:
     (note,) = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
     assert (note.uid, note.reason, note.type) == (stuck.metadata.uid, "NotUpdatable", "Warning")
     assert "metadata.annotations: Too long" in note.note
-    explained = leader.core.scheduler.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
+    explained = leader.core.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
     assert [reason.code for reason in explained.summary] == ["not-updatable"]
 
 

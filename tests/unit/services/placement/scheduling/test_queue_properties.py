@@ -251,7 +251,7 @@ def test_limits_hold_and_what_is_counted_is_what_the_book_has(
 
 
 def check(leader: Leader) -> None:
-    fair = leader.core.scheduler.fair
+    fair = leader.core.fair
     assert fair.tree is not None
     for queue in fair.tree.queues.values():
         assert all(limit is None or used <= limit for used, limit in zip(queue.used, queue.limit, strict=True)), (

@@ -62,7 +62,7 @@ def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
     given: ResourceQuota, pod: Pod, sentence: str
 ) -> None:
     leader = Leader(given).nodes("n")
-    said = leader.core.scheduler.explainer.why(pod_state(pod), max_nodes=1, exists=False)
+    said = leader.core.explainer.why(pod_state(pod), max_nodes=1, exists=False)
     assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == (
         [("quota", sentence)] if sentence else []
     )

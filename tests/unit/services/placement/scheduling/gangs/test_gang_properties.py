@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from services.placement import messages as m
 from services.placement.engine.shape import Row
 from services.placement.scheduling.gangs.domains import room_for
-from services.placement.scheduling.gangs.placing import by_size, place_gang, take_back
+from services.placement.scheduling.gangs.placing import by_size, place_gang
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch
 from shared.model.objects import Pod
+from shared.scheduling.transaction import Transaction
 from tests.support import build
 from tests.support.leader import Leader
 
@@ -94,7 +95,7 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
 ) -> None:
     leader = cluster(shapes, filled)
     states = states_of(leader, wanted)
-    core, engine = leader.core, leader.core.scheduler.engine
+    core, engine = leader.core, leader.core.engine
     how, _, level = topology.partition("=")
     gang = GangState(
         namespace="team",
@@ -103,13 +104,14 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
         **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}),
     )
     before = picture(leader)
-    tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.committer.grant)
+    transaction = Transaction(core.book)
+    tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.grants, transaction=transaction)
     assert (tried.misfit is None) == (len(tried.placed) == min(need, len(states)))
     if how == "required" and tried.placed:
         label = gang.required
         assert len({core.book.nodes[p.place.node].object.metadata.labels[label] for p in tried.placed}) == 1  # type: ignore[union-attr]
     assert core.book.overbooked() == []
-    take_back(tried.placed, engine)
+    transaction.roll_back()
     assert picture(leader) == before
     for state in states:
         fresh = Row(state, engine.policy_of(state), core.book)
@@ -124,7 +126,7 @@ def test_counting_never_excludes_a_request_that_fits(
     """The number of pods that can be placed one after another on a node never exceeds the count."""
     leader = cluster(shapes, filled)
     (state, *_) = states_of(leader, [(ask, True)])
-    room = room_for(state, leader.core.scheduler.engine).copy()
+    room = room_for(state, leader.core.engine).copy()
     placed = leader.place(*(build.gpu_pod(f"x{i}", **ask) for i in range(count)))
     by_node: dict[str, int] = {}
     for node in placed.values():
@@ -196,7 +198,7 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
             leader.gone(pods.pop(uid))
         elif kind == "why" and uid in core.book.pods:
             before = picture(leader)
-            core.scheduler.explainer.why(core.book.pods[uid], max_nodes=3)
+            core.explainer.why(core.book.pods[uid], max_nodes=3)
             assert picture(leader) == before
         first = True
         for _, record in leader.log[records:]:
@@ -214,11 +216,10 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
     leader.send(m.BeatSeen(tuple(names)))
     leader.tick(11.0)
     leader.tick(0.1)
-    for gang in leader.core.scheduler.gangs.by_key.values():
+    for gang in leader.core.gangs.by_key.values():
         if gang.gathered and not any(leader.core.queue.paused(uid, leader.now) for uid in gang.waiting):
             members = [leader.core.book.pods[uid] for uid in gang.waiting]
-            tried = place_gang(
-                gang, by_size(members), gang.need, leader.core.scheduler.engine, leader.core.committer.grant
-            )
-            take_back(tried.placed, leader.core.scheduler.engine)
+            core, transaction = leader.core, Transaction(leader.core.book)
+            tried = place_gang(gang, by_size(members), gang.need, core.engine, core.grants, transaction=transaction)
+            transaction.roll_back()
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

@@ -14,7 +14,7 @@ arrive and end the suspension. `tests/model/suspension.py` shows that all of thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -55,6 +55,9 @@ class Suspender:
             preemption_policy,
             capacity_changes,
         )
+        self._open_plans: Collection[str] = ()
+        self._resumable: list[PodState] | None = None
+        """In this turn of the committer: the pods that could be resumed; None until that is asked."""
         self._told: dict[str, Suspension] = {}
         """What each pod's agent was told last, by uid."""
         self._resuming: dict[str, float] = {}
@@ -180,28 +183,27 @@ class Suspender:
             orders.append(self._resume(state, now))
         return self._touch_again(term, now) + ([m.SendPatches(tuple(orders))] if orders else [])
 
-    def resume_before(self, plans: set[str], now: float) -> Callable[[PodState], list[m.Command]]:
-        """Returns a function that resumes pods before a pending pod is tried.
+    def begin_turn(self, open_plans: Collection[str]) -> None:
+        """Begins a turn of the committer. `open_plans`: plans whose reservations are in force."""
+        self._open_plans, self._resumable = open_plans, None
 
-        It resumes those that the pending pod could not preempt. Otherwise any pending pod, however low its priority,
-        would keep pods suspended that have precedence.
+    def resume_before(self, waiter: PodState, now: float) -> list[m.Command]:
+        """Resumes suspended pods before a pending pod is tried: those that it could not preempt.
+
+        Otherwise any pending pod, however low its priority, would keep pods suspended that have precedence.
         """
-        found: list[PodState] | None = None
+        if self._resumable is None:
+            self._resumable = [state for state in self._over(self._open_plans) if self._has_room(state)]
+            self._preemption_policy.begin()
+        going = [
+            s
+            for s in self._resumable
+            if s.uid not in self._resuming and not self._preemption_policy.may_preempt(waiter, s)
+        ]
+        orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
+        return [m.SendPatches(orders)] if orders else []
 
-        def before(waiter: PodState) -> list[m.Command]:
-            nonlocal found
-            if found is None:
-                found = [state for state in self._over(plans) if self._has_room(state)]
-                self._preemption_policy.begin()
-            going = [
-                s for s in found if s.uid not in self._resuming and not self._preemption_policy.may_preempt(waiter, s)
-            ]
-            orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
-            return [m.SendPatches(orders)] if orders else []
-
-        return before
-
-    def _over(self, plans: set[str]) -> list[PodState]:
+    def _over(self, plans: Collection[str]) -> list[PodState]:
         """Returns the pods that are suspended for no open plan: the highest priority first, then the oldest."""
         suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
         found = [
