@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from services.node_agent.hollow import HollowNode, inventory_of
+from services.simulator.hollow import inventory_of
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
@@ -24,6 +24,7 @@ from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.node_commands import NodeGrant, NodeRelease, ReleasesSeen
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.hollow_node import HollowNode
 from shared.telemetry.logs import configure_logging
 
 ANSWERS = subjects.ack("bench", "grant", "*")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from services.node_agent.cdi.host import Host
-from services.node_agent.hollow import HollowNode
+from shared.model.hollow_node import HollowNode
 from shared.service.settings import Patience, Seconds
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from services.node_agent import commands
 from services.node_agent import messages as m
-from services.node_agent.hollow import Fleet
+from services.node_agent.fleet import Fleet
 from services.node_agent.publisher import Publisher
 from shared.bus.port import Incoming
 from shared.contracts import subjects

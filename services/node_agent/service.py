@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from services.node_agent.config import Config
+from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
-from services.node_agent.hollow import Fleet
 from services.node_agent.node_service import NodeRuntime
-from shared.service import Context, Service
+from shared.service import Context, Service, load_simulator
 
 
 class NodeAgent(Service):
@@ -28,7 +28,7 @@ class NodeAgent(Service):
                 "hollow_file), not both"
             )
         if hollow:
-            self.fleet = FleetRuntime(ctx, Fleet(hollow, boot_id=ctx.instance))
+            self.fleet = FleetRuntime(ctx, Fleet(load_simulator("hollow").machines(hollow, ctx.instance)))
             await self.fleet.start(config.beat_s)
             return
         self.node = NodeRuntime(ctx, config)

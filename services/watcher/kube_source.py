@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 from services.watcher.config import Config
-from services.watcher.ports import Emit
+from shared.bus.port import Bus, Subscription
 from shared.kube import resources
 from shared.kube.client import connect as connect_transport
 from shared.kube.reflector import Reflector, Timing
 from shared.kube.transport import Transport
 from shared.kube.writes import Writes
+from shared.ports.source import Emit
 from shared.service import Context
 
 
@@ -72,6 +73,10 @@ class KubeSource:
                 if kind.title in self.reflectors
             )
         )
+
+    async def serve(self, bus: Bus, log: Any) -> list[Subscription]:  # noqa: ARG002
+        """An API server takes no orders from the bus."""
+        return []
 
     async def close(self) -> None:
         await self.transport.close()

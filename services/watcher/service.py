@@ -14,7 +14,6 @@ from services.watcher.config import Config
 from services.watcher.core import Command, Core, Settings
 from services.watcher.executors import Executors
 from services.watcher.feed import Feed
-from services.watcher.ports import Source
 from shared.bus.port import Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
@@ -22,7 +21,8 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.facts import Fact, SnapshotPage, SnapshotRequest
 from shared.model import names
 from shared.model.objects import Pod
-from shared.service import Context, Service
+from shared.ports.source import Source
+from shared.service import Context, Service, load_simulator
 
 QUEUE = "watcher"
 BATCHES_AT_ONCE = 64
@@ -95,12 +95,7 @@ class Watcher(Service):
             await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
             await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),
         ]
-        from services.watcher.simulated import SimulatedSource  # noqa: PLC0415 - the simulated cluster's own subjects
-
-        if isinstance(self.source, SimulatedSource):
-            from services.watcher.sim_orders import subscribe  # noqa: PLC0415
-
-            self._subscriptions += await subscribe(bus, self.source, self._ctx.log)
+        self._subscriptions += await self.source.serve(bus, self._ctx.log)
         self._serving = True
         self._ctx.health.set("cluster", ok=True, detail=self.source.detail)
         self._ctx.log.info(
@@ -217,9 +212,8 @@ class Watcher(Service):
 async def make_source(ctx: Context, config: Config) -> Source:
     """The cluster that the settings name. Imports only what that one needs."""
     if config.source == "simulated":
-        from services.watcher.simulated import SimulatedSource  # noqa: PLC0415
-
-        return SimulatedSource(admission_url=config.admission_url, reporter=ctx.instance)
+        source: Source = load_simulator("source").connect(admission_url=config.admission_url, reporter=ctx.instance)
+        return source
     from services.watcher.kube_source import connect  # noqa: PLC0415
 
     return await connect(ctx, config)

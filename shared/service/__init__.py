@@ -4,7 +4,7 @@ A service is a class with `name`, `config_type`, `start` and `drain`; `main(TheS
 `running` are the same inside a process that has others (`kerf up`, tests).
 """
 
-from shared.service.base import Context, Health, Service, load
+from shared.service.base import Context, Health, Service, load, load_simulator
 from shared.service.leadership import Leadership
 from shared.service.lifecycle import ServiceFailed, run, running
 from shared.service.process import main
@@ -19,6 +19,7 @@ __all__ = [
     "Service",
     "ServiceFailed",
     "load",
+    "load_simulator",
     "main",
     "read_config",
     "run",

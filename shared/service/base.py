@@ -189,6 +189,11 @@ def new_instance() -> str:
     return f"{socket.gethostname().split('.')[0]}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
+def load_simulator(part: str) -> Any:
+    """Imports the module services.simulator.<part>. By name, because no service imports another."""
+    return importlib.import_module(f"services.simulator.{part}")
+
+
 def load(name: str) -> type[Service]:
     """The service of this name, from services.<name>.service:SERVICE. Raises ValueError where there is none.
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import msgspec
 
-from services.node_agent.hollow import HollowNode, inventory_of
+from services.simulator.hollow import inventory_of
 from shared.model import names
 from shared.model.grant import decode_grant
+from shared.model.hollow_node import HollowNode
 from shared.model.objects import Pod
 
 WHOLE_MILLI = 1000

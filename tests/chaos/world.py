@@ -10,13 +10,13 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from services.node_agent.hollow import HollowNode
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, UsageAnswer, UsageQuery
 from shared.kube.transport import Transport, TransportError
+from shared.model.hollow_node import HollowNode
 from shared.model.objects import Pod
 from tests.chaos import audit
 from tests.chaos.load import Load

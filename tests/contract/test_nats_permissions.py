@@ -11,7 +11,6 @@ import pytest
 
 from services.metrics.service import MetricsService
 from services.node_agent.config import Config
-from services.node_agent.hollow import HollowNode
 from services.node_agent.service import NodeAgent
 from services.placement.service import SERVICE as Placement
 from services.preemptor.service import Preemptor
@@ -26,6 +25,7 @@ from shared.contracts.log import TermRecord
 from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
 from shared.contracts.queries import UsageAnswer, UsageQuery
+from shared.model.hollow_node import HollowNode
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
 

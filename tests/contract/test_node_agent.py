@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from services.node_agent.config import Config
-from services.node_agent.hollow import HollowNode, inventory_of
 from services.node_agent.service import NodeAgent
+from services.simulator.hollow import inventory_of
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
@@ -31,6 +31,7 @@ from shared.contracts.node_commands import (
 )
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.hollow_node import HollowNode
 from shared.service import running
 from tests.support.waiting import eventually
 

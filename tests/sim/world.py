@@ -10,7 +10,7 @@ from typing import Any
 from services.node_agent.messages import Input
 from services.placement.core import Core
 from services.placement.scheduling.gangs.placing import by_size, place_gang
-from services.watcher.sim_cluster import SimulatedCluster
+from services.simulator.cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.facts import Fact
 from shared.model import names

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cli.__main__ import _parser
-from services.node_agent.hollow import HollowNode
+from shared.model.hollow_node import HollowNode
 from shared.model.objects import Node
 from shared.service import Lifecycle, load
 from shared.service.settings import read_config

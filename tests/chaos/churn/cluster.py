@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from services.node_agent.hollow import HollowNode
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.base import encode
 from shared.kube.transport import Transport
+from shared.model.hollow_node import HollowNode
 from tests.chaos import audit
 from tests.chaos.churn import slow_agent
 from tests.chaos.churn.journal import Reader

@@ -13,11 +13,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.node_agent import messages as m
 from services.node_agent.config import Config
+from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
-from services.node_agent.hollow import Fleet, HollowNode
 from services.node_agent.service import NodeAgent
+from services.simulator.hollow import HollowMachine
+from shared.model.grant import ContainerGrant
+from shared.model.hollow_node import HollowNode
+from shared.ports.machine import Machine
 from shared.service import Context, main
 from tests.chaos.churn.journal import Ended, Started, Writer
 
@@ -25,46 +28,40 @@ JOURNAL, SEED = "CHURN_JOURNAL", "CHURN_SEED"
 ENDS_WITHIN_S = (0.3, 4.0)
 
 
-class SlowFleet(Fleet):
-    """Its containers end at a tick, some time after their release was requested."""
+class SlowMachine(HollowMachine):
+    """Its containers end some time after they had to."""
 
-    def __init__(self, nodes: Iterable[HollowNode], boot_id: str, journal: Writer, chance: random.Random) -> None:
-        super().__init__(nodes, boot_id)
-        self._journal, self._chance = journal, chance
-        self._running: dict[tuple[str, str, str], str] = {}
-        """Grants by node, pod and container."""
-        self._due: dict[tuple[str, str, str], float] = {}
+    def __init__(self, node: HollowNode, boot_id: str, journal: Writer, chance: random.Random) -> None:
+        super().__init__(node, boot_id)
+        self._name, self._journal, self._chance = node.name, journal, chance
+        self._running: dict[tuple[str, str], str] = {}
+        """Grants by pod and container."""
+        self._due: dict[tuple[str, str], float] = {}
 
-    def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
-        if isinstance(event, m.ReleaseReceived):
-            agent = self.agent(node)
-            out = agent.handle(event, now)
-            for lease in agent.leases_of(event.release.grant_id):
-                self._due.setdefault((node, lease.uid, lease.container), now + self._chance.uniform(*ENDS_WITHIN_S))
-            return out
-        out = super().handle(node, event, now)
-        for order in out:
-            if isinstance(order, m.HandOver):
-                self._starts(node, order)
-        if isinstance(event, m.Tick):
-            for key in [key for key, at in self._due.items() if key[0] == node and at <= now]:
-                out += self._ends(key, now)
-        return out
+    def start(self, uid: str, container: str, grant_id: str, share: ContainerGrant) -> None:
+        key = (uid, container)
+        if self._running.get(key) != grant_id:
+            self._running[key] = grant_id
+            gpus = {gpu.uuid: (gpu.memory_mib, gpu.compute_milli) for gpu in share.gpus}
+            self._journal.write(Started(time.monotonic(), self._name, *key, grant_id, gpus))
 
-    def _starts(self, node: str, order: m.HandOver) -> None:
-        key = (node, order.uid, order.container)
-        if self._running.get(key) != order.grant_id:
-            self._running[key] = order.grant_id
-            gpus = {share.uuid: (share.memory_mib, share.compute_milli) for share in order.share.gpus}
-            self._journal.write(Started(time.monotonic(), *key, order.grant_id, gpus))
+    def stop(self, uid: str, container: str, now: float) -> None:
+        self._due.setdefault((uid, container), now + self._chance.uniform(*ENDS_WITHIN_S))
 
-    def _ends(self, key: tuple[str, str, str], now: float) -> list[m.Command]:
+    def take_ended(self, now: float) -> list[tuple[str, str]]:
         """The journal has it before the agent can report it."""
-        del self._due[key]
-        self._running.pop(key, None)
-        self._journal.write(Ended(*key))
-        node, uid, container = key
-        return self.agent(node).handle(m.ContainerEnded(uid, container), now)
+        ended = [key for key, at in self._due.items() if at <= now]
+        for key in ended:
+            del self._due[key]
+            self._running.pop(key, None)
+            self._journal.write(Ended(self._name, *key))
+        return ended
+
+
+def slow_machines(
+    nodes: Iterable[HollowNode], boot_id: str, journal: Writer, chance: random.Random
+) -> dict[str, Machine]:
+    return {node.name: SlowMachine(node, boot_id, journal, chance) for node in nodes}
 
 
 class SlowAgent(NodeAgent):
@@ -73,7 +70,7 @@ class SlowAgent(NodeAgent):
     async def start(self, ctx: Context) -> None:
         config: Config = ctx.config
         journal, chance = Writer(Path(os.environ[JOURNAL])), random.Random(os.environ[SEED])
-        self.fleet = FleetRuntime(ctx, SlowFleet(config.hollow_nodes(), ctx.instance, journal, chance))
+        self.fleet = FleetRuntime(ctx, Fleet(slow_machines(config.hollow_nodes(), ctx.instance, journal, chance)))
         await self.fleet.start(config.beat_s)
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.simulator.source import SimulatedSource
 from services.watcher.kube_source import KubeSource
-from services.watcher.ports import Source
-from services.watcher.simulated import SimulatedSource
 from shared.contracts.commands import Bind
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
@@ -22,6 +21,7 @@ from shared.kube.outcomes import Result
 from shared.kube.reflector import Timing
 from shared.kube.transport import JSON, STRATEGIC_PATCH, Transport
 from shared.model.objects import Pod
+from shared.ports.source import Source
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
 

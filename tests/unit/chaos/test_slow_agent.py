@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 from services.node_agent import messages as m
-from services.node_agent.hollow import HollowNode, inventory_of
+from services.node_agent.fleet import Fleet
+from services.simulator.hollow import inventory_of
 from shared.contracts.events import SliceReleased
 from shared.contracts.node_commands import NodeGrant, NodeRelease
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.hollow_node import HollowNode
 from tests.chaos.churn.journal import Booted, Ended, Reader, Started, Writer
-from tests.chaos.churn.slow_agent import ENDS_WITHIN_S, SlowFleet
+from tests.chaos.churn.slow_agent import ENDS_WITHIN_S, slow_machines
 
 NODE = HollowNode(name="n1", count=1, memory_mib=81_920)
 GPU = inventory_of(NODE, "boot").gpus[0].uuid
@@ -28,7 +30,8 @@ def released(orders: list[m.Command]) -> list[str]:
 
 def test_a_container_ends_some_time_after_its_release_was_requested(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    fleet, journal = SlowFleet([NODE], "boot", Writer(path), random.Random(1)), Reader(path)
+    fleet = Fleet(slow_machines([NODE], "boot", Writer(path), random.Random(1)))
+    journal = Reader(path)
     fleet.boot("n1", 0.0)
     for _ in range(2):  # sent again, nothing starts a second time
         fleet.handle("n1", m.GrantReceived(GRANT), 1.0)

@@ -7,9 +7,10 @@ import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.gate import refusal, used_mig_slices
-from services.node_agent.hollow import HollowNode, inventory_of
+from services.simulator.hollow import inventory_of
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare
+from shared.model.hollow_node import HollowNode
 from shared.model.mig import MigInstance
 from tests.unit.services.node_agent import make
 from tests.unit.services.node_agent.make import NODE, agent, inventory, node_grant, start

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 import structlog
 
+from services.simulator.cluster import SimulatedCluster
+from services.simulator.transport import SimTransport
 from services.watcher import announcer as announcing
 from services.watcher.announcer import Announcer, stands
 from services.watcher.core import Core
 from services.watcher.executors import Executors
-from services.watcher.sim_cluster import SimulatedCluster
-from services.watcher.sim_transport import SimTransport
 from shared.contracts import commands as c
 from shared.contracts.base import encode
 from shared.kube.transport import JSON, Response

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.simulator.source import SimulatedSource
 from services.watcher import service
 from services.watcher.config import Config
 from services.watcher.service import Watcher
-from services.watcher.simulated import SimulatedSource
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.port import Incoming
 from shared.contracts import commands as c

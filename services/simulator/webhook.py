@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from services.watcher.sim_patch import PatchError, json_patch
+from services.simulator.patch import PatchError, json_patch
 
 if TYPE_CHECKING:
     import aiohttp

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from shared.bus.port import Bus, Subscription
 from shared.contracts.facts import Fact
 from shared.kube.writes import Writes
 
@@ -38,5 +39,8 @@ class Source(Protocol):
     async def refresh(self) -> None:
         """Lists nodes and pods again, consistently: when this returns, everything that was true before the call has
         been emitted (rule R5)."""
+
+    async def serve(self, bus: Bus, log: Any) -> list[Subscription]:
+        """Subscribes to the orders that only this cluster takes from the bus. The caller stops the subscriptions."""
 
     async def close(self) -> None: ...

@@ -8,18 +8,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from services.watcher.admit import NotAdmitted, Webhook
-from services.watcher.expand import WORKLOADS, ManifestError, pods_of
-from services.watcher.ports import Emit
-from services.watcher.sim_cluster import SimulatedCluster
-from services.watcher.sim_transport import SimTransport
+from services.simulator.cluster import SimulatedCluster
+from services.simulator.orders import subscribe
+from services.simulator.transport import SimTransport
+from services.simulator.webhook import NotAdmitted, Webhook
+from services.simulator.workloads import WORKLOADS, ManifestError, pods_of
+from shared.bus.port import Bus, Subscription
 from shared.contracts.facts import Fact
 from shared.kube.resources import BY_KIND
 from shared.kube.writes import Writes
+from shared.ports.source import Emit, Source
 
 Json = dict[str, Any]
+
+
+def connect(*, admission_url: str, reporter: str) -> Source:
+    """A new cluster. `admission_url`: where pods are reviewed at creation; empty: nowhere."""
+    return SimulatedSource(admission_url=admission_url, reporter=reporter)
 
 
 class SimulatedSource:
@@ -65,6 +70,9 @@ class SimulatedSource:
     async def refresh(self) -> None:
         """Everything is emitted as it happens."""
         await self._synced.wait()
+
+    async def serve(self, bus: Bus, log: Any) -> list[Subscription]:
+        return await subscribe(bus, self.apply, self.delete, log)
 
     async def close(self) -> None:
         await self._webhook.close()
@@ -189,11 +197,3 @@ class SimulatedSource:
                 getattr(seen, "status", None), "phase", ""
             ) == "Running":
                 self._ran(seen.metadata.namespace, seen.metadata.name)
-
-
-def document_of(raw: msgspec.Raw) -> Json:
-    """Raises ManifestError where it is no JSON object."""
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ManifestError(f"this is no object: {error}") from error

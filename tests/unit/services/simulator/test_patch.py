@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.watcher.sim_patch import PatchError, json_patch, merge
+from services.simulator.patch import PatchError, json_patch, merge
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from services.node_agent import messages as m
-from services.node_agent.hollow import Fleet, HollowNode, inventory_of
+from services.node_agent.fleet import Fleet
+from services.simulator.hollow import inventory_of, machines
 from shared.contracts.events import SliceEnforced
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.hollow_node import HollowNode
 from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.make import accepted, answer, events, refusal, released
 
@@ -15,7 +17,7 @@ GPU = inventory_of(NODES[0], "x").gpus[0].uuid
 
 
 def fleet(boot: str = "boot-1") -> Fleet:
-    made = Fleet(NODES, boot)
+    made = Fleet(machines(NODES, boot))
     for name in made.names:
         made.boot(name, 0)
     return made
@@ -36,7 +38,7 @@ def grant(name: str, memory: int = 400, term: int = 1) -> NodeGrant:
 
 def test_a_hollow_node_boots_with_its_inventory() -> None:
     """The inventory is marked as simulated and has the same UUIDs at each start."""
-    put = next(o.inventory for o in Fleet(NODES, "boot-1").boot("a", 0) if isinstance(o, m.PutInventory))
+    put = next(o.inventory for o in Fleet(machines(NODES, "boot-1")).boot("a", 0) if isinstance(o, m.PutInventory))
     assert (put.node, put.simulated, len(put.gpus), len(put.links)) == ("a", True, 2, 1)
     assert [g.uuid for g in put.gpus] == [g.uuid for g in inventory_of(NODES[0], "boot-2").gpus]
 
@@ -76,7 +78,7 @@ def test_subject_tokens_map_to_node_names() -> None:
 
 def test_each_pod_costs_five_commands() -> None:
     """Save, answer, save, hand-over, event."""
-    made = Fleet((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1")
+    made = Fleet(machines((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1"))
     made.boot("a", 0)
     for i in range(1000):
         orders = made.handle("a", m.GrantReceived(grant(str(i), memory=1)), 0)

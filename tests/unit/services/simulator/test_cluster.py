@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.watcher.sim_cluster import SimulatedCluster
+from services.simulator.cluster import SimulatedCluster
 from shared.contracts.facts import Gone, Put
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.watcher.expand import ManifestError, pods_of
+from services.simulator.workloads import ManifestError, pods_of
 
 
 def workload(kind: str, **spec: Any) -> dict[str, Any]:

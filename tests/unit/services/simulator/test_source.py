@@ -11,9 +11,9 @@ import pytest
 
 from services.admission.service import Admission
 from services.admission.service import Config as AdmissionConfig
-from services.watcher.admit import NotAdmitted, Webhook, decide
-from services.watcher.expand import ManifestError
-from services.watcher.simulated import SimulatedSource
+from services.simulator.source import SimulatedSource
+from services.simulator.webhook import NotAdmitted, Webhook, decide
+from services.simulator.workloads import ManifestError
 from shared.contracts.facts import Fact, Put
 from shared.model.objects import Pod
 from shared.service import running

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from services.watcher.sim_cluster import SimulatedCluster
-from services.watcher.sim_rules import Reply, failure
+from services.simulator.cluster import SimulatedCluster
+from services.simulator.rules import Reply, failure
 from shared.kube.resources import BY_PATH, Resource
 from shared.kube.transport import JSON, STRATEGIC_PATCH, Response
 
@@ -33,7 +33,7 @@ class SimTransport:
         body: bytes = b"",
         *,
         content_type: str = JSON,
-        timeout_s: float = 10.0,  # noqa: ARG002
+        timeout_s: float = 10.0,
     ) -> Response:
         document = msgspec.json.decode(body) if body else {}
         status, answer = route(self._cluster, method, path, document, content_type=content_type, now=self._now())

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from services.watcher import sim_patch
-from services.watcher.sim_rules import (
+from services.simulator.patch import merge
+from services.simulator.rules import (
     ANNOTATION_SECONDS,
     Json,
     Reply,
@@ -160,7 +160,7 @@ class SimulatedCluster:
             return failure(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{name}": {why}')
         meta = {**have, **{k: {**(have.get(k) or {}), **wanted[k]} for k in ("annotations", "labels") if wanted.get(k)}}
         scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
-        status = sim_patch.merge(old["status"], {"conditions": [scheduled]}, strategic=True)
+        status = merge(old["status"], {"conditions": [scheduled]}, strategic=True)
         status["conditions"] = [scheduled if c["type"] == "PodScheduled" else c for c in status["conditions"]]
         node = binding["target"]["name"]
         bound = self._store(key, {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
@@ -185,7 +185,7 @@ class SimulatedCluster:
                 f'Operation cannot be fulfilled on {resources.BY_KIND[kind].plural} "{name}": the object has '
                 "been modified",
             )
-        return self._update(key, old, sim_patch.merge(old, patch, strategic=strategic))
+        return self._update(key, old, merge(old, patch, strategic=strategic))
 
     def delete(self, kind: str, namespace: str, name: str, options: Json, now: float) -> Reply:
         """A pod on a node lives on for its grace period, unless it has ended or the grace is 0; everything else goes at
@@ -285,7 +285,7 @@ class SimulatedCluster:
             for t in ("Initialized", "ContainersReady", "Ready")
         ]
         running = {"phase": "Running", "startTime": timestamp(now), "conditions": ready}
-        started = self._store(key, {**pod, "status": sim_patch.merge(pod["status"], running, strategic=True)})
+        started = self._store(key, {**pod, "status": merge(pod["status"], running, strategic=True)})
         seconds = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SECONDS)
         if seconds:
             self._later(now + float(seconds), "finish", key, started)

@@ -1,0 +1,66 @@
+"""Many agent cores in one process, each with a simulated node. Pure, like the cores.
+
+A grant is handed over when it arrives, through the same device gate as on a real node. Its containers have to end when
+its release is requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from services.node_agent import messages as m
+from services.node_agent.core import Agent
+from shared.contracts import subjects
+from shared.ports.machine import Machine
+
+KEEP_TOMBSTONES = 512
+
+
+class Fleet:
+    """The agents of all simulated nodes."""
+
+    def __init__(self, machines: Mapping[str, Machine]) -> None:
+        """`machines`: the nodes by name."""
+        self._machines = dict(machines)
+        self._agents = {name: Agent(name, keep_tombstones=KEEP_TOMBSTONES) for name in self._machines}
+        self.by_token = {subjects.token(name): name for name in self._machines}
+        """Node names by their subject token."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._agents)
+
+    def boot(self, node: str, now: float) -> list[m.Command]:
+        """The first commands of a node. Raises KeyError if there is no such node."""
+        return self._agents[node].handle(m.InventorySeen(self._machines[node].inventory), now)
+
+    def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
+        """The commands of the node's agent, including those that follow because containers start and end."""
+        agent, machine = self._agents[node], self._machines[node]
+        out = agent.handle(event, now)
+        for suspend in [order for order in out if isinstance(order, m.SuspendSlices)]:
+            out += agent.handle(
+                m.SuspensionDone(suspend.request, tuple(m.SuspendResult(task) for task in suspend.tasks)), now
+            )
+        match event:
+            case m.GrantReceived():
+                for container in event.grant.grant.containers:
+                    out += self._start(agent, event.grant.uid, container, now)
+            case m.SyncReceived():
+                for grant in agent.grants():
+                    for container in grant.grant.containers:
+                        out += self._start(agent, grant.uid, container, now)
+            case m.ReleaseReceived():
+                for lease in agent.leases_of(event.release.grant_id):
+                    machine.stop(lease.uid, lease.container, now)
+        for order in out:
+            if isinstance(order, m.HandOver):
+                machine.start(order.uid, order.container, order.grant_id, order.share)
+        for uid, container in machine.take_ended(now):
+            out += agent.handle(m.ContainerEnded(uid, container), now)
+        return out
+
+    def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:
+        started = agent.handle(m.StartRequested(uid, container), now)
+        # A grant that was refused as old or as released belongs to no pod that placement should be asked about.
+        return [command for command in started if not isinstance(command, m.FetchGrant)]
