@@ -76,7 +76,7 @@ def scaled(trace: Trace, count: int) -> list[TraceNode]:
     return nodes
 
 
-class World:
+class TurnoverCluster:
     """The cluster, its pods, and whose turn it is to leave."""
 
     def __init__(self, trace: Trace, nodes: int, policy: str) -> None:
@@ -115,40 +115,40 @@ class World:
 
 
 def run(trace: Trace, nodes: int, decisions: int, policy: str) -> Result:
-    world = World(trace, nodes, policy)
+    cluster = TurnoverCluster(trace, nodes, policy)
     print(f"filling {nodes} nodes to {LEVEL:.0%}", file=sys.stderr)
-    while world.used < LEVEL * world.capacity:
-        world.decide(*world.next_pod())
+    while cluster.used < LEVEL * cluster.capacity:
+        cluster.decide(*cluster.next_pod())
     for _ in range(2000):  # pods have come and gone for a while, and all code is warm
-        world.decide(*world.next_pod())
-        world.leave()
+        cluster.decide(*cluster.next_pod())
+        cluster.leave()
     gc.collect()
     gc.freeze()
     print(f"deciding {decisions} times", file=sys.stderr)
-    arriving = [world.next_pod() for _ in range(decisions)]
-    world.refused = 0
+    arriving = [cluster.next_pod() for _ in range(decisions)]
+    cluster.refused = 0
     took = np.zeros(decisions)
     began = time.perf_counter()
     for number, (pod, state) in enumerate(arriving):
         start = time.perf_counter()
-        world.decide(pod, state)
+        cluster.decide(pod, state)
         took[number] = time.perf_counter() - start
-        world.leave()
+        cluster.leave()
     seconds = time.perf_counter() - began
     p50, p99, p999 = (float(np.percentile(took, q) * 1e6) for q in (50, 99, 99.9))
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Result(
         nodes,
-        world.capacity // 1000,
+        cluster.capacity // 1000,
         policy,
         decisions,
-        world.refused,
+        cluster.refused,
         round(decisions / seconds, 1),
         round(p50, 1),
         round(p99, 1),
         round(p999, 1),
         round(float(took.max() * 1e6), 1),
-        round(100 * world.used / world.capacity, 2),
+        round(100 * cluster.used / cluster.capacity, 2),
         round(rss_mb, 1),
     )
 

@@ -42,7 +42,7 @@ NOW = 1_800_000_000.0
 _DECISIONS = 4000
 
 
-class World:
+class FullCluster:
     """A cluster, its pods, and those that wait. Seven of ten pods say how long they run."""
 
     def __init__(self, nodes: int, pods: int) -> None:
@@ -103,25 +103,27 @@ class World:
         self.engine.forget(uid)
 
 
-def questions(world: World) -> dict[str, Callable[[], Steps[Any]]]:
-    book, engine, pick = world.book, world.engine, world.random.choice
+def questions(cluster: FullCluster) -> dict[str, Callable[[], Steps[Any]]]:
+    book, engine, pick = cluster.book, cluster.engine, cluster.random.choice
     gangs = Gangs(book)
 
     def waiting() -> PodState:
-        return book.pods[pick(world.waiting)]
+        return book.pods[pick(cluster.waiting)]
 
     def ghost() -> PodState:
         """Not on the book: what-if's pod. Larger than what is free."""
-        state = world.pods.template(TracePod(4000, 16_000, pick((1, 2, 4, 8)), 1000, pick(("", "T4", "G2|G3", "P100"))))
+        state = cluster.pods.template(
+            TracePod(4000, 16_000, pick((1, 2, 4, 8)), 1000, pick(("", "T4", "G2|G3", "P100")))
+        )
         return PodState(pod=state.pod, uid="what-if/p", demand=state.demand, request=state.request)
 
     def world_of(**query: Any) -> Steps[Any]:
-        return undisturbed(engine, lambda still: change(WhatIfQuery(**query), still, gangs, world.waiting, NOW))
+        return undisturbed(engine, lambda still: change(WhatIfQuery(**query), still, gangs, cluster.waiting, NOW))
 
     return {
-        "why (waiting)": lambda: world.explainer.explain(waiting(), max_nodes=5, now=NOW),
-        "why (placed)": lambda: world.explainer.explain(book.pods[pick(world.running)], max_nodes=5, now=NOW),
-        "what-if (pod)": lambda: world.explainer.explain(ghost(), max_nodes=5, exists=False, now=NOW),
+        "why (waiting)": lambda: cluster.explainer.explain(waiting(), max_nodes=5, now=NOW),
+        "why (placed)": lambda: cluster.explainer.explain(book.pods[pick(cluster.running)], max_nodes=5, now=NOW),
+        "what-if (pod)": lambda: cluster.explainer.explain(ghost(), max_nodes=5, exists=False, now=NOW),
         "what-if (drain)": lambda: world_of(drain=(pick(list(book.nodes)),)),
         "what-if (nodes)": lambda: world_of(add_nodes=(AddNodes(like=pick(list(book.nodes)), count=3),)),
         "when": lambda: when(waiting(), engine, NOW),
@@ -157,7 +159,7 @@ def _ms(seconds: list[float], percentile: int) -> float:
     return round(float(np.percentile(seconds, percentile)) * 1000, 2)
 
 
-async def lead(world: World, asked: list[Callable[[], Steps[Any]]]) -> dict[str, float]:
+async def lead(cluster: FullCluster, asked: list[Callable[[], Steps[Any]]]) -> dict[str, float]:
     """Decisions, each in its own turn of the event loop, beside questions one after another."""
     answers: list[float] = []
     done = False
@@ -173,18 +175,18 @@ async def lead(world: World, asked: list[Callable[[], Steps[Any]]]) -> dict[str,
     took, late = [], []
     due = time.perf_counter()
     for _ in range(_DECISIONS):
-        state = world.arrive(world.random.choice(world.trace))
+        state = cluster.arrive(cluster.random.choice(cluster.trace))
         due = max(due + 0.0005, time.perf_counter())
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         start = time.perf_counter()
         late.append(start - due)
-        placed = world.place(state)
+        placed = cluster.place(state)
         took.append(time.perf_counter() - start)
         if placed:
-            world.leave()
+            cluster.leave()
         else:
-            del world.book.pods[state.uid]
-            world.engine.forget(state.uid)
+            del cluster.book.pods[state.uid]
+            cluster.engine.forget(state.uid)
     done = True
     await asking
     figures = {
@@ -211,24 +213,24 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     print(f"placing {args.pods} pods on {args.nodes} nodes", file=sys.stderr)
-    world = World(args.nodes, args.pods)
-    if not world.waiting:
+    cluster = FullCluster(args.nodes, args.pods)
+    if not cluster.waiting:
         parser.error("every pod found a place; ask for more pods or fewer nodes")
     gc.collect()
     gc.freeze()
-    asked = questions(world)
+    asked = questions(cluster)
     answers = {}
     for name, make in asked.items():
         ask(make, 1)  # rows of its shapes are there from the first question on
         answers[name] = ask(make, args.questions)
-    alone = asyncio.run(lead(world, []))
+    alone = asyncio.run(lead(cluster, []))
     beside = asyncio.run(
-        lead(world, [asked[name] for name in ("why (waiting)", "what-if (pod)", "when", "why (placed)")])
+        lead(cluster, [asked[name] for name in ("why (waiting)", "what-if (pod)", "when", "why (placed)")])
     )
     result = {
         "nodes": args.nodes,
-        "pods": len(world.running),
-        "waiting": len(world.waiting),
+        "pods": len(cluster.running),
+        "waiting": len(cluster.waiting),
         "questions": answers,
         "leader_alone": alone,
         "leader_asked": beside,

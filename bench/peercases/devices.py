@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.peercases.world import World, plain_gpu
+from bench.peercases.cluster import CaseCluster, plain_gpu
 from services.admission.dialects.selection import selection
 from services.placement.scheduling.quota import over_quota
 from shared.model import names
@@ -23,7 +23,7 @@ LEAST_MIB = 1
 """Of a request without memory: in Kerf's words compute alone would take memory with it."""
 
 
-def add_node(world: World, name: str, devices: list[Case], *, health: bool = True) -> None:
+def add_node(cluster: CaseCluster, name: str, devices: list[Case], *, health: bool = True) -> None:
     """The devices in use are used by a pod each. `health` False: the cases' word on health means nothing."""
     gpus = []
     for index, device in enumerate(devices):
@@ -38,23 +38,23 @@ def add_node(world: World, name: str, devices: list[Case], *, health: bool = Tru
                 state=state,
             )
         )
-    world.add_node(name, tuple(gpus), allocatable=_ROOMY, labels={})
+    cluster.add_node(name, tuple(gpus), allocatable=_ROOMY, labels={})
     for gpu, device in zip(gpus, devices, strict=True):
         if device["slots_used"] or device["memory_used_mib"] or device["cores_used_percent"]:
             compute = device["cores_used_percent"] * 1000 // device["cores_total_percent"]
             share = GpuShare(node=name, uuid=gpu.uuid, memory_mib=device["memory_used_mib"], compute_milli=compute)
-            world.add_pod(f"on-{gpu.uuid}".lower(), {}, node=name, shares=(share,))
+            cluster.add_pod(f"on-{gpu.uuid}".lower(), {}, node=name, shares=(share,))
 
 
 def _uuid(node: str, device: Case, index: int) -> str:
     return device["uuid"] or f"{node}-{index}"
 
 
-def add_request(world: World, request: Case, annotations: dict[str, str], devices: list[Case]) -> None:
+def add_request(cluster: CaseCluster, request: Case, annotations: dict[str, str], devices: list[Case]) -> None:
     notes = selection({"metadata": {"annotations": annotations}})
     if request.get("vendor", _NVIDIA) != _NVIDIA:
         notes[names.ANNOTATION_GPU_MODEL] = request["vendor"]
-    world.add_pod(POD, limits_of(request, devices), annotations=notes)
+    cluster.add_pod(POD, limits_of(request, devices), annotations=notes)
 
 
 def limits_of(request: Case, devices: list[Case]) -> Quantities:
@@ -78,9 +78,9 @@ def limits_of(request: Case, devices: list[Case]) -> Quantities:
     return limits
 
 
-def given(world: World) -> set[tuple[str, int, int]]:
+def given(cluster: CaseCluster) -> set[tuple[str, int, int]]:
     """What the pod got: (uuid, memory_mib, compute in percent) of each GPU."""
-    grant = world.bound[POD][1]
+    grant = cluster.bound[POD][1]
     return {
         (s.uuid, s.memory_mib, s.compute_milli // 10)
         for c in (grant.containers.values() if grant else ())

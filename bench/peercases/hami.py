@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bench.peercases.cluster import CaseCluster
 from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
-from bench.peercases.world import World
 from services.admission.dialects.selection import selection
 from shared.book.accepts import mismatch
 from shared.model import names
@@ -81,14 +81,14 @@ def _fit(case: Case) -> str:
     request = asked.get("request") or _only(asked["requests"])
     if _alone(asked):
         request = request | {"memory_mib": 0, "memory_percent": 100, "cores_percent": 100}
-    world = _placed([("node", asked["devices"])], request, asked["pod"]["annotations"])
+    cluster = _placed([("node", asked["devices"])], request, asked["pod"]["annotations"])
     if _denied(asked, request):
         return _fits(case, False)
-    problem = _fits(case, POD in world.bound)
+    problem = _fits(case, POD in cluster.bound)
     devices = expected.get("devices") or [
         d for held in (expected.get("allocated") or {}).values() for c in held for d in c
     ]
-    return problem or (_choice(case, world, devices) if expected["fit"] else "")
+    return problem or (_choice(case, cluster, devices) if expected["fit"] else "")
 
 
 def _nodes(case: Case) -> str:
@@ -96,13 +96,13 @@ def _nodes(case: Case) -> str:
     asked, expected = case["input"], case["expected"]
     request = _only(asked["requests_per_container"])
     for node in asked["nodes"]:
-        world = _placed([(node["name"], node["devices"])], _only(request), asked["pod"]["annotations"])
-        fits = POD in world.bound and not _denied(asked, _only(request))
+        cluster = _placed([(node["name"], node["devices"])], _only(request), asked["pod"]["annotations"])
+        fits = POD in cluster.bound and not _denied(asked, _only(request))
         if fits != (node["name"] in expected["feasible"]):
             return f"{node['name']} is {'' if fits else 'not '}feasible"
         held = expected["placements"].get(node["name"], {})
         if fits and (
-            problem := _choice(case, world, [d for containers in held.values() for c in containers for d in c])
+            problem := _choice(case, cluster, [d for containers in held.values() for c in containers for d in c])
         ):
             return problem
     return ""
@@ -112,24 +112,24 @@ def _pod_filter(case: Case) -> str:
     """All nodes at once: the one that is picked."""
     asked, expected = case["input"], case["expected"]
     request = _only(_only(asked["requests_per_container"]))
-    world = _placed(
+    cluster = _placed(
         [(n["name"], n["devices"]) for n in asked["nodes"] if n["name"] in asked["offered_nodes"]],
         request,
         asked["pod"]["annotations"],
     )
-    found = None if _denied(asked, request) else world.bound.get(POD, (None, None))[0]
+    found = None if _denied(asked, request) else cluster.bound.get(POD, (None, None))[0]
     if "node_policy" in case["needs"] and None not in (found, expected["node"]):
         return ""
     return "" if found == expected["node"] else f"{found} is picked"
 
 
-def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dict[str, str]) -> World:
-    world = World(policy="binpack")
+def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dict[str, str]) -> CaseCluster:
+    cluster = CaseCluster(policy="binpack")
     for name, devices in nodes:
-        add_node(world, name, devices)
-    add_request(world, request, annotations, [device for _, devices in nodes for device in devices])
-    world.settle()
-    return world
+        add_node(cluster, name, devices)
+    add_request(cluster, request, annotations, [device for _, devices in nodes for device in devices])
+    cluster.settle()
+    return cluster
 
 
 def _denied(asked: Case, request: Case) -> bool:
@@ -150,17 +150,17 @@ def _alone(asked: Case) -> bool:
     )
 
 
-def _choice(case: Case, world: World, devices: list[Case]) -> str:
+def _choice(case: Case, cluster: CaseCluster, devices: list[Case]) -> str:
     if _alone(case["input"]):
         return (
             ""
-            if {uuid for uuid, _, _ in given(world)} == {d["uuid"] for d in devices}
-            else f"it gets {sorted(given(world))}"
+            if {uuid for uuid, _, _ in given(cluster)} == {d["uuid"] for d in devices}
+            else f"it gets {sorted(given(cluster))}"
         )
     wanted = {(d["uuid"], max(LEAST_MIB, d["memory_mib"]), d["cores_percent"]) for d in devices}
-    if not wanted or _ORDER_DECIDES & set(case["needs"]) or given(world) == wanted:
+    if not wanted or _ORDER_DECIDES & set(case["needs"]) or given(cluster) == wanted:
         return ""
-    return f"it gets {sorted(given(world))} instead of {sorted(wanted)}"
+    return f"it gets {sorted(given(cluster))} instead of {sorted(wanted)}"
 
 
 def _only(entries: Any) -> Any:

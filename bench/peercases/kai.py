@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from bench.peercases.cluster import CaseCluster
+from bench.peercases.eviction import Eviction
 from bench.peercases.layout import gpus_of, shares_of
-from bench.peercases.preempting import PreemptingWorld
-from bench.peercases.world import World
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
 from shared.model.affinity import Affinity
@@ -54,14 +54,12 @@ def needs_preemptor(case: Case) -> bool:
 
 def run(case: Case) -> str:
     """What is wrong; empty where all is as expected."""
-    preempting = (
-        PreemptingWorld(
-            "binpack", comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"]
-        )
+    eviction = (
+        Eviction(comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"])
         if needs_preemptor(case)
         else None
     )
-    world = preempting or World(policy="binpack")
+    cluster = CaseCluster("binpack", eviction)
     tasks = {task["name"]: (job, task) for job in case["jobs"] for task in job["tasks"]}
     for node in case["nodes"]:
         amounts: Quantities = {
@@ -69,14 +67,14 @@ def run(case: Case) -> str:
             "memory": str(node["memory_bytes"]),
             "pods": str(node["max_pods"]),
         }
-        world.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=_labels(node))
-    world.others.append(queues_of(case))
+        cluster.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=_labels(node))
+    cluster.others.append(queues_of(case))
     held = shares_of(case)
     for name, (job, task) in tasks.items():
         if task["state"] != "failed":
-            _add(world, name, job, task, held.get(name, ()))
-    world.settle()
-    return _wrong(case, world, tasks) or ("" if preempting is None else _too_many(case, preempting))
+            _add(cluster, name, job, task, held.get(name, ()))
+    cluster.settle()
+    return _wrong(case, cluster, tasks) or ("" if eviction is None else _too_many(case, eviction))
 
 
 def _labels(node: Case) -> dict[str, str]:
@@ -85,11 +83,11 @@ def _labels(node: Case) -> dict[str, str]:
     return {**labels, **{LEVELS[key]: value for key, value in labels.items() if key in LEVELS}}
 
 
-def _too_many(case: Case, world: PreemptingWorld) -> str:
+def _too_many(case: Case, eviction: Eviction) -> str:
     """No pod is evicted besides those that the case evicts."""
     most = case["expected"].get("max_evictions_per_round")
-    if most is not None and len(world.evicted) > most:
-        return f"{len(world.evicted)} are evicted, and {most} would do: {', '.join(world.evicted)}"
+    if most is not None and len(eviction.evicted) > most:
+        return f"{len(eviction.evicted)} are evicted, and {most} would do: {', '.join(eviction.evicted)}"
     return ""
 
 
@@ -127,10 +125,10 @@ def _amounts(queue: Case, which: str) -> dict[str, Any]:
     return {what: units[what](amount) for what, amount in told.items()}
 
 
-def _add(world: World, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
+def _add(cluster: CaseCluster, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
     waits = task["state"] in ("pending", "pipelined")
     notes = _gang(job) if waits or len(job["tasks"]) > 1 else {}
-    world.add_pod(
+    cluster.add_pod(
         name,
         limits_of(task),
         annotations=notes,
@@ -196,14 +194,14 @@ def _affinity(task: Case) -> Affinity | None:
     return msgspec.convert(told, Affinity)
 
 
-def _wrong(case: Case, world: World, tasks: dict[str, tuple[Case, Case]]) -> str:
+def _wrong(case: Case, cluster: CaseCluster, tasks: dict[str, tuple[Case, Case]]) -> str:
     expected = case["expected"]
     found: dict[str, tuple[Case, list[str]]] = {}
     for name, (job, task) in tasks.items():
         want = expected.get("tasks", {}).get(name) or expected["jobs"].get(job["name"])
         if want is None:
             continue
-        problem = _task_wrong(name, task, want, world)
+        problem = _task_wrong(name, task, want, cluster)
         if problem:
             return problem
         if (
@@ -211,17 +209,17 @@ def _wrong(case: Case, world: World, tasks: dict[str, tuple[Case, Case]]) -> str
             and expected.get("gpu_groups_hold_in_peer")
             and not want.get("dont_validate_gpu_group")
         ):
-            found[name] = (want, _gpus(name, world))
+            found[name] = (want, _gpus(name, cluster))
     return _sharing_wrong(found)
 
 
-def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
-    status, place = want["status"], world.bound.get(name)
-    promised = isinstance(world, PreemptingWorld) and name in world.promised
+def _task_wrong(name: str, task: Case, want: Case, cluster: CaseCluster) -> str:
+    status, place = want["status"], cluster.bound.get(name)
+    promised = cluster.eviction is not None and name in cluster.eviction.promised
     if task["state"] in ("pending", "pipelined"):
         if status in _PLACED and place is None:
             return f"{name} is not placed"
-        if status == "pipelined" and isinstance(world, PreemptingWorld) and not promised:
+        if status == "pipelined" and cluster.eviction is not None and not promised:
             return f"{name} is promised nothing"
         if status in _WAITS and place is not None:
             return f"{name} is placed on {place[0]}, and should wait"
@@ -234,24 +232,24 @@ def _task_wrong(name: str, task: Case, want: Case, world: World) -> str:
         "stuck_in_releasing": "stuck_in_releasing",
         "failed": status,
     }[task["state"]]
-    if isinstance(world, PreemptingWorld) and name in world.evicted:
+    if cluster.eviction is not None and name in cluster.eviction.evicted:
         still = (
             ("running" if place else "pending")
-            if world.comes_again
+            if cluster.eviction.comes_again
             else "pipelined"
-            if name in world.kept
+            if name in cluster.eviction.kept
             else "releasing"
         )
     return "" if still == status else f"{name} should be {status}, and is {still}"
 
 
-def _gpus(name: str, world: World) -> list[str]:
-    node, grant = world.bound.get(name, ("", None))
+def _gpus(name: str, cluster: CaseCluster) -> list[str]:
+    node, grant = cluster.bound.get(name, ("", None))
     if grant is None:
-        pod = world.pods.get(name)
-        state = world.core.book.pods.get(pod.metadata.uid) if pod else None
-        kept = world.kept.get(name, "") if isinstance(world, PreemptingWorld) else ""
-        held = world.core.book.grants.get(kept or state.grant_id) if state else None
+        pod = cluster.pods.get(name)
+        state = cluster.placement.core.book.pods.get(pod.metadata.uid) if pod else None
+        kept = "" if cluster.eviction is None else cluster.eviction.kept.get(name, "")
+        held = cluster.placement.core.book.grants.get(kept or state.grant_id) if state else None
         node, grant = (held.node, held.grant) if held else ("", None)
     return sorted(
         f"{node}/{share.uuid}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.peercases.world import plain_gpu
+from bench.peercases.cluster import plain_gpu
 from shared.book.mig import MigRoom
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bench.peercases.cluster import CaseCluster
 from bench.peercases.devices import POD, add_node, add_request, given
-from bench.peercases.world import World
 
 Case = dict[str, Any]
 
@@ -21,19 +21,19 @@ def _filter(case: Case) -> str:
         "memory_percent": limits.get(config["memory_percent_resource"], 100),
         "cores_percent": limits.get(config["cores_resource"], 0),
     }
-    world = World(policy="binpack")
+    cluster = CaseCluster(policy="binpack")
     # The cases' devices are all told as unhealthy, and are used all the same.
-    add_node(world, asked["node"]["name"], asked["node"]["devices"], health=False)
-    add_request(world, request, asked["pod"]["annotations"], asked["node"]["devices"])
-    world.settle()
-    if (POD in world.bound) != expected["fit"]:
-        return f"it {'fits' if POD in world.bound else 'does not fit'}"
+    add_node(cluster, asked["node"]["name"], asked["node"]["devices"], health=False)
+    add_request(cluster, request, asked["pod"]["annotations"], asked["node"]["devices"])
+    cluster.settle()
+    if (POD in cluster.bound) != expected["fit"]:
+        return f"it {'fits' if POD in cluster.bound else 'does not fit'}"
     wanted = {
         (d["uuid"], d["memory_mib"], d["cores_percent"]) for c in expected.get("devices_per_container") or () for d in c
     }
-    if not wanted or "device_choice" in case["needs"] or given(world) == wanted:
+    if not wanted or "device_choice" in case["needs"] or given(cluster) == wanted:
         return ""
-    return f"it gets {sorted(given(world))} instead of {sorted(wanted)}"
+    return f"it gets {sorted(given(cluster))} instead of {sorted(wanted)}"
 
 
 SUITES: dict[str, Callable[[Case], str]] = {"filter": _filter}

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.chaos.world import World
-from tests.chaos.world import world as make_world
+from tests.chaos.cluster import ChaosCluster, chaos_cluster
 from tests.support.cluster import control_plane
 from tools.control_plane import ControlPlane
 
@@ -16,6 +15,6 @@ __all__ = ["control_plane"]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    async with make_world(control_plane, tmp_path_factory.mktemp("chaos")) as made:
+async def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChaosCluster]:
+    async with chaos_cluster(control_plane, tmp_path_factory.mktemp("chaos")) as made:
         yield made

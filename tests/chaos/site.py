@@ -84,12 +84,9 @@ class Site:
         return next((process for process in self.services.values() if process.alive and process.pid == pid), None)
 
 
-S = TypeVar("S", bound=Site)
-
-
 @contextlib.asynccontextmanager
-async def on_site(kind: type[S], plane: ControlPlane, state: Path) -> AsyncIterator[S]:
-    """A cluster of that kind, of which nothing runs yet. On the way out its processes are killed."""
+async def on_site(plane: ControlPlane, state: Path) -> AsyncIterator[Site]:
+    """A site of which nothing runs yet. On the way out its processes are killed."""
     async with contextlib.AsyncExitStack() as stack:
         nats = await stack.enter_async_context(EmbeddedServer())
         wire = await stack.enter_async_context(Wire(plane.port))
@@ -97,6 +94,6 @@ async def on_site(kind: type[S], plane: ControlPlane, state: Path) -> AsyncItera
         stack.push_async_callback(kube.close)
         bus = await NatsBus.connect(nats.url, name="chaos")
         stack.push_async_callback(bus.drain)
-        made = kind(plane, nats, wire, kube, bus, state)
-        stack.callback(made.stop)
-        yield made
+        site = Site(plane, nats, wire, kube, bus, state)
+        stack.callback(site.stop)
+        yield site

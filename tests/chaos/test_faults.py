@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from shared.model.kube_object import ANNOTATIONS_MAX_BYTES
 from tests.chaos.audit import Ask
+from tests.chaos.cluster import ChaosCluster, loaded, seeds
 from tests.chaos.load import Load
-from tests.chaos.world import World, loaded, seeds
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("chaos"), pytest.mark.asyncio(loop_scope="session")]
@@ -26,8 +26,8 @@ FIRST, LATER = PODS * 2 // 3, PODS // 3
 
 
 @pytest_asyncio.fixture(loop_scope="session", params=seeds(1))
-async def load(world: World, request: pytest.FixtureRequest) -> AsyncIterator[Load]:
-    async with loaded(world, request.param) as made:
+async def load(cluster: ChaosCluster, request: pytest.FixtureRequest) -> AsyncIterator[Load]:
+    async with loaded(cluster, request.param) as made:
         yield made
 
 
@@ -48,117 +48,119 @@ class Going:
         await self._task
 
 
-async def test_nothing_happens(world: World, load: Load) -> None:
+async def test_nothing_happens(cluster: ChaosCluster, load: Load) -> None:
     """The verdict itself, without a fault."""
     await load.go(FIRST)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
 @pytest.mark.parametrize("service", ["watcher", "node_agent", "metrics"])
-async def test_a_service_is_killed(world: World, load: Load, service: str) -> None:
+async def test_a_service_is_killed(cluster: ChaosCluster, load: Load, service: str) -> None:
     async with Going(load):
-        for process in world.services.values():
+        for process in cluster.site.services.values():
             if process.module == service:
                 process.restart()
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_the_leader_is_killed(world: World, load: Load) -> None:
-    term = await world.term()
+async def test_the_leader_is_killed(cluster: ChaosCluster, load: Load) -> None:
+    term = await cluster.term()
     async with Going(load):
-        (await world.leader()).restart()
-    await world.another_term(term)
+        (await cluster.leader()).restart()
+    await cluster.another_term(term)
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_both_placements_are_killed(world: World, load: Load) -> None:
+async def test_both_placements_are_killed(cluster: ChaosCluster, load: Load) -> None:
     async with Going(load):
-        for process in world.services.values():
+        for process in cluster.site.services.values():
             if process.module == "placement":
                 process.restart()
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_a_frozen_leader_wakes_under_its_successor(world: World, load: Load) -> None:
-    term = await world.term()
+async def test_a_frozen_leader_wakes_under_its_successor(cluster: ChaosCluster, load: Load) -> None:
+    term = await cluster.term()
     async with Going(load):
-        sleeper = await world.leader()
+        sleeper = await cluster.leader()
         sleeper.freeze()
-    await world.another_term(term)
+    await cluster.another_term(term)
     late = asyncio.create_task(load.go(LATER))
     sleeper.thaw()
     await late
-    assert await world.leader() is not sleeper
-    await world.verdict(load)
+    assert await cluster.leader() is not sleeper
+    await cluster.verdict(load)
 
 
-async def test_a_frozen_watcher_wakes_late(world: World, load: Load) -> None:
+async def test_a_frozen_watcher_wakes_late(cluster: ChaosCluster, load: Load) -> None:
     """It may have taken orders that another watcher has executed in the meantime."""
     async with Going(load):
-        world.services["watcher-0"].freeze()
-    status = await eventually(world.status, within_s=60, every_s=0.2, what="a leader")
+        cluster.site.services["watcher-0"].freeze()
+    status = await eventually(cluster.site.status, within_s=60, every_s=0.2, what="a leader")
     decided = status.decisions
 
     async def went_on() -> bool:
-        seen = await world.status()
+        seen = await cluster.site.status()
         return seen is not None and seen.decisions > decided and seen.pods_holding == 0
 
     late = asyncio.create_task(load.go(LATER))
     await late
     await eventually(went_on, within_s=60, every_s=0.3, what="decisions that are bound by the other watcher")
-    world.services["watcher-0"].thaw()
-    await world.verdict(load)
+    cluster.site.services["watcher-0"].thaw()
+    await cluster.verdict(load)
 
 
-async def test_nats_is_killed(world: World, load: Load) -> None:
+async def test_nats_is_killed(cluster: ChaosCluster, load: Load) -> None:
     async with Going(load):
-        await world.nats.kill()
+        await cluster.site.nats.kill()
     await load.go(LATER)
-    await world.nats.start()
-    await world.verdict(load)
+    await cluster.site.nats.start()
+    await cluster.verdict(load)
 
 
-async def test_the_whole_store_of_nats_is_deleted(world: World, load: Load) -> None:
-    term = await world.term()
+async def test_the_whole_store_of_nats_is_deleted(cluster: ChaosCluster, load: Load) -> None:
+    term = await cluster.term()
     async with Going(load):
-        await world.nats.restart(wipe=True)
-    await world.another_term(term)
+        await cluster.site.nats.restart(wipe=True)
+    await cluster.another_term(term)
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_the_whole_store_of_nats_is_deleted_while_a_pod_cannot_be_annotated(world: World, load: Load) -> None:
+async def test_the_whole_store_of_nats_is_deleted_while_a_pod_cannot_be_annotated(
+    cluster: ChaosCluster, load: Load
+) -> None:
     """Its annotations are as large as the API server accepts, so a new leader has to touch it in another way."""
     annotations = {"full": "x" * (ANNOTATIONS_MAX_BYTES - len("full"))}
     await load.create("full", Ask(count=64), metadata={"annotations": annotations})
     assert await load.annotate("full", "kerf.dev/touched") == 422
-    term = await world.term()
+    term = await cluster.term()
     async with Going(load):
-        await world.nats.restart(wipe=True)
-    await world.another_term(term)
+        await cluster.site.nats.restart(wipe=True)
+    await cluster.another_term(term)
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_the_api_server_is_killed(world: World, load: Load) -> None:
+async def test_the_api_server_is_killed(cluster: ChaosCluster, load: Load) -> None:
     async with Going(load):
-        world.plane.kill_api_server()
-        world.plane.start_api_server()
+        cluster.site.plane.kill_api_server()
+        cluster.site.plane.start_api_server()
     await load.go(LATER)
-    await world.verdict(load)
+    await cluster.verdict(load)
 
 
-async def test_watches_are_cut_and_fall_silent(world: World, load: Load) -> None:
+async def test_watches_are_cut_and_fall_silent(cluster: ChaosCluster, load: Load) -> None:
     async with Going(load):
-        assert world.wire.cut()
-        world.wire.refuse()
+        assert cluster.site.wire.cut()
+        cluster.site.wire.refuse()
         await load.reached(FIRST * 3 // 4)
-        world.wire.refuse(False)
-    world.wire.freeze()
+        cluster.site.wire.refuse(False)
+    cluster.site.wire.freeze()
     await load.go(LATER // 2)
-    world.wire.thaw()
+    cluster.site.wire.thaw()
     await load.go(LATER // 2)
-    await world.verdict(load)
+    await cluster.verdict(load)

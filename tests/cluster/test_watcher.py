@@ -29,7 +29,9 @@ __all__ = ["own_control_plane"]
 pytestmark = pytest.mark.cluster
 
 
-class World:
+class WatcherHarness:
+    """A watcher on a real API server, and the batches of facts that it publishes."""
+
     def __init__(self, plane: ControlPlane, ctx: Context, namespace: str, url: str) -> None:
         self.plane, self.ctx, self.namespace, self.url = plane, ctx, namespace, url
         self.batches: list[FeedBatch] = []
@@ -71,112 +73,116 @@ class World:
 
 
 @pytest.fixture
-async def world(control_plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+async def harness(control_plane: ControlPlane, namespace: str) -> AsyncIterator[WatcherHarness]:
     manifests.apply_all(control_plane, "00-", "11-")
     config = Config(kubeconfig=str(control_plane.service_account("kerf-system", "kerf-watcher")))
     async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
-        made = World(control_plane, ctx, namespace, server.url)
+        made = WatcherHarness(control_plane, ctx, namespace, server.url)
         await ctx.bus.subscribe(subjects.FEED_ALL, made.heard)
         await eventually(lambda: ctx.health.ready, what="readiness")
         yield made
         assert not ctx.failure.done(), ctx.failure.result()
 
 
-async def test_from_creation_to_a_bound_pod_with_its_event(world: World) -> None:
-    node = f"node-of-{world.namespace}"
-    world.create("Node", node)
-    pod = await world.pod("p")
+async def test_from_creation_to_a_bound_pod_with_its_event(harness: WatcherHarness) -> None:
+    node = f"node-of-{harness.namespace}"
+    harness.create("Node", node)
+    pod = await harness.pod("p")
     await eventually(
-        lambda: any(f.object.metadata.name == node for b in world.batches for f in b.facts), what="the node"
+        lambda: any(f.object.metadata.name == node for b in harness.batches for f in b.facts), what="the node"
     )
     bind = c.Bind(
         uid=pod.metadata.uid,
-        namespace=world.namespace,
+        namespace=harness.namespace,
         name="p",
         resource_version=pod.metadata.resource_version,
         node=node,
         grant="{}",
     )
-    assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,))) == []
+    assert await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,))) == []
     await eventually(
-        lambda: world.seen(pod.metadata.uid).object.spec.node_name == node, what="the bound pod on the feed"
+        lambda: harness.seen(pod.metadata.uid).object.spec.node_name == node, what="the bound pod on the feed"
     )
-    assert world.seen(pod.metadata.uid).object.metadata.annotations == {"kerf.dev/grant": "{}"}
-    await eventually(lambda: world.events(pod.metadata.uid) == ["Scheduled"], what="the Event")
-    again = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,)))
+    assert harness.seen(pod.metadata.uid).object.metadata.annotations == {"kerf.dev/grant": "{}"}
+    await eventually(lambda: harness.events(pod.metadata.uid) == ["Scheduled"], what="the Event")
+    again = await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=5, binds=(bind,)))
     assert [outcome for outcome, _ in again] == ["conflict"]
 
 
-async def test_every_patch_is_within_its_rights(world: World) -> None:
-    node = f"node-of-{world.namespace}"
-    world.create("Node", node)
-    world.create(
+async def test_every_patch_is_within_its_rights(harness: WatcherHarness) -> None:
+    node = f"node-of-{harness.namespace}"
+    harness.create("Node", node)
+    harness.create(
         "PersistentVolumeClaim",
         "data",
         {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
     )
-    volume = f"volume-of-{world.namespace}"
-    world.create(
+    volume = f"volume-of-{harness.namespace}"
+    harness.create(
         "PersistentVolume",
         volume,
         {"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/d"}}},
     )
-    pod = await world.pod("p")
+    pod = await harness.pod("p")
     wanted = {node, "data", volume}
     await eventually(
-        lambda: wanted <= {f.object.metadata.name for b in world.batches for f in b.facts}, what="all of them"
+        lambda: wanted <= {f.object.metadata.name for b in harness.batches for f in b.facts}, what="all of them"
     )
-    identity = {"uid": pod.metadata.uid, "namespace": world.namespace, "name": "p"}
+    identity = {"uid": pod.metadata.uid, "namespace": harness.namespace, "name": "p"}
     patches: tuple[c.Patch, ...] = (
         c.TouchPod(**identity, token="t1"),
         c.ReportPending(**identity, reason="Unschedulable", message="no node fits"),
         c.LabelNode(node=node, labels={"nvidia.com/gpu.product": "NVIDIA-H100"}),
-        c.SelectNode(namespace=world.namespace, claim="data", node=node),
-        c.SelectNode(namespace=world.namespace, claim="data", node=node, volume=volume),
+        c.SelectNode(namespace=harness.namespace, claim="data", node=node),
+        c.SelectNode(namespace=harness.namespace, claim="data", node=node, volume=volume),
     )
-    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=patches)) == []
+    assert await harness.order(subjects.CMD_PATCH, c.PatchBatch(patches=patches)) == []
 
     def stands() -> bool:
-        held = world.get(resources.POD.path("p", world.namespace))
+        held = harness.get(resources.POD.path("p", harness.namespace))
         conditions = [x["message"] for x in held["status"].get("conditions", ()) if x["type"] == "PodScheduled"]
         return held["metadata"]["annotations"] == {"kerf.dev/touched": "t1"} and conditions == ["no node fits"]
 
     await eventually(stands, what="touch and report")
-    await eventually(lambda: world.events(pod.metadata.uid) == ["FailedScheduling"], what="the Event")
-    assert world.get(resources.NODE.path(node))["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100"
-    assert world.get(resources.VOLUME.path(volume))["spec"]["claimRef"]["name"] == "data"
-    assert await world.order(subjects.CMD_PATCH, c.PatchBatch(patches=(c.DeletePod(**identity, reason="test"),))) == []
-    await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
+    await eventually(lambda: harness.events(pod.metadata.uid) == ["FailedScheduling"], what="the Event")
+    assert harness.get(resources.NODE.path(node))["metadata"]["labels"]["nvidia.com/gpu.product"] == "NVIDIA-H100"
+    assert harness.get(resources.VOLUME.path(volume))["spec"]["claimRef"]["name"] == "data"
+    assert (
+        await harness.order(subjects.CMD_PATCH, c.PatchBatch(patches=(c.DeletePod(**identity, reason="test"),))) == []
+    )
+    await eventually(lambda: isinstance(harness.seen(pod.metadata.uid), Gone), what="the end")
 
 
-async def test_an_eviction_goes_through_the_eviction_api(world: World) -> None:
-    pod = await world.pod("p")
-    evict = c.Evict(uid=pod.metadata.uid, namespace=world.namespace, name="p", reason="made room")
-    assert await world.order(subjects.CMD_EVICT, c.EvictBatch(evictions=(evict,))) == []
-    await eventually(lambda: isinstance(world.seen(pod.metadata.uid), Gone), what="the end")
-    await eventually(lambda: world.events(pod.metadata.uid) == ["Evicted"], what="the Event")
+async def test_an_eviction_goes_through_the_eviction_api(harness: WatcherHarness) -> None:
+    pod = await harness.pod("p")
+    evict = c.Evict(uid=pod.metadata.uid, namespace=harness.namespace, name="p", reason="made room")
+    assert await harness.order(subjects.CMD_EVICT, c.EvictBatch(evictions=(evict,))) == []
+    await eventually(lambda: isinstance(harness.seen(pod.metadata.uid), Gone), what="the end")
+    await eventually(lambda: harness.events(pod.metadata.uid) == ["Evicted"], what="the Event")
 
 
-async def test_a_fresh_snapshot_holds_what_was_made_before_it(world: World) -> None:
+async def test_a_fresh_snapshot_holds_what_was_made_before_it(harness: WatcherHarness) -> None:
     for number in range(5):
         name = f"p{number}"
-        made = world.create("Pod", name, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
-        answer = await world.ctx.bus.request(subjects.QUERY_SNAPSHOT, encode(SnapshotRequest(fresh=True)), timeout_s=10)
+        made = harness.create("Pod", name, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
+        answer = await harness.ctx.bus.request(
+            subjects.QUERY_SNAPSHOT, encode(SnapshotRequest(fresh=True)), timeout_s=10
+        )
         page = decode(answer, SnapshotPage)
         assert page.error == ""
         assert made["metadata"]["uid"] in {f.object.metadata.uid for f in page.facts if isinstance(f, Put)}
 
 
-async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(world: World) -> None:
+async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(harness: WatcherHarness) -> None:
     """Placement follows one epoch; an order reaches one watcher, and would be harmless at both."""
-    config = Config(kubeconfig=str(world.plane.service_account("kerf-system", "kerf-watcher")))
-    async with running(Watcher, config, bus_url=world.url) as second:
+    config = Config(kubeconfig=str(harness.plane.service_account("kerf-system", "kerf-watcher")))
+    async with running(Watcher, config, bus_url=harness.url) as second:
         await eventually(lambda: second.health.ready, what="the second one")
-        await eventually(lambda: len({b.epoch for b in world.batches}) == 2, what="two epochs")
-        pods = [await world.pod(f"p{i}") for i in range(8)]
-        node = f"node-of-{world.namespace}"
-        world.create("Node", node)
-        heard = lambda: {b.epoch for b in world.batches for f in b.facts if f.object.metadata.name == node}  # noqa: E731
+        await eventually(lambda: len({b.epoch for b in harness.batches}) == 2, what="two epochs")
+        pods = [await harness.pod(f"p{i}") for i in range(8)]
+        node = f"node-of-{harness.namespace}"
+        harness.create("Node", node)
+        heard = lambda: {b.epoch for b in harness.batches for f in b.facts if f.object.metadata.name == node}  # noqa: E731
         await eventually(lambda: len(heard()) == 2, what="both knowing the node")
         for pod in pods:
             meta = pod.metadata
@@ -187,9 +193,9 @@ async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(world: 
                 resource_version=meta.resource_version,
                 node=node,
             )
-            assert await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
-        for epoch in {b.epoch for b in world.batches}:
-            numbers = [b.number for b in world.batches if b.epoch == epoch]
+            assert await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
+        for epoch in {b.epoch for b in harness.batches}:
+            numbers = [b.number for b in harness.batches if b.epoch == epoch]
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
@@ -197,20 +203,20 @@ async def test_the_watcher_survives_an_outage_of_the_server_and_answers(own_cont
     plane = own_control_plane
     config = Config(kubeconfig=str(plane.kubeconfig()), heartbeat_s=0.1)
     async with EmbeddedServer() as server, running(Watcher, config, bus_url=server.url) as ctx:
-        world = World(plane, ctx, "default", server.url)
-        await ctx.bus.subscribe(subjects.FEED_ALL, world.heard)
+        harness = WatcherHarness(plane, ctx, "default", server.url)
+        await ctx.bus.subscribe(subjects.FEED_ALL, harness.heard)
         await eventually(lambda: ctx.health.ready, what="readiness")
-        world.create("Node", "n")
-        pod = await world.pod("p")
+        harness.create("Node", "n")
+        pod = await harness.pod("p")
         await eventually(
-            lambda: any(f.object.metadata.name == "n" for b in world.batches for f in b.facts), what="the node"
+            lambda: any(f.object.metadata.name == "n" for b in harness.batches for f in b.facts), what="the node"
         )
         meta = pod.metadata
         bind = c.Bind(
             uid=meta.uid, namespace=meta.namespace, name="p", resource_version=meta.resource_version, node="n"
         )
         plane.kill_api_server()
-        [(outcome, message)] = await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,)))
+        [(outcome, message)] = await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,)))
         assert outcome in ("unknown", "throttled")
         assert message
         await eventually(
@@ -218,12 +224,12 @@ async def test_the_watcher_survives_an_outage_of_the_server_and_answers(own_cont
             what="the trouble in the report",
         )
         assert ctx.health.ready, "what it knows it goes on serving"
-        number = world.batches[-1].number
-        await eventually(lambda: world.batches[-1].number > number + 2, what="heartbeats")
+        number = harness.batches[-1].number
+        await eventually(lambda: harness.batches[-1].number > number + 2, what="heartbeats")
         await asyncio.to_thread(plane.start_api_server)
 
         async def bound() -> bool:
-            return await world.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
+            return await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
 
         await eventually(bound, what="the same order once the server is back")
-        await eventually(lambda: world.seen(meta.uid).object.spec.node_name == "n", what="the bound pod on the feed")
+        await eventually(lambda: harness.seen(meta.uid).object.spec.node_name == "n", what="the bound pod on the feed")

@@ -36,7 +36,9 @@ def manifest(name: str, **limits: str) -> dict[str, Any]:
     }
 
 
-class World:
+class CliCluster:
+    """A stack, and the command line as its user runs it."""
+
     def __init__(self, made: Stack, folder: Path) -> None:
         self.made, self.folder = made, folder
         self.outcomes: dict[str, str] = {}
@@ -61,10 +63,10 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(tmp_path: Path) -> AsyncIterator[CliCluster]:
     """Two nodes of two GPUs; `half` is bound, `huge` is pending."""
     async with stack(NODES, trace_ratio=1.0) as made:
-        one = World(made, tmp_path)
+        one = CliCluster(made, tmp_path)
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
         answer = await apply(
@@ -84,8 +86,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield one
 
 
-async def test_inspect_has_the_columns_of_gpushare(world: World) -> None:
-    done = await world.kerf("inspect")
+async def test_inspect_has_the_columns_of_gpushare(cluster: CliCluster) -> None:
+    done = await cluster.kerf("inspect")
     assert done.code == 0, done.err
     header, *rows = done.out.splitlines()
     assert header.split("  ")[0] == "NAME"
@@ -98,94 +100,94 @@ async def test_inspect_has_the_columns_of_gpushare(world: World) -> None:
     assert rows[-2:] == ["Allocated/Total GPU Memory In Cluster:", "20/160 GiB (12.5%), compute 0%"]
 
 
-async def test_inspect_with_details_names_the_pods(world: World) -> None:
-    done = await world.kerf("inspect", "-d")
+async def test_inspect_with_details_names_the_pods(cluster: CliCluster) -> None:
+    done = await cluster.kerf("inspect", "-d")
     assert done.code == 0, done.err
     (row,) = [line.split() for line in done.out.splitlines() if line.startswith("half")]
     assert row[:2] == ["half", "team"]
     assert "20 GiB, 0%" in done.out
 
 
-async def test_inspect_of_one_node_as_json(world: World) -> None:
-    answer = await world.json("inspect", "gpu-1")
+async def test_inspect_of_one_node_as_json(cluster: CliCluster) -> None:
+    answer = await cluster.json("inspect", "gpu-1")
     assert [n["node"] for n in answer["nodes"]] == ["gpu-1"]
     assert answer["cluster"]["gpus"] == 2
 
 
-async def test_why_says_why_a_pod_is_pending_and_what_would_help(world: World) -> None:
-    answer = await world.json("why", "team/huge")
+async def test_why_says_why_a_pod_is_pending_and_what_would_help(cluster: CliCluster) -> None:
+    answer = await cluster.json("why", "team/huge")
     assert answer["state"] == "waiting"
     assert {r["code"] for n in answer["nodes"] for r in n["reasons"]} == {"too-few-gpus"}
     assert any("ask for at most 2 GPUs" in text for text in answer["helps"]), answer
-    done = await world.kerf("why", "-n", "team", "huge")
+    done = await cluster.kerf("why", "-n", "team", "huge")
     assert "waiting" in done.out
     assert "needs 4 GPUs on one node, the node has 2" in done.out
 
 
-async def test_why_of_a_bound_pod_names_its_node(world: World) -> None:
-    answer = await world.json("why", "team/half")
+async def test_why_of_a_bound_pod_names_its_node(cluster: CliCluster) -> None:
+    answer = await cluster.json("why", "team/half")
     assert answer["state"] == "bound"
     assert "gpu-" in answer["sentence"]
 
 
-async def test_why_of_an_unknown_pod_is_an_error(world: World) -> None:
-    done = await world.kerf("why", "team/nobody")
+async def test_why_of_an_unknown_pod_is_an_error(cluster: CliCluster) -> None:
+    done = await cluster.kerf("why", "team/nobody")
     assert (done.code, done.out) == (1, "")
     assert "team/nobody" in done.err
 
 
-async def test_what_if_finds_a_place_without_reserving_it(world: World) -> None:
-    before = await world.json("inspect")
-    answer = await world.json("what-if", "-f", world.file(manifest("dream", gpu="2")))
+async def test_what_if_finds_a_place_without_reserving_it(cluster: CliCluster) -> None:
+    before = await cluster.json("inspect")
+    answer = await cluster.json("what-if", "-f", cluster.file(manifest("dream", gpu="2")))
     assert answer["state"] == "would-fit", answer
-    assert await world.json("inspect") == before
-    refused = await world.json("what-if", "-f", world.file(manifest("dream", gpu="3")))
+    assert await cluster.json("inspect") == before
+    refused = await cluster.json("what-if", "-f", cluster.file(manifest("dream", gpu="3")))
     assert refused["state"] == "would-wait"
 
 
-async def test_what_if_accepts_only_pods(world: World) -> None:
-    done = await world.kerf("what-if", "-f", world.file({"kind": "Deployment", "metadata": {"name": "d"}}))
+async def test_what_if_accepts_only_pods(cluster: CliCluster) -> None:
+    done = await cluster.kerf("what-if", "-f", cluster.file({"kind": "Deployment", "metadata": {"name": "d"}}))
     assert done.code == 1
     assert "is no Pod manifest" in done.err
 
 
-async def test_what_if_a_node_were_lost_or_added(world: World) -> None:
-    lost = (await world.json("what-if", "--drain", "gpu-0", "--drain", "gpu-1"))["world"]
+async def test_what_if_a_node_were_lost_or_added(cluster: CliCluster) -> None:
+    lost = (await cluster.json("what-if", "--drain", "gpu-0", "--drain", "gpu-1"))["world"]
     assert "half" in {pod["name"] for pod in lost["stranded"]}
-    more = await world.json("what-if", "--add-node", "gpu-1", "--count", "2")
+    more = await cluster.json("what-if", "--add-node", "gpu-1", "--count", "2")
     assert more["world"]["sentence"]
-    done = await world.kerf("what-if", "--drain", "nowhere")
+    done = await cluster.kerf("what-if", "--drain", "nowhere")
     assert (done.code, "there is no node nowhere" in done.err) == (1, True)
 
 
-async def test_what_if_a_pod_were_larger(world: World) -> None:
-    answer = await world.json("what-if", "--resize", "team/half", "--limit", "kerf.dev/gpu-memory=4000Gi")
+async def test_what_if_a_pod_were_larger(cluster: CliCluster) -> None:
+    answer = await cluster.json("what-if", "--resize", "team/half", "--limit", "kerf.dev/gpu-memory=4000Gi")
     assert [pod["name"] for pod in answer["world"]["stranded"]] == ["half"]
-    done = await world.kerf("what-if", "--resize", "team/half")
+    done = await cluster.kerf("what-if", "--resize", "team/half")
     assert (done.code, "--limit" in done.err) == (1, True)
 
 
-async def test_when_is_unknown_if_no_pod_has_a_known_end(world: World) -> None:
-    answer = await world.json("when", "team/huge")
+async def test_when_is_unknown_if_no_pod_has_a_known_end(cluster: CliCluster) -> None:
+    answer = await cluster.json("when", "team/huge")
     assert (answer["state"], bool(answer["assumptions"])) == ("unknown", True)
-    done = await world.kerf("when", "team/half")
+    done = await cluster.kerf("when", "team/half")
     assert (done.code, "does not wait for a place" in done.err) == (1, True)
 
 
-async def test_advise_takes_gpu_groups_and_only_one_goal(world: World) -> None:
-    answer = await world.json("advise", "--gpus", "1")
+async def test_advise_takes_gpu_groups_and_only_one_goal(cluster: CliCluster) -> None:
+    answer = await cluster.json("advise", "--gpus", "1")
     assert answer["places_after"] >= answer.get("places_before", 0)
-    done = await world.kerf("advise", "team/huge", "--gpus", "1")
+    done = await cluster.kerf("advise", "team/huge", "--gpus", "1")
     assert (done.code, "name what should fit" in done.err) == (1, True)
 
 
-async def test_events_start_now_and_end_after_count(world: World) -> None:
-    command = await Command.start("events", "--json", "--count", "1", "-n", "team", nats=world.made.url)
+async def test_events_start_now_and_end_after_count(cluster: CliCluster) -> None:
+    command = await Command.start("events", "--json", "--count", "1", "-n", "team", nats=cluster.made.url)
     number = iter(range(10_000))
 
     async def ended() -> bool:
         """Creates pods until an event of one arrives: nothing shows when the other process has subscribed."""
-        await apply(world.made.bus, [manifest(f"more-{next(number)}", gpu_memory="1Mi")])
+        await apply(cluster.made.bus, [manifest(f"more-{next(number)}", gpu_memory="1Mi")])
         return command.process.returncode is not None
 
     await eventually(ended, within_s=30, every_s=0.2, what="an event in the other process")
@@ -196,27 +198,27 @@ async def test_events_start_now_and_end_after_count(world: World) -> None:
     assert event["data"]["namespace"] == "team"
 
 
-async def test_trace_shows_every_service_that_touched_the_pod(world: World) -> None:
+async def test_trace_shows_every_service_that_touched_the_pod(cluster: CliCluster) -> None:
     async def whole() -> set[str] | None:
-        done = await world.kerf("trace", "team/half", "--json")
+        done = await cluster.kerf("trace", "team/half", "--json")
         services = {s["service"] for s in json.loads(done.out)["spans"]} if done.code == 0 else set()
         return services if len(services) >= 3 else None
 
     services = await eventually(whole, within_s=30, every_s=0.2, what="spans of watcher, placement and node agent")
     assert any("placement" in s for s in services)
     assert any("watcher" in s for s in services)
-    done = await world.kerf("trace", "team/half")
+    done = await cluster.kerf("trace", "team/half")
     assert done.out.startswith("trace ")
 
 
-async def test_a_missing_trace_is_reported(world: World) -> None:
-    done = await world.kerf("trace", "team/nobody")
+async def test_a_missing_trace_is_reported(cluster: CliCluster) -> None:
+    done = await cluster.kerf("trace", "team/nobody")
     assert done.code == 1
     assert "no spans of team/nobody" in done.err or "team/nobody" in done.err
 
 
-async def test_top_counts_pods_and_shows_gpu_use(world: World) -> None:
-    answer = await world.json("top")
+async def test_top_counts_pods_and_shows_gpu_use(cluster: CliCluster) -> None:
+    answer = await cluster.json("top")
     assert (
         answer["status"]["nodes"],
         answer["status"]["gpus"],
@@ -230,15 +232,15 @@ async def test_top_counts_pods_and_shows_gpu_use(world: World) -> None:
     )
 
     async def live() -> bool:
-        return [(r["key"], r["live"]) for r in (await world.json("top"))["usage"]] == [("team", 1)]
+        return [(r["key"], r["live"]) for r in (await cluster.json("top"))["usage"]] == [("team", 1)]
 
     await eventually(live, within_s=30, every_s=0.2, what="the namespace's live slice")
-    done = await world.kerf("top", "--by", "pod")
+    done = await cluster.kerf("top", "--by", "pod")
     assert "2 nodes (2 synced), 4 GPUs" in done.out
 
 
-async def test_queues_shows_allocated_and_pending_of_each(world: World) -> None:
-    assert "There are no queues" in (await world.kerf("queues")).out
+async def test_queues_shows_allocated_and_pending_of_each(cluster: CliCluster) -> None:
+    assert "There are no queues" in (await cluster.kerf("queues")).out
     text = "queues: [{name: research, limit: {gpus: 1}}, {name: team, parent: research, guaranteed: {gpus: 0.25}}]"
     policy = {
         "apiVersion": "v1",
@@ -246,50 +248,50 @@ async def test_queues_shows_allocated_and_pending_of_each(world: World) -> None:
         "metadata": {"name": "kerf-policy", "namespace": "kerf-system"},
         "data": {"queues.yaml": text},
     }
-    assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
+    assert (await cluster.kerf("apply", "-f", cluster.file(policy))).code == 0
 
     async def both() -> bool:
-        rows = [line.split() for line in (await world.kerf("queues")).out.splitlines()]
+        rows = [line.split() for line in (await cluster.kerf("queues")).out.splitlines()]
         return rows[1:] == [["research", "0.5", "0.25", "1", "1", "0", "1"], ["team", "0.5", "0.25", "1", "0", "1"]]
 
     await eventually(both, within_s=20, every_s=0.2, what="both queues")
-    answer = await world.json("queues")
+    answer = await cluster.json("queues")
     assert [(q["name"], q["gpu_milli_used"], q.get("waiting", 0)) for q in answer["queues"]] == [
         ("research", 500, 1),
         ("team", 500, 1),
     ]
     policy["data"] = {"queues.yaml": "queues: [{name: [bold]}]"}
-    assert (await world.kerf("apply", "-f", world.file(policy))).code == 0
+    assert (await cluster.kerf("apply", "-f", cluster.file(policy))).code == 0
 
     async def told_so() -> bool:
-        done = await world.kerf("queues")
+        done = await cluster.kerf("queues")
         return "is not in force as it is written" in done.err and "research" in done.out
 
     await eventually(told_so, within_s=20, every_s=0.2, what="the error about the invalid text, and the earlier queues")
 
 
-async def test_apply_creates_objects_and_reports_refusals(world: World) -> None:
-    done = await world.kerf("apply", "-f", world.file(manifest("third", gpu_memory="1Gi")))
+async def test_apply_creates_objects_and_reports_refusals(cluster: CliCluster) -> None:
+    done = await cluster.kerf("apply", "-f", cluster.file(manifest("third", gpu_memory="1Gi")))
     assert (done.code, done.out) == (0, "1 of 1 applied\n"), done.err
-    await eventually(lambda: world.outcomes.get("third") == "PodBound", what="the applied pod bound")
+    await eventually(lambda: cluster.outcomes.get("third") == "PodBound", what="the applied pod bound")
     mixed = manifest("mixed", gpu_memory="1Gi")
     mixed["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "1"
-    again = await world.kerf("apply", "-f", world.file(mixed, manifest("fourth", gpu_memory="1Gi")))
+    again = await cluster.kerf("apply", "-f", cluster.file(mixed, manifest("fourth", gpu_memory="1Gi")))
     assert (again.code, again.out) == (1, "1 of 2 applied\n")
     assert "mixed" in again.err
     assert "keep one of them" in again.err
 
 
-async def test_apply_reports_errors_in_a_file(world: World) -> None:
-    (world.folder / "bad.yaml").write_text("a: [b")
-    bad = await world.kerf("apply", "-f", str(world.folder / "bad.yaml"))
+async def test_apply_reports_errors_in_a_file(cluster: CliCluster) -> None:
+    (cluster.folder / "bad.yaml").write_text("a: [b")
+    bad = await cluster.kerf("apply", "-f", str(cluster.folder / "bad.yaml"))
     assert bad.code == 1
     assert "is neither YAML nor JSON" in bad.err
-    missing = await world.kerf("apply", "-f", str(world.folder / "missing.yaml"))
+    missing = await cluster.kerf("apply", "-f", str(cluster.folder / "missing.yaml"))
     assert missing.code == 1
     assert "No such file" in missing.err
-    (world.folder / "binary.yaml").write_bytes(b"\xff\xfe")
-    binary = await world.kerf("apply", "-f", str(world.folder / "binary.yaml"))
+    (cluster.folder / "binary.yaml").write_bytes(b"\xff\xfe")
+    binary = await cluster.kerf("apply", "-f", str(cluster.folder / "binary.yaml"))
     assert binary.code == 1
     assert "is no text" in binary.err
     assert "Traceback" not in binary.err
@@ -302,8 +304,8 @@ async def test_without_nats_the_error_says_how_to_start_it() -> None:
     assert "kerf up" in done.err
 
 
-async def test_user_input_is_not_interpreted_as_markup(world: World) -> None:
-    done = await world.kerf("why", "[/x]")
+async def test_user_input_is_not_interpreted_as_markup(cluster: CliCluster) -> None:
+    done = await cluster.kerf("why", "[/x]")
     assert done.code == 1
     assert "kerf: no pod [/x] is known" in done.err or "kerf: no pod default/[/x] is known" in done.err, done.err
 
@@ -325,9 +327,9 @@ async def test_up_reports_why_it_cannot_start(arguments: tuple[str, ...], words:
     assert "Traceback" not in done.err
 
 
-async def test_up_reports_a_port_in_use(world: World) -> None:
-    port = world.made.url.rsplit(":", 1)[1]
-    done = await kerf("up", "--port", port, nats=world.made.url)
+async def test_up_reports_a_port_in_use(cluster: CliCluster) -> None:
+    port = cluster.made.url.rsplit(":", 1)[1]
+    done = await kerf("up", "--port", port, nats=cluster.made.url)
     assert done.code == 1
     assert "address already in use" in " ".join(done.err.split())
     assert "Traceback" not in done.err

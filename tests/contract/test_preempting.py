@@ -41,7 +41,9 @@ def pod(name: str, namespace: str, priority: str, *, gpus: int = 1, **annotation
     }
 
 
-class World:
+class PreemptingCluster:
+    """A stack with the preemptor, and the events of plans that a subscriber hears."""
+
     def __init__(self, made: Stack) -> None:
         self.made = made
         self.bound: set[str] = set()
@@ -61,10 +63,10 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def cluster() -> AsyncIterator[PreemptingCluster]:
     """One node of two GPUs, both with pods of the lowest priority; one of them has an hour of minimum run time left."""
     async with stack(NODES, preemption={}) as made:
-        one = World(made)
+        one = PreemptingCluster(made)
         await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")
@@ -84,13 +86,15 @@ async def world() -> AsyncIterator[World]:
         yield one
 
 
-async def test_the_events_of_a_plan_go_once_to_both_namespaces(world: World) -> None:
-    await world.create(pod("high", "ours", "high"))
-    await eventually(lambda: "high" in world.bound, what="the important pod is bound")
-    await eventually(lambda: ("executed", "theirs") in world.heard, what="the preempted pods' namespace has the events")
+async def test_the_events_of_a_plan_go_once_to_both_namespaces(cluster: PreemptingCluster) -> None:
+    await cluster.create(pod("high", "ours", "high"))
+    await eventually(lambda: "high" in cluster.bound, what="the important pod is bound")
+    await eventually(
+        lambda: ("executed", "theirs") in cluster.heard, what="the preempted pods' namespace has the events"
+    )
     for what in ("proposed", "reserved", "executed"):
-        assert sorted(where for verb, where in world.heard if verb == what) == ["ours", "theirs"]
-    counted = world.made.services["preemptor"].metrics.render().decode()
+        assert sorted(where for verb, where in cluster.heard if verb == what) == ["ours", "theirs"]
+    counted = cluster.made.services["preemptor"].metrics.render().decode()
     assert 'kerf_preemptor_plans_total{outcome="executed"} 1' in counted
 
 
@@ -128,9 +132,9 @@ async def test_kerf_events_shows_a_plan_once(bus: NatsBus, nats: EmbeddedServer)
     assert lines[0].endswith(": a budget said no")
 
 
-async def test_a_dry_run_says_why_no_pod_would_be_preempted(world: World) -> None:
-    await world.create(pod("huge", "ours", "high", gpus=2))
-    done = await kerf("preempt", "--dry-run", "ours/huge", nats=world.made.url)
+async def test_a_dry_run_says_why_no_pod_would_be_preempted(cluster: PreemptingCluster) -> None:
+    await cluster.create(pod("huge", "ours", "high", gpus=2))
+    done = await kerf("preempt", "--dry-run", "ours/huge", nats=cluster.made.url)
     assert done.code == 0, done.err
     left = next(line for line in done.out.splitlines() if line.startswith("Not preempted: "))
     assert sorted(left.removeprefix("Not preempted: ").split("; ")) == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.world import World, world_on
+from tests.node.cluster import NodeCluster, cluster_on
 from tests.support import manifests
 from tests.support.cluster import binaries_or_skip
 from tests.support.whole import policed_plane
@@ -48,6 +48,6 @@ def gpus(tmp_path: Path) -> Gpus:
 
 
 @pytest.fixture
-async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
-    async with world_on(sandbox, gpus) as made:
+async def cluster(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[NodeCluster]:
+    async with cluster_on(sandbox, gpus) as made:
         yield made

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.node_agent.strategies import layout
-from tests.node.world import WITHIN_S, World, grant_of, world_on
+from tests.node.cluster import WITHIN_S, NodeCluster, cluster_on, grant_of
 from tests.support.native import enforcement_built
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
@@ -26,14 +26,14 @@ class SameGpus(Gpus):
 
 
 @pytest.fixture
-async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster]:
     build = enforcement_built(tmp_path / "build")
     gpus = SameGpus(tmp_path)
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
         "KERF_NODE_AGENT_USAGE_S": "0.2",
     }  # fmt: skip
-    async with world_on(sandbox, gpus, settings) as made:
+    async with cluster_on(sandbox, gpus, settings) as made:
         try:
             await eventually(
                 lambda: made.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
@@ -43,55 +43,55 @@ async def world(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[World]:
         yield made
 
 
-async def test_a_firm_slice_has_its_library_and_a_read_only_page(world: World) -> None:
-    await world.create_pod("firm", gpu_memory="2Gi", gpu_compute="30", annotations=FIRM)
-    pod = (await world.running("firm"))["firm"]
+async def test_a_firm_slice_has_its_library_and_a_read_only_page(cluster: NodeCluster) -> None:
+    await cluster.create_pod("firm", gpu_memory="2Gi", gpu_compute="30", annotations=FIRM)
+    pod = (await cluster.running("firm"))["firm"]
     assert grant_of(pod).containers["main"].strategy == "interposer"
-    inside = root(world, pod)
+    inside = root(cluster, pod)
     assert read(inside / "etc/ld.so.preload") == b"/run/kerf/libkerf.so\n"
     assert read(inside / "run/kerf/libkerf.so")[:4] == b"\x7fELF"
     said = layout.Orders.from_buffer_copy(read(inside / "run/kerf/orders"))
     assert (said.gpu_count, said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (1, 2 << 30, 300)
-    assert {name: "ro" in options for name, options in mounted(world, pod).items()} == {
+    assert {name: "ro" in options for name, options in mounted(cluster, pod).items()} == {
         "libkerf.so": True,
         "orders": True,
         "peers": True,
         "counters": False,
         "signal": False,
     }
-    shown = await eventually(lambda: world.agent.samples("kerf_agent_slice_limit_mib"), within_s=WITHIN_S)
+    shown = await eventually(lambda: cluster.agent.samples("kerf_agent_slice_limit_mib"), within_s=WITHIN_S)
     assert list(shown.values()) == [2048.0]
-    control_blocks = Path(f"/proc/{world.sandbox.outside(world.agent.pid)}/root/run/kerf/slices")
+    control_blocks = Path(f"/proc/{cluster.sandbox.outside(cluster.agent.pid)}/root/run/kerf/slices")
     assert count(control_blocks) == 1
-    await world.delete("firm")
-    await world.gone("firm")
+    await cluster.delete("firm")
+    await cluster.gone("firm")
     await eventually(
         lambda: count(control_blocks) == 0, within_s=WITHIN_S, what="the control block is removed with its container"
     )
 
 
-async def test_two_pods_without_reserved_compute_share_time_by_priority(world: World) -> None:
-    gpu = {"kerf.dev/gpu-uuid": world.gpus.uuid(0)} | FIRM
-    await world.create_pod("low", gpu_memory="2Gi", annotations=gpu | {"kerf.dev/tier": "opportunistic"})
-    await world.create_pod("usual", gpu_memory="2Gi", annotations=gpu)
-    pods = await world.running("low", "usual")
+async def test_two_pods_without_reserved_compute_share_time_by_priority(cluster: NodeCluster) -> None:
+    gpu = {"kerf.dev/gpu-uuid": cluster.gpus.uuid(0)} | FIRM
+    await cluster.create_pod("low", gpu_memory="2Gi", annotations=gpu | {"kerf.dev/tier": "opportunistic"})
+    await cluster.create_pod("usual", gpu_memory="2Gi", annotations=gpu)
+    pods = await cluster.running("low", "usual")
     assert {grant_of(pod).containers["main"].strategy for pod in pods.values()} == {"time_slice"}
     said = {
-        name: layout.Orders.from_buffer_copy(read(root(world, pod) / "run/kerf/orders")) for name, pod in pods.items()
+        name: layout.Orders.from_buffer_copy(read(root(cluster, pod) / "run/kerf/orders")) for name, pod in pods.items()
     }
     assert (said["low"].tier, said["low"].peer_count, said["usual"].tier) == (layout.LOW, 1, layout.NORMAL)
-    peer = root(world, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
-    assert same(peer, root(world, pods["usual"]) / "run/kerf/signal")
+    peer = root(cluster, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
+    assert same(peer, root(cluster, pods["usual"]) / "run/kerf/signal")
 
 
-def root(world: World, pod: Any) -> Path:
+def root(cluster: NodeCluster, pod: Any) -> Path:
     """The container's own file system."""
-    return Path(f"/proc/{world.processes(pod)[0]}/root")
+    return Path(f"/proc/{cluster.processes(pod)[0]}/root")
 
 
-def mounted(world: World, pod: Any) -> dict[str, list[str]]:
+def mounted(cluster: NodeCluster, pod: Any) -> dict[str, list[str]]:
     """The entries below /run/kerf, with the options of its mount."""
-    lines = [line.split() for line in Path(f"/proc/{world.processes(pod)[0]}/mounts").read_text().splitlines()]
+    lines = [line.split() for line in Path(f"/proc/{cluster.processes(pod)[0]}/mounts").read_text().splitlines()]
     return {
         Path(place).name: options.split(",") for _, place, _, options, *_ in lines if place.startswith("/run/kerf/")
     }

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from services.node_agent.handover.nri.affinity import Numbers, numbers
 from services.node_agent.handover.nri.session import talk
 from services.node_agent.nri_api import nri_pb2 as pb
-from tests.node.world import WITHIN_S, World, container, expected, given, world_on
+from tests.node.cluster import WITHIN_S, NodeCluster, cluster_on, container, expected, given
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Gpus
@@ -26,106 +26,106 @@ pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="only o
 
 
 @pytest.fixture
-async def world(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[World]:
+async def cluster(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[NodeCluster]:
     """A node whose first four GPUs are near one CPU, and the others near another."""
     gpus.set(
         more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)]
     )
-    async with world_on(sandbox, gpus) as made:
+    async with cluster_on(sandbox, gpus) as made:
         await _asked(made)
         yield made
 
 
-async def _asked(world: World) -> None:
+async def _asked(cluster: NodeCluster) -> None:
     """Waits until containerd calls the agent's plugin."""
     await eventually(
-        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 1.0},
+        lambda: cluster.agent.samples("kerf_agent_nri_connected") == {"": 1.0},
         within_s=WITHIN_S,
         every_s=0.05,
         what="the agent is NRI's plugin",
     )
 
 
-async def _create(world: World, name: str, *gpus: int, requests: str = "", limit: str = "") -> None:
+async def _create(cluster: NodeCluster, name: str, *gpus: int, requests: str = "", limit: str = "") -> None:
     """A pod with a memory share of these GPUs and this CPU request."""
     made = container(gpu=str(len(gpus)), gpu_memory=f"{len(gpus)}Gi")
     if requests:
         made["resources"]["requests"] = {"cpu": requests}
     if limit:
         made["resources"]["limits"]["cpu"] = limit
-    await world.create_pod(
-        name, containers=[made], annotations={"kerf.dev/gpu-uuid": "|".join(world.gpus.uuid(index) for index in gpus)}
+    await cluster.create_pod(
+        name, containers=[made], annotations={"kerf.dev/gpu-uuid": "|".join(cluster.gpus.uuid(index) for index in gpus)}
     )
 
 
-def _cpus(world: World, pod: Any) -> Numbers:
+def _cpus(cluster: NodeCluster, pod: Any) -> Numbers:
     """The CPUs that the container's processes may use."""
-    status = Path(f"/proc/{world.processes(pod)[0]}/status").read_text().splitlines()
+    status = Path(f"/proc/{cluster.processes(pod)[0]}/status").read_text().splitlines()
     return numbers(next(line.split()[1] for line in status if line.startswith("Cpus_allowed_list:")))
 
 
-async def test_only_containers_with_gpus_are_confined_to_the_cpus_near_them(world: World) -> None:
+async def test_only_containers_with_gpus_are_confined_to_the_cpus_near_them(cluster: NodeCluster) -> None:
     await asyncio.gather(
-        _create(world, "first", 0),
-        _create(world, "second", 4),
-        _create(world, "both", 1, 5),
-        world.create_pod("plain", spec=PLAIN),
+        _create(cluster, "first", 0),
+        _create(cluster, "second", 4),
+        _create(cluster, "both", 1, 5),
+        cluster.create_pod("plain", spec=PLAIN),
     )
-    pods = await world.running("first", "second", "both", "plain")
-    assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
+    pods = await cluster.running("first", "second", "both", "plain")
+    assert {name: _cpus(cluster, pod) for name, pod in pods.items()} == {
         "first": {FIRST},
         "second": {SECOND},
-        "both": {FIRST, SECOND} if len(os.sched_getaffinity(0)) > 2 else _cpus(world, pods["plain"]),
+        "both": {FIRST, SECOND} if len(os.sched_getaffinity(0)) > 2 else _cpus(cluster, pods["plain"]),
         "plain": os.sched_getaffinity(0),
     }
-    assert given(await world.inside("second")) == expected(world, pods["second"])
+    assert given(await cluster.inside("second")) == expected(cluster, pods["second"])
 
 
-async def test_no_container_is_confined_below_its_promised_cpu_time(world: World) -> None:
+async def test_no_container_is_confined_below_its_promised_cpu_time(cluster: NodeCluster) -> None:
     """Neither by a limit above the CPUs near the GPU, nor by other containers that are confined to them."""
-    await _create(world, "wide", 0, requests="100m", limit="1500m")
-    await _create(world, "lives", 0, requests="600m")
-    await world.running("wide", "lives")
-    await _create(world, "late", 1, requests="600m")
-    pods = await world.running("wide", "lives", "late")
+    await _create(cluster, "wide", 0, requests="100m", limit="1500m")
+    await _create(cluster, "lives", 0, requests="600m")
+    await cluster.running("wide", "lives")
+    await _create(cluster, "late", 1, requests="600m")
+    pods = await cluster.running("wide", "lives", "late")
     anywhere = os.sched_getaffinity(0)
-    assert {name: _cpus(world, pod) for name, pod in pods.items()} == {
+    assert {name: _cpus(cluster, pod) for name, pod in pods.items()} == {
         "wide": anywhere,
         "lives": {FIRST},
         "late": anywhere,
     }
-    assert world.agent.samples("kerf_agent_cpu_affinity_total") == {
+    assert cluster.agent.samples("kerf_agent_cpu_affinity_total") == {
         'outcome="near"': 1, 'outcome="too-few-cpus"': 1, 'outcome="cpus-promised"': 1,
     }  # fmt: skip
-    await world.delete("lives")
-    await world.gone("lives")
-    await _create(world, "next", 1, requests="600m")
-    assert _cpus(world, (await world.running("next"))["next"]) == {FIRST}
+    await cluster.delete("lives")
+    await cluster.gone("lives")
+    await _create(cluster, "next", 1, requests="600m")
+    assert _cpus(cluster, (await cluster.running("next"))["next"]) == {FIRST}
 
 
-async def test_a_container_resized_beyond_its_cpus_may_use_all_cpus(world: World) -> None:
-    await _create(world, "grows", 0, requests="100m", limit="500m")
-    pod = (await world.running("grows"))["grows"]
-    assert _cpus(world, pod) == {FIRST}
+async def test_a_container_resized_beyond_its_cpus_may_use_all_cpus(cluster: NodeCluster) -> None:
+    await _create(cluster, "grows", 0, requests="100m", limit="500m")
+    pod = (await cluster.running("grows"))["grows"]
+    assert _cpus(cluster, pod) == {FIRST}
     larger = {
         "spec": {
             "containers": [{"name": "main", "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1500m"}}}]
         }
     }
     status, answer = await asyncio.to_thread(
-        world.plane.request, "PATCH", f"/api/v1/namespaces/{world.namespace}/pods/grows/resize", larger,
+        cluster.whole.plane.request, "PATCH", f"/api/v1/namespaces/{cluster.whole.namespace}/pods/grows/resize", larger,
         content_type="application/strategic-merge-patch+json",
     )  # fmt: skip
     assert status == 200, answer
     await eventually(
-        lambda: _cpus(world, pod) == os.sched_getaffinity(0),
+        lambda: _cpus(cluster, pod) == os.sched_getaffinity(0),
         within_s=WITHIN_S,
         every_s=0.1,
         what="the container may run anywhere",
     )
 
 
-async def test_the_cpuset_of_another_plugin_is_kept(world: World) -> None:
+async def test_the_cpuset_of_another_plugin_is_kept(cluster: NodeCluster) -> None:
     """If two plugins set the same field, the container cannot be created."""
 
     def manages(method: str, payload: bytes) -> bytes:
@@ -140,53 +140,53 @@ async def test_the_cpuset_of_another_plugin_is_kept(world: World) -> None:
         return bytes(answer.SerializeToString())
 
     synchronized = asyncio.Event()
-    reader, writer = await asyncio.open_unix_connection(str(world.sandbox.root / "run/nri/nri.sock"))
+    reader, writer = await asyncio.open_unix_connection(str(cluster.sandbox.root / "run/nri/nri.sock"))
     managing = asyncio.create_task(talk(reader, writer, "manager", "90", manages))
     try:
         await asyncio.wait_for(synchronized.wait(), WITHIN_S)
-        await _create(world, "managed", 0)
-        assert _cpus(world, (await world.running("managed"))["managed"]) == {SECOND}
+        await _create(cluster, "managed", 0)
+        assert _cpus(cluster, (await cluster.running("managed"))["managed"]) == {SECOND}
     finally:
         managing.cancel()
         writer.close()
-    assert world.agent.samples("kerf_agent_cpu_affinity_total") == {'outcome="own-cpuset"': 1}
+    assert cluster.agent.samples("kerf_agent_cpu_affinity_total") == {'outcome="own-cpuset"': 1}
 
 
-async def test_containers_start_while_the_agent_is_down_or_hangs(world: World) -> None:
-    world.agent.kill()
-    await world.create_pod("without", spec=PLAIN)
-    await world.running("without")
-    world.agent.start()
-    await world.offered()
-    await _asked(world)
-    world.sandbox.freeze("agent")
-    await world.create_pod("frozen", spec=PLAIN)
-    await world.running("frozen")
-    world.sandbox.thaw("agent")
-    await world.offered()
-    await _asked(world)
-    await _create(world, "back", 4)
-    assert _cpus(world, (await world.running("back"))["back"]) == {SECOND}
+async def test_containers_start_while_the_agent_is_down_or_hangs(cluster: NodeCluster) -> None:
+    cluster.agent.kill()
+    await cluster.create_pod("without", spec=PLAIN)
+    await cluster.running("without")
+    cluster.agent.start()
+    await cluster.offered()
+    await _asked(cluster)
+    cluster.sandbox.freeze("agent")
+    await cluster.create_pod("frozen", spec=PLAIN)
+    await cluster.running("frozen")
+    cluster.sandbox.thaw("agent")
+    await cluster.offered()
+    await _asked(cluster)
+    await _create(cluster, "back", 4)
+    assert _cpus(cluster, (await cluster.running("back"))["back"]) == {SECOND}
 
 
-async def test_cpu_promises_are_known_after_a_restart_of_agent_or_runtime(world: World) -> None:
-    await _create(world, "lives", 0, requests="600m")
-    pod = (await world.running("lives"))["lives"]
-    world.agent.kill()
-    world.agent.start()
-    await world.offered()
-    await _asked(world)
-    await _create(world, "late", 1, requests="600m")
-    assert _cpus(world, (await world.running("late"))["late"]) == os.sched_getaffinity(0)
-    world.sandbox.kill("containerd")
+async def test_cpu_promises_are_known_after_a_restart_of_agent_or_runtime(cluster: NodeCluster) -> None:
+    await _create(cluster, "lives", 0, requests="600m")
+    pod = (await cluster.running("lives"))["lives"]
+    cluster.agent.kill()
+    cluster.agent.start()
+    await cluster.offered()
+    await _asked(cluster)
+    await _create(cluster, "late", 1, requests="600m")
+    assert _cpus(cluster, (await cluster.running("late"))["late"]) == os.sched_getaffinity(0)
+    cluster.sandbox.kill("containerd")
     await eventually(
-        lambda: world.agent.samples("kerf_agent_nri_connected") == {"": 0.0},
+        lambda: cluster.agent.samples("kerf_agent_nri_connected") == {"": 0.0},
         within_s=WITHIN_S,
         every_s=0.05,
         what="NRI is disconnected",
     )
-    world.sandbox.start_containerd()
-    await _asked(world)
-    await _create(world, "later", 4, requests="100m")
-    assert _cpus(world, (await world.running("later"))["later"]) == {SECOND}
-    assert _cpus(world, pod) == {FIRST}
+    cluster.sandbox.start_containerd()
+    await _asked(cluster)
+    await _create(cluster, "later", 4, requests="100m")
+    assert _cpus(cluster, (await cluster.running("later"))["later"]) == {SECOND}
+    assert _cpus(cluster, pod) == {FIRST}

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from tests.node.world import WITHIN_S, World, container, container_id, expected, given
+from tests.node.cluster import WITHIN_S, NodeCluster, container, container_id, expected, given
 from tests.support.waiting import eventually
 
 
@@ -18,91 +18,93 @@ def _lives(pods: dict[str, Any]) -> dict[str, tuple[str, int]]:
     }
 
 
-async def test_running_pods_survive_the_kill_of_agent_and_kubelet(world: World) -> None:
+async def test_running_pods_survive_the_kill_of_agent_and_kubelet(cluster: NodeCluster) -> None:
     before = [f"before-{i}" for i in range(6)]
-    await asyncio.gather(*(world.create_pod(name, gpu_memory="3Gi") for name in before))
-    lives = _lives(await world.running(*before))
+    await asyncio.gather(*(cluster.create_pod(name, gpu_memory="3Gi") for name in before))
+    lives = _lives(await cluster.running(*before))
 
     async def round_of(name: str) -> None:
         """New pods work, the old ones are unchanged, and all have what they were granted."""
         after = [f"{name}-{i}" for i in range(4)]
-        await asyncio.gather(*(world.create_pod(one, gpu_memory="4Gi") for one in after))
-        pods = await world.running(*before, *after)
+        await asyncio.gather(*(cluster.create_pod(one, gpu_memory="4Gi") for one in after))
+        pods = await cluster.running(*before, *after)
         assert _lives({one: pods[one] for one in before}) == lives
         for one, pod in pods.items():
-            assert given(await world.inside(one)) == expected(world, pod), one
+            assert given(await cluster.inside(one)) == expected(cluster, pod), one
 
-    world.agent.kill()
-    world.agent.start()
-    await world.offered()
+    cluster.agent.kill()
+    cluster.agent.start()
+    await cluster.offered()
     await round_of("agent")
 
-    await world.kill_kubelet()
-    world.sandbox.start_kubelet()
-    await world.offered()
+    await cluster.kill_kubelet()
+    cluster.sandbox.start_kubelet()
+    await cluster.offered()
     await round_of("kubelet")
 
-    await world.kill_kubelet()
-    world.agent.kill()
-    world.agent.start()
-    world.sandbox.start_kubelet()
-    await world.offered()
+    await cluster.kill_kubelet()
+    cluster.agent.kill()
+    cluster.agent.start()
+    cluster.sandbox.start_kubelet()
+    await cluster.offered()
     await round_of("both")
 
 
-async def test_a_pod_created_while_the_kubelet_is_down_gets_its_grant_or_nothing(world: World) -> None:
+async def test_a_pod_created_while_the_kubelet_is_down_gets_its_grant_or_nothing(cluster: NodeCluster) -> None:
     """It depends on whether the agent registers again before the kubelet admits the pod (kubernetes #125579)."""
-    await world.kill_kubelet()
-    await world.create_pod("early", gpu_memory="3Gi")
-    await world.bound("early")
-    world.sandbox.start_kubelet()
+    await cluster.kill_kubelet()
+    await cluster.create_pod("early", gpu_memory="3Gi")
+    await cluster.whole.bound("early")
+    cluster.sandbox.start_kubelet()
 
     async def decided() -> Any:
-        pod = (await world.pods())["early"]
+        pod = (await cluster.pods())["early"]
         return pod if pod["status"]["phase"] in ("Running", "Failed") else None
 
     pod = await eventually(decided, within_s=WITHIN_S, every_s=0.1, what="the pod runs or is rejected")
     if pod["status"]["phase"] == "Failed":
         assert pod["status"]["reason"] == "UnexpectedAdmissionError"
-        await world.free()
+        await cluster.free()
     else:
-        assert given(await world.inside("early")) == expected(world, pod)
+        assert given(await cluster.inside("early")) == expected(cluster, pod)
 
 
-async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(world: World) -> None:
+async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(cluster: NodeCluster) -> None:
     """A device plugin that is down has no healthy devices, so the kubelet rejects the pod (docs/operators.md)."""
-    world.agent.kill()
-    await world.create_pod("early", gpu_memory="3Gi")
-    await world.wait_for_event("early", "Allocate failed", "kerf.dev/slot")
-    pod = (await world.pods())["early"]
+    cluster.agent.kill()
+    await cluster.create_pod("early", gpu_memory="3Gi")
+    await cluster.wait_for_event("early", "Allocate failed", "kerf.dev/slot")
+    pod = (await cluster.pods())["early"]
     assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "UnexpectedAdmissionError")
-    world.agent.start()
-    await world.free()
+    cluster.agent.start()
+    await cluster.free()
 
 
-async def test_a_container_that_restarts_in_place_gets_the_same_slice(world: World) -> None:
-    await world.create_pod("crash", gpu_memory="3Gi", gpu_compute="20")
-    first = (await world.running("crash"))["crash"]
-    seen = await world.inside("crash")
-    for pid in world.processes(first):
+async def test_a_container_that_restarts_in_place_gets_the_same_slice(cluster: NodeCluster) -> None:
+    await cluster.create_pod("crash", gpu_memory="3Gi", gpu_compute="20")
+    first = (await cluster.running("crash"))["crash"]
+    seen = await cluster.inside("crash")
+    for pid in cluster.processes(first):
         os.kill(pid, signal.SIGKILL)
 
     async def again() -> Any:
-        pod = (await world.running("crash"))["crash"]
+        pod = (await cluster.running("crash"))["crash"]
         return pod if container_id(pod) != container_id(first) else None
 
     second = await eventually(again, within_s=WITHIN_S, every_s=0.1, what="the container runs again")
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert given(await world.inside("crash")) == given(seen) == expected(world, second)
+    assert given(await cluster.inside("crash")) == given(seen) == expected(cluster, second)
 
 
-async def test_each_container_of_a_pod_has_its_own_share_and_an_init_container_the_largest(world: World) -> None:
+async def test_each_container_of_a_pod_has_its_own_share_and_an_init_container_the_largest(
+    cluster: NodeCluster,
+) -> None:
     """The kubelet passes an init container's slots on to an app container, so it runs within that one's share."""
     init = [{**container("prepare", args=["once"], gpu_memory="4Gi")}]
-    await world.create_pod(
+    await cluster.create_pod(
         "several", containers=[container("a", gpu_memory="2Gi"), container("b", gpu_memory="4Gi")], init=init
     )
-    pod = (await world.running("several"))["several"]
-    assert given(await world.inside("several", "a")) == expected(world, pod, "a")
-    assert given(await world.inside("several", "b")) == expected(world, pod, "b")
-    assert given(await world.inside("several", "prepare")) == expected(world, pod, "b")
+    pod = (await cluster.running("several"))["several"]
+    assert given(await cluster.inside("several", "a")) == expected(cluster, pod, "a")
+    assert given(await cluster.inside("several", "b")) == expected(cluster, pod, "b")
+    assert given(await cluster.inside("several", "prepare")) == expected(cluster, pod, "b")

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.node.world import WITHIN_S
+from tests.node.cluster import WITHIN_S
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox, cgroups
 

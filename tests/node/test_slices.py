@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from tests.node.world import World, expected, given
+from tests.node.cluster import NodeCluster, expected, given
 from tools.sandbox.inside import DRIVER_VERSION
 
 SHAPES = (
@@ -17,24 +17,24 @@ SHAPES = (
 )
 
 
-async def test_thirty_pods_at_once_get_exactly_their_grants(world: World) -> None:
+async def test_thirty_pods_at_once_get_exactly_their_grants(cluster: NodeCluster) -> None:
     for number in range(3):
         names = [f"slice-{number}-{i}" for i in range(30)]
-        await asyncio.gather(*(world.create_pod(name, **SHAPES[i % len(SHAPES)]) for i, name in enumerate(names)))
-        pods = await world.running(*names)
+        await asyncio.gather(*(cluster.create_pod(name, **SHAPES[i % len(SHAPES)]) for i, name in enumerate(names)))
+        pods = await cluster.running(*names)
         for name in names:
-            assert given(await world.inside(name)) == expected(world, pods[name]), name
-        await world.delete(*names)
-        await world.gone(*names)
-        await world.free()
+            assert given(await cluster.inside(name)) == expected(cluster, pods[name]), name
+        await cluster.delete(*names)
+        await cluster.gone(*names)
+        await cluster.free()
 
 
-async def test_a_slice_has_the_driver_of_the_host_and_other_pods_do_not(world: World) -> None:
+async def test_a_slice_has_the_driver_of_the_host_and_other_pods_do_not(cluster: NodeCluster) -> None:
     """Exactly the version of the kernel module, under every name, where the dynamic linker of any image searches by
     default."""
-    await world.create_pod("slice", gpu="1")
-    await world.create_pod("plain", spec={"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"})
-    await world.running("slice", "plain")
+    await cluster.create_pod("slice", gpu="1")
+    await cluster.create_pod("plain", spec={"tolerations": [{"operator": "Exists"}], "schedulerName": "kerf"})
+    await cluster.running("slice", "plain")
     names = [
         f"libcuda.so.{DRIVER_VERSION}",
         "libcuda.so.1",
@@ -43,8 +43,8 @@ async def test_a_slice_has_the_driver_of_the_host_and_other_pods_do_not(world: W
         "libnvidia-ml.so.1",
     ]
     places = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64"]
-    assert sorted((await world.inside("slice")).files) == sorted(
+    assert sorted((await cluster.inside("slice")).files) == sorted(
         [*(f"{place}/{name}" for place in places for name in names), "/usr/bin/nvidia-smi"]
     )
-    plain = await world.inside("plain")
+    plain = await cluster.inside("plain")
     assert (plain.devices, plain.files) == ([], [])

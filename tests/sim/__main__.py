@@ -8,7 +8,7 @@ import sys
 import time
 
 from tests.sim.nats import Violation
-from tests.sim.world import World
+from tests.sim.simulation import Simulation
 
 
 def main() -> None:
@@ -22,17 +22,17 @@ def main() -> None:
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
     began, steps, simulated_s, bound, failed = time.perf_counter(), 0, 0.0, 0, []
     for seed in seeds:
-        world = World(seed)
+        simulation = Simulation(seed)
         try:
-            world.run()
+            simulation.run()
         except Violation as violation:
             failed.append(seed)
             sys.stderr.write(f"seed {seed}: {violation}\n  replay it: python -m tests.sim --seed {seed} --story\n")
         if args.story:
-            sys.stderr.write("\n".join(world.clock.story) + "\n")
-        steps += world.clock.steps
-        simulated_s += world.clock.now - 1_000.0
-        bound += world.bound
+            sys.stderr.write("\n".join(simulation.clock.story) + "\n")
+        steps += simulation.clock.steps
+        simulated_s += simulation.clock.now - 1_000.0
+        bound += simulation.bound
     seconds = time.perf_counter() - began
     result = {
         "seeds": len(seeds),

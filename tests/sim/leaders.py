@@ -17,7 +17,7 @@ from shared.contracts.base import decode
 from shared.contracts.facts import FeedBatch, SnapshotPage
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ EXCLUDE_AFTER_S = 6.0
 class Leader:
     """One placement process. `core` is None while it is on standby; a frozen one processes its input later."""
 
-    def __init__(self, world: World, index: int) -> None:
-        self.world, self.name = world, f"placement-{index}"
+    def __init__(self, simulation: Simulation, index: int) -> None:
+        self.simulation, self.name = simulation, f"placement-{index}"
         self.core: Core | None = None
         self.alive, self.frozen = True, False
         self._kept: list[Callable[[], None]] = []
@@ -47,31 +47,31 @@ class Leader:
         self._held = False
         self._asked = 0
         self._follower = Follower()
-        world.clock.after(world.rng.uniform(0, 1), self._candidate)
+        simulation.clock.after(simulation.rng.uniform(0, 1), self._candidate)
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        self.world.clock.tell(f"{self.name} crashes")
+        self.simulation.clock.tell(f"{self.name} crashes")
         self.alive, self.frozen, self._kept = False, False, []
         self._life += 1
         self._reset()
 
     def restart(self) -> None:
         if not self.alive:
-            self.world.clock.tell(f"{self.name} restarts")
+            self.simulation.clock.tell(f"{self.name} restarts")
             self.alive = True
             self._candidate()
 
     def freeze(self) -> None:
-        self.world.clock.tell(f"{self.name} freezes")
+        self.simulation.clock.tell(f"{self.name} freezes")
         self.frozen = True
 
     def thaw(self) -> None:
         if self.frozen:
-            self.world.clock.tell(f"{self.name} wakes")
+            self.simulation.clock.tell(f"{self.name} wakes")
             self.frozen = False
-            if self.world.rng.random() < 0.5:
+            if self.simulation.rng.random() < 0.5:
                 self._renew_at = 0.0  # its renewal has become due in the meantime, perhaps under a successor
             kept, self._kept = self._kept, []
             for do in kept:
@@ -92,7 +92,7 @@ class Leader:
         return guarded
 
     def _soon(self, seconds: float, do: Callable[[], None]) -> None:
-        self.world.clock.after(seconds, self.awake(do))
+        self.simulation.clock.after(seconds, self.awake(do))
 
     def while_leading(self, do: Callable[[], None]) -> Callable[[], None]:
         session = self._session
@@ -101,11 +101,11 @@ class Leader:
     # --- the hint and the session -----------------------------------------------------------------------------
 
     def _candidate(self) -> None:
-        world = self.world
-        if self.name not in world.network.cut:
-            holder, until = world.hint
-            if holder == self.name or until < world.clock.now:
-                world.hint = (self.name, world.clock.now + TTL_S)
+        simulation = self.simulation
+        if self.name not in simulation.network.cut:
+            holder, until = simulation.hint
+            if holder == self.name or until < simulation.clock.now:
+                simulation.hint = (self.name, simulation.clock.now + TTL_S)
                 if not self._held:
                     self._end("it is elected again")  # as the service does: an election starts a session
                 self._held = True
@@ -113,7 +113,7 @@ class Leader:
                     self._begin_session()
             else:
                 self._held = False
-                if self._in_session and world.rng.random() < 0.5:  # it notices sooner or later
+                if self._in_session and simulation.rng.random() < 0.5:  # it notices sooner or later
                     self._end("another holds the hint")
         self._soon(1.5, self._candidate)
 
@@ -121,33 +121,33 @@ class Leader:
         self._session += 1
         self._in_session = True
         self._log = LogProtocol(self.name, f"{self.name}/{self._session}")
-        self.world.nats.provision(slow=not self.world.network.calm and self.world.rng.random() < 0.3)
+        self.simulation.nats.provision(slow=not self.simulation.network.calm and self.simulation.rng.random() < 0.3)
         self._run(self._log.take_term(), self._replay)
 
     def _replay(self, term: int) -> None:
-        self.world.clock.tell(f"{self.name} takes term {term}")
+        self.simulation.clock.tell(f"{self.name} takes term {term}")
         self._run(self._log.replay(), self._lead)
 
     def _lead(self, records: Any) -> None:
         self.core = Core(self.name, Settings(exclude_after_s=EXCLUDE_AFTER_S))
         self._follower = Follower()
-        if not self.world.network.calm and self.world.rng.random() < 0.3:
+        if not self.simulation.network.calm and self.simulation.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.
-            for node in self.world.nodes.values():
-                node.stall(self.world.rng.uniform(3.2, 7.0))
+            for node in self.simulation.nodes.values():
+                node.stall(self.simulation.rng.uniform(3.2, 7.0))
         self._feed(m.TermTaken(self._log.term, records, self._log.found_mark))
-        for node in self.world.nodes.values():
+        for node in self.simulation.nodes.values():
             node.tell_inventory(self)
         self._soon(0.5, self.while_leading(self._tick))
-        self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
+        self._renew_at = self.simulation.clock.now + self.simulation.rng.uniform(5.0, 60.0)
 
     def _renew(self) -> None:
         """As the service does: no other input is processed until the log has answered."""
-        self._renew_at = self.world.clock.now + self.world.rng.uniform(5.0, 60.0)
+        self._renew_at = self.simulation.clock.now + self.simulation.rng.uniform(5.0, 60.0)
         self._held_back = []
 
         def renewed(term: int) -> None:
-            self.world.clock.tell(f"{self.name} renews as term {term}")
+            self.simulation.clock.tell(f"{self.name} renews as term {term}")
             held_back, self._held_back = self._held_back, None
             self._feed(m.TermRenewed(term))
             for event in held_back or ():
@@ -162,7 +162,7 @@ class Leader:
     def _run(self, steps: Steps[T], done: Callable[[T], None]) -> None:
         """Runs steps of the log protocol over the network. A request that is not answered in time may have happened, or
         yet happen."""
-        world, session = self.world, self._session
+        simulation, session = self.simulation, self._session
 
         def go(resume: Callable[[], Request]) -> None:
             try:
@@ -185,23 +185,23 @@ class Leader:
 
             def at_server() -> None:
                 try:
-                    answer = world.nats.answer(request)
+                    answer = simulation.nats.answer(request)
                 except (Refused, NoStream) as error:
                     back(lambda error=error: steps.throw(error))
                 else:
                     back(lambda: steps.send(answer))
 
             def back(resume: Callable[[], Request]) -> None:
-                world.network.send("nats", self.name, self.awake(lambda: answered(resume)))
+                simulation.network.send("nats", self.name, self.awake(lambda: answered(resume)))
 
-            world.network.send(self.name, "nats", at_server)
+            simulation.network.send(self.name, "nats", at_server)
             self._soon(UNANSWERED_S, lambda: answered(lambda: steps.throw(Unknown("no answer"))))
 
         go(lambda: next(steps))
 
     def _end(self, why: str) -> None:
         if self._in_session:
-            self.world.clock.tell(f"{self.name} ends its session: {why}")
+            self.simulation.clock.tell(f"{self.name} ends its session: {why}")
             self._reset()
 
     def _reset(self) -> None:
@@ -216,11 +216,11 @@ class Leader:
             self.core is not None
             and self._held_back is None
             and self.core.may_renew
-            and self.world.clock.now >= self._renew_at
+            and self.simulation.clock.now >= self._renew_at
         ):
             self._renew()
-        if self._follower.epoch and self.world.clock.now - self._heard > SILENCE_S:
-            self.world.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
+        if self._follower.epoch and self.simulation.clock.now - self._heard > SILENCE_S:
+            self.simulation.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
             self._want_snapshot()
         self._soon(0.5, self.while_leading(self._tick))
 
@@ -232,8 +232,8 @@ class Leader:
         if self._held_back is not None:
             self._held_back.append(event)
             return
-        commands = self.core.handle(event, self.world.clock.now)
-        self.world.ever_excluded |= self.core.recovery.excluded.keys()
+        commands = self.core.handle(event, self.simulation.clock.now)
+        self.simulation.ever_excluded |= self.core.recovery.excluded.keys()
         for command in commands:
             if self.core is not None:
                 self._carry_out(command)
@@ -248,11 +248,11 @@ class Leader:
                 return
             batch = decode(payload, FeedBatch)
             if batch.epoch == self._follower.epoch:
-                self._heard = self.world.clock.now
+                self._heard = self.simulation.clock.now
             try:
                 facts = self._follower.batch(batch)
             except Gap:
-                self.world.clock.tell(f"{self.name} misses a batch")
+                self.simulation.clock.tell(f"{self.name} misses a batch")
                 self._want_snapshot()
                 return
             if facts:
@@ -267,8 +267,8 @@ class Leader:
     def _ask_snapshot(self, session: int) -> None:
         if self._session != session or self._follower.epoch:
             return
-        world = self.world
-        watcher = world.rng.choice(world.watchers)
+        simulation = self.simulation
+        watcher = simulation.rng.choice(simulation.watchers)
         self._asked += 1
         asked = self._asked  # a request has one answer, and one that comes after its time-out is no answer to the next
 
@@ -276,7 +276,7 @@ class Leader:
             def take() -> None:
                 if self._session != session or self._follower.epoch or self.core is None or asked != self._asked:
                     return
-                self._heard = world.clock.now
+                self._heard = simulation.clock.now
                 self._feed(m.SnapshotSeen(page.facts, page.log_sequence_seen))
                 try:
                     following = self._follower.snapshot(page.epoch, page.number)
@@ -286,37 +286,37 @@ class Leader:
                 if following:
                     self._feed(m.FactsSeen(tuple(following)))
 
-            world.network.send(watcher.name, self.name, self.awake(take))
+            simulation.network.send(watcher.name, self.name, self.awake(take))
 
-        world.network.send(self.name, watcher.name, lambda: watcher.snapshot(answer))
+        simulation.network.send(self.name, watcher.name, lambda: watcher.snapshot(answer))
         self._soon(UNANSWERED_S, lambda: self._ask_snapshot(session))
 
     def _carry_out(self, command: m.Command) -> None:
-        world = self.world
+        simulation = self.simulation
         match command:
             case m.Append():
                 self._run(self._log.append(command.record), lambda sequence: self._feed(m.Appended(sequence)))
             case m.SendBinds():
                 for bind in command.binds:
-                    world.clock.tell(
+                    simulation.clock.tell(
                         f"{self.name} sends the binding of {bind.name} at {bind.resource_version} to {bind.node}"
                     )
-                if world.network.lost_orders:
+                if simulation.network.lost_orders:
                     return
-                watcher = world.rng.choice(world.watchers)
+                watcher = simulation.rng.choice(simulation.watchers)
                 sequence = command.sequence
-                world.network.send(self.name, watcher.name, lambda: watcher.bind(command.binds, sequence, self))
+                simulation.network.send(self.name, watcher.name, lambda: watcher.bind(command.binds, sequence, self))
             case m.SendPatches():
-                watcher = world.rng.choice(world.watchers)
-                world.network.send(self.name, watcher.name, lambda: watcher.patch(command.patches, self))
+                watcher = simulation.rng.choice(simulation.watchers)
+                simulation.network.send(self.name, watcher.name, lambda: watcher.patch(command.patches, self))
             case m.SendGrant():
-                world.to_node(self, command.node, a.GrantReceived(command.grant))
+                simulation.to_node(self, command.node, a.GrantReceived(command.grant))
             case m.SendRelease():
-                world.to_node(self, command.node, a.ReleaseReceived(command.release))
+                simulation.to_node(self, command.node, a.ReleaseReceived(command.release))
             case m.SendSync():
-                world.to_node(self, command.sync.node, a.SyncReceived(command.sync))
+                simulation.to_node(self, command.sync.node, a.SyncReceived(command.sync))
             case m.SendReleasesSeen():
-                world.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
+                simulation.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
             case m.TakeSnapshot():
                 self._want_snapshot()
             case m.Again():
@@ -326,12 +326,12 @@ class Leader:
             case m.CheckTerm():
                 self._check_term()
             case m.BeginLogAnew():
-                world.clock.tell(f"{self.name} deletes the log: {command.reason}")
+                simulation.clock.tell(f"{self.name} deletes the log: {command.reason}")
                 self._run(self._log.begin_anew(command.first_sequence), lambda _: self._end("the log is deleted"))
 
     def _check_term(self) -> None:
         def seen() -> None:
-            if self.world.nats.newest_term != self.term:
+            if self.simulation.nats.newest_term != self.term:
                 self._end("the log has a newer term")
 
-        self.world.network.send(self.name, "nats", self.while_leading(seen))
+        self.simulation.network.send(self.name, "nats", self.while_leading(seen))

@@ -19,12 +19,12 @@ from tests.support import build
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class SimNode:
-    def __init__(self, world: World, name: str, gpus: int) -> None:
-        self.world, self.name, self.gpus = world, name, gpus
+    def __init__(self, simulation: Simulation, name: str, gpus: int) -> None:
+        self.simulation, self.name, self.gpus = simulation, name, gpus
         self._boots = 1
         self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
         self.agent = Agent(name)
@@ -43,19 +43,19 @@ class SimNode:
         self._seen: dict[str, tuple[str, str, str]] = {}
         """Pods that the kubelet knows as its own: uid to namespace, name and grant annotation."""
         self._inventory()
-        world.clock.after(0.5, self._kubelet)
-        world.clock.after(1.0, self._tick)
+        simulation.clock.after(0.5, self._kubelet)
+        simulation.clock.after(1.0, self._tick)
 
     # --- life -------------------------------------------------------------------------------------------------
 
     def crash_agent(self) -> None:
         if self.alive:
-            self.world.clock.tell(f"the agent of {self.name} crashes")
+            self.simulation.clock.tell(f"the agent of {self.name} crashes")
             self.alive = False
 
     def restart_agent(self) -> None:
         if not self.alive:
-            self.world.clock.tell(f"the agent of {self.name} restarts")
+            self.simulation.clock.tell(f"the agent of {self.name} restarts")
             self.alive = True
             self.changes += 1
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
@@ -65,7 +65,7 @@ class SimNode:
                     self.handle(a.ContainerEnded(lease.uid, lease.container))  # it has checked what runs
 
     def reboot(self) -> None:
-        self.world.clock.tell(f"{self.name} reboots")
+        self.simulation.clock.tell(f"{self.name} reboots")
         self._boots += 1
         self.running = {}
         self.changes += 1
@@ -79,7 +79,7 @@ class SimNode:
 
     def _inventory(self) -> None:
         self.handle(a.InventorySeen(build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")))
-        for leader in self.world.leaders:
+        for leader in self.simulation.leaders:
             self.tell_inventory(leader)
 
     def tell_inventory(self, leader: Leader) -> None:
@@ -87,21 +87,21 @@ class SimNode:
         inventory = self.agent.inventory
         if inventory is not None:
             # A watch of KV resumes by itself, so this arrives however often it is cut.
-            self.world.clock.after(0.01, lambda: leader.hear(m.InventorySeen(inventory)))
+            self.simulation.clock.after(0.01, lambda: leader.hear(m.InventorySeen(inventory)))
 
     def _tick(self) -> None:
         if self.alive:
             self.handle(a.Tick())
-            for leader in self.world.leaders:
-                self.world.network.send(self.name, leader.name, lambda x=leader: x.hear(m.BeatSeen((self.name,))))  # type: ignore[misc]
-        self.world.clock.after(2.0, self._tick)
+            for leader in self.simulation.leaders:
+                self.simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(m.BeatSeen((self.name,))))  # type: ignore[misc]
+        self.simulation.clock.after(2.0, self._tick)
 
     # --- the bus ----------------------------------------------------------------------------------------------
 
     def order(self, event: a.Input, leader: Leader) -> None:
         """Orders of one kind keep their order. The agent reads each kind separately, so between kinds there is no
         order."""
-        if self._slow_until > self.world.clock.now or self._inbox:
+        if self._slow_until > self.simulation.clock.now or self._inbox:
             self._inbox.setdefault(type(event), []).append((event, leader))
         else:
             self.handle(event, leader)
@@ -109,25 +109,25 @@ class SimNode:
     def stall(self, seconds: float) -> None:
         """A slow disk or a starved process: for this long no order is processed, and then one after another, of any
         kind."""
-        self.world.clock.tell(f"the agent of {self.name} stalls for {seconds:.1f} s")
-        self._slow_until = self.world.clock.now + seconds
-        self.world.clock.after(seconds, self._take_one)
+        self.simulation.clock.tell(f"the agent of {self.name} stalls for {seconds:.1f} s")
+        self._slow_until = self.simulation.clock.now + seconds
+        self.simulation.clock.after(seconds, self._take_one)
 
     def _take_one(self) -> None:
         if not self._inbox:
             return
-        kind = self.world.rng.choice(list(self._inbox))
+        kind = self.simulation.rng.choice(list(self._inbox))
         event, leader = self._inbox[kind].pop(0)
         if not self._inbox[kind]:
             del self._inbox[kind]
         self.handle(event, leader)
-        gaps_s = (0.0,) if self.world.network.calm else (0.0, 0.01, 0.3, 2.0)
-        self.world.clock.after(self.world.rng.choice(gaps_s), self._take_one)
+        gaps_s = (0.0,) if self.simulation.network.calm else (0.0, 0.01, 0.3, 2.0)
+        self.simulation.clock.after(self.simulation.rng.choice(gaps_s), self._take_one)
 
     def lie(self) -> None:
         """Reports falsely that others' grants are released, dead or suspended, and that there are higher terms."""
-        world, rng = self.world, self.world.rng
-        others = [g for n in world.nodes.values() if n is not self for g in n.agent.store.known]
+        simulation, rng = self.simulation, self.simulation.rng
+        others = [g for n in simulation.nodes.values() if n is not self for g in n.agent.store.known]
         if not others:
             return
         grant_id = rng.choice(others).grant_id
@@ -140,16 +140,16 @@ class SimNode:
             m.ReleaseSeen(self.name, grant_id, "a lie"),
         )
         lie = rng.choice(lies)
-        world.clock.tell(f"{self.name} lies: {lie}")
-        for leader in world.leaders:
-            world.network.send(self.name, leader.name, lambda x=leader: x.hear(lie))  # type: ignore[misc]
+        simulation.clock.tell(f"{self.name} lies: {lie}")
+        for leader in simulation.leaders:
+            simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(lie))  # type: ignore[misc]
 
     def _embellished(self, answer: NodeSyncAnswer) -> NodeSyncAnswer:
         """Its own truth, and lies about the grants of others."""
-        others = [g for n in self.world.nodes.values() if n is not self for g in n.agent.store.known]
+        others = [g for n in self.simulation.nodes.values() if n is not self for g in n.agent.store.known]
         if not self.rogue or not others:
             return answer
-        known = self.world.rng.choice(others)
+        known = self.simulation.rng.choice(others)
         live = tuple(
             LiveSlice(
                 uid=known.grant.uid,
@@ -169,14 +169,14 @@ class SimNode:
     def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
         if not self.alive:
             return []
-        said = self.agent.handle(event, self.world.clock.now)
+        said = self.agent.handle(event, self.simulation.clock.now)
         for command in said:
             match command:
                 case a.Save():
                     self.saved = msgspec.msgpack.encode(self.agent.checkpoint())
-                    if not self.world.network.calm and self.world.rng.random() < 0.002:
+                    if not self.simulation.network.calm and self.simulation.rng.random() < 0.002:
                         self.crash_agent()  # durable, and nothing was reported after it
-                        self.world.clock.after(3.0, self.restart_agent)
+                        self.simulation.clock.after(3.0, self.restart_agent)
                         return []
                 case a.Answer():
                     self._answer(command.body, leader)
@@ -190,23 +190,25 @@ class SimNode:
             return
         heard: m.Input
         if isinstance(body, NodeSyncAnswer):
-            self.world.clock.tell(
+            self.simulation.clock.tell(
                 f"{self.name} answers the sync of {body.term}: accepted {body.accepted}, live "
                 f"{[s.name for s in body.live]}"
             )
             heard = m.SyncAnswered(self._embellished(body))
         else:
             heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason, dead=body.dead)
-        self.world.network.send(self.name, leader.name, lambda: leader.hear(heard))
-        if isinstance(body, NodeSyncAnswer) and not self.world.network.calm and self.world.rng.random() < 0.2:
-            self.world.clock.after(
-                self.world.rng.uniform(0.5, 15.0), lambda: leader.hear(heard)
+        self.simulation.network.send(self.name, leader.name, lambda: leader.hear(heard))
+        if isinstance(body, NodeSyncAnswer) and not self.simulation.network.calm and self.simulation.rng.random() < 0.2:
+            self.simulation.clock.after(
+                self.simulation.rng.uniform(0.5, 15.0), lambda: leader.hear(heard)
             )  # the same answer, late
 
     def _released(self, event: SliceReleased) -> None:
-        self.world.clock.tell(f"{self.name} gives back {event.grant_id} of {event.name or event.uid}: {event.reason}")
-        for leader in self.world.leaders:
-            self.world.network.send(
+        self.simulation.clock.tell(
+            f"{self.name} gives back {event.grant_id} of {event.name or event.uid}: {event.reason}"
+        )
+        for leader in self.simulation.leaders:
+            self.simulation.network.send(
                 self.name, leader.name, lambda x=leader: x.hear(m.ReleaseSeen(self.name, event.grant_id, event.reason))
             )  # type: ignore[misc]
 
@@ -214,9 +216,9 @@ class SimNode:
 
     def _kubelet(self) -> None:
         """Checks its pods, with a delay: starts those that are bound here, stops those that are deleted."""
-        world = self.world
+        simulation = self.simulation
         present = {}
-        for pod in list(world.api.all("Pod")):
+        for pod in list(simulation.api.all("Pod")):
             meta = pod["metadata"]
             if pod["spec"].get("nodeName") == self.name:
                 present[meta["uid"]] = pod
@@ -226,7 +228,7 @@ class SimNode:
                 )
         for uid, (namespace, name, grant) in list(self._seen.items()):
             pod = present.get(uid)
-            if pod is None and world.rng.random() < 0.3 and not world.network.calm:
+            if pod is None and simulation.rng.random() < 0.3 and not simulation.network.calm:
                 self._start(uid, name, grant)  # it does not know yet that the pod was deleted
             elif (
                 pod is None
@@ -236,12 +238,12 @@ class SimNode:
                 self._stop(uid, namespace, name, pod is not None)
             else:
                 self._start(uid, name, grant)
-                if world.rng.random() < 0.02:
-                    world.clock.tell(f"{name} ends by itself on {self.name}")
+                if simulation.rng.random() < 0.02:
+                    simulation.clock.tell(f"{name} ends by itself on {self.name}")
                     self._end_containers(uid)
-                    world.api.patch("Pod", namespace, name, {"status": {"phase": "Succeeded"}})
-                    world.record()
-        world.clock.after(0.3 if world.network.calm else world.rng.uniform(0.1, 3.0), self._kubelet)
+                    simulation.api.patch("Pod", namespace, name, {"status": {"phase": "Succeeded"}})
+                    simulation.record()
+        simulation.clock.after(0.3 if simulation.network.calm else simulation.rng.uniform(0.1, 3.0), self._kubelet)
 
     def _start(self, uid: str, name: str, grant: str) -> None:
         if not grant or not self.alive:
@@ -251,7 +253,7 @@ class SimNode:
                 continue
             for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
-                    self.world.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
+                    self.simulation.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
                     if said.grant_id != decode_grant(grant).grant_id:
                         raise Violation(
                             f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
@@ -265,10 +267,10 @@ class SimNode:
             return  # the end is reported to the agent, and there is none now
         self._end_containers(uid)
         if exists:
-            pod = self.world.api.get("Pod", name, namespace)
+            pod = self.simulation.api.get("Pod", name, namespace)
             if pod is not None and pod["metadata"]["uid"] == uid and pod["metadata"].get("deletionTimestamp"):
-                self.world.api.delete("Pod", namespace, name, {"gracePeriodSeconds": 0}, self.world.clock.now)
-                self.world.record()
+                self.simulation.api.delete("Pod", namespace, name, {"gracePeriodSeconds": 0}, self.simulation.clock.now)
+                self.simulation.record()
                 self._seen.pop(uid, None)
         elif not any(key[0] == uid for key in self.running):
             self._seen.pop(uid, None)

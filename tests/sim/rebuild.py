@@ -8,25 +8,27 @@ from services.placement import messages as m
 from services.placement.core import Core
 from shared.contracts.node_commands import NodeSyncAnswer
 from tests.sim.nats import Violation
-from tests.support.leader import mark_of
+from tests.support.harness.placement import mark_of
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
-def compare_with_rebuilt(world: World, kept: Core) -> None:
+def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
     """Nothing outside is informed of the rebuilding: agents are asked what they hold, and get no orders."""
-    term, records = world.nats.end + 1, world.nats.records()
+    term, records = simulation.nats.end + 1, simulation.nats.records()
     core = Core("rebuilt")
-    todo: list[m.Input] = [m.TermTaken(term, records, mark_of(records, records[-1][0] if records else world.nats.end))]
-    todo += [m.InventorySeen(n.agent.inventory) for n in world.nodes.values() if n.agent.inventory is not None]
+    todo: list[m.Input] = [
+        m.TermTaken(term, records, mark_of(records, records[-1][0] if records else simulation.nats.end))
+    ]
+    todo += [m.InventorySeen(n.agent.inventory) for n in simulation.nodes.values() if n.agent.inventory is not None]
     while todo:
-        for command in core.handle(todo.pop(0), world.clock.now):
+        for command in core.handle(todo.pop(0), simulation.clock.now):
             match command:
                 case m.TakeSnapshot():
-                    todo.insert(0, m.SnapshotSeen(tuple(world.api.snapshot())))
+                    todo.insert(0, m.SnapshotSeen(tuple(simulation.api.snapshot())))
                 case m.SendSync():
-                    node = world.nodes[command.sync.node]
+                    node = simulation.nodes[command.sync.node]
                     dead = tuple(
                         g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released
                     )
@@ -44,7 +46,7 @@ def compare_with_rebuilt(world: World, kept: Core) -> None:
                             )
                         )
                     )
-                case m.SendGrant() if world.nodes[command.node].agent.is_void(command.grant.grant):
+                case m.SendGrant() if simulation.nodes[command.node].agent.is_void(command.grant.grant):
                     # Of a pod that was bound by a Binding of the past while it was excluded.
                     todo.append(
                         m.GrantAcknowledged(
@@ -52,7 +54,7 @@ def compare_with_rebuilt(world: World, kept: Core) -> None:
                         )
                     )
                 case m.SendRelease():
-                    node = world.nodes[command.node]
+                    node = simulation.nodes[command.node]
                     if not node.agent.leases_of(command.release.grant_id):
                         todo.append(m.ReleaseSeen(command.node, command.release.grant_id))
                 case m.Append() if core.phase == "readying":

@@ -21,7 +21,7 @@ from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
 from tests.sim.nats import Violation
-from tests.sim.world import World
+from tests.sim.simulation import Simulation
 
 SEEDS, PARTS = 1000, 8
 
@@ -32,17 +32,17 @@ def test_the_properties_hold_under_faults_drawn_from_a_seed(part: int) -> None:
     size = SEEDS // PARTS
     bound = 0
     for seed in range(part * size, (part + 1) * size):
-        world = World(seed)
+        simulation = Simulation(seed)
         try:
-            world.run()
+            simulation.run()
         except Violation as violation:
-            pytest.fail(f"seed {seed}: {violation}\n" + "\n".join(world.clock.story[-60:]))
-        bound += world.bound
+            pytest.fail(f"seed {seed}: {violation}\n" + "\n".join(simulation.clock.story[-60:]))
+        bound += simulation.bound
     assert bound > size, "hardly a pod was bound: this world proves nothing"
 
 
 def test_a_seed_replays_exactly() -> None:
-    first, second = World(3), World(3)
+    first, second = Simulation(3), Simulation(3)
     first.run()
     second.run()
     assert first.clock.story == second.clock.story
@@ -51,9 +51,9 @@ def test_a_seed_replays_exactly() -> None:
 
 def _violated(seeds: range) -> str:
     for seed in seeds:
-        world = World(seed)
+        simulation = Simulation(seed)
         try:
-            world.run()
+            simulation.run()
         except Violation as violation:
             return str(violation)
     return ""

@@ -16,14 +16,14 @@ from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
-    from tests.sim.world import World
+    from tests.sim.simulation import Simulation
 
 
 class Watcher:
     """Sees the API server's changes in order and with a delay; may lose its watch, and then resumes or lists again."""
 
-    def __init__(self, world: World, index: int) -> None:
-        self.world, self.name = world, f"watcher-{index}"
+    def __init__(self, simulation: Simulation, index: int) -> None:
+        self.simulation, self.name = simulation, f"watcher-{index}"
         self._starts = 0
         self.alive = False
         self.restart()
@@ -32,46 +32,46 @@ class Watcher:
         self._starts += 1
         self.alive = True
         self.core = Core(f"{self.name}-{self._starts}")
-        self._say(self.core.facts(self.world.api.snapshot(), self.world.clock.now))
-        self._cursor = len(self.world.history)
+        self._say(self.core.facts(self.simulation.api.snapshot(), self.simulation.clock.now))
+        self._cursor = len(self.simulation.history)
         start = self._starts
         self._loop(start)
         self._beat(start)
 
     def crash(self) -> None:
-        self.world.clock.tell(f"{self.name} crashes")
+        self.simulation.clock.tell(f"{self.name} crashes")
         self.alive = False
         self._starts += 1
 
     def _beat(self, start: int) -> None:
         if self._starts == start:
-            self._say(self.core.tick(self.world.clock.now))
-            self.world.clock.after(0.9, lambda: self._beat(start))
+            self._say(self.core.tick(self.simulation.clock.now))
+            self.simulation.clock.after(0.9, lambda: self._beat(start))
 
     def _loop(self, start: int) -> None:
         if self._starts != start:
             return
-        world = self.world
-        rng = world.rng
-        if not world.network.calm and rng.random() < 0.01:
+        simulation = self.simulation
+        rng = simulation.rng
+        if not simulation.network.calm and rng.random() < 0.01:
             self._cut(rng)
-        end = len(world.history)
+        end = len(simulation.history)
         if self._cursor < end:
-            take = end if world.network.calm else min(end, self._cursor + rng.randint(1, 4))
-            self._say(self.core.facts(world.history[self._cursor : take], world.clock.now))
+            take = end if simulation.network.calm else min(end, self._cursor + rng.randint(1, 4))
+            self._say(self.core.facts(simulation.history[self._cursor : take], simulation.clock.now))
             self._cursor = take
-        self._say(self.core.tick(world.clock.now))
-        delay = 0.01 if world.network.calm else rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
-        world.clock.after(delay, lambda: self._loop(start))
+        self._say(self.core.tick(simulation.clock.now))
+        delay = 0.01 if simulation.network.calm else rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
+        simulation.clock.after(delay, lambda: self._loop(start))
 
     def _cut(self, rng: Any) -> None:
         """The watch is cut. Half the time its place in history is lost too (410), and only comparing lists helps."""
         if rng.random() < 0.5:
-            self.world.clock.tell(f"{self.name} lists again after a lost watch")
+            self.simulation.clock.tell(f"{self.name} lists again after a lost watch")
             self._relist()
 
     def _relist(self) -> None:
-        listed = self.world.api.snapshot()
+        listed = self.simulation.api.snapshot()
         present = {fact.object.metadata.uid for fact in listed}
         lost: list[Fact] = []
         for kind in ("Pod", "Node"):
@@ -80,18 +80,18 @@ class Watcher:
                 for uid, known in list(self.core._store[kind].items())
                 if uid not in present
             ]
-        self._say(self.core.facts([*lost, *listed], self.world.clock.now))
-        self._cursor = len(self.world.history)
+        self._say(self.core.facts([*lost, *listed], self.simulation.clock.now))
+        self._cursor = len(self.simulation.history)
 
     def _say(self, commands: list[Any]) -> None:
         for command in commands:
             if isinstance(command, WireBatch):
                 payload = encode(command)
-                for leader in self.world.leaders:
+                for leader in self.simulation.leaders:
                     self._send_batch(leader, payload)
 
     def _send_batch(self, leader: Leader, payload: bytes) -> None:
-        self.world.network.send(
+        self.simulation.network.send(
             self.name, leader.name, lambda: leader.batch(payload), ordered=f"{self.core.epoch}>{leader.name}"
         )
 
@@ -101,11 +101,11 @@ class Watcher:
         if not self.alive:
             return
         self._relist()
-        commands, page = self.core.snapshot("", 0, self.world.clock.now)
+        commands, page = self.core.snapshot("", 0, self.simulation.clock.now)
         self._say(commands)
         decoded = decode(encode(page), SnapshotPage)
         for number in range(1, page.pages):
-            _, more = self.core.snapshot(page.snapshot, number, self.world.clock.now)
+            _, more = self.core.snapshot(page.snapshot, number, self.simulation.clock.now)
             decoded = SnapshotPage(
                 **{f: getattr(decoded, f) for f in decoded.__struct_fields__}
                 | {"facts": decoded.facts + decode(encode(more), SnapshotPage).facts}
@@ -124,67 +124,67 @@ class Watcher:
 
     def _post(self, bind: Bind, leader: Leader) -> None:
         """The POST may be slow, lost or doubled; its answer may be lost too."""
-        self.world.network.send(self.name, "api", lambda: self._at_api(bind, leader))
+        self.simulation.network.send(self.name, "api", lambda: self._at_api(bind, leader))
 
     def post(self, bind: Bind, leader: Leader) -> None:
         """A POST that has been under way for long."""
-        if not self.world.network.calm:
+        if not self.simulation.network.calm:
             self._at_api(bind, leader)
 
     def _at_api(self, bind: Bind, leader: Leader) -> None:
-        world = self.world
+        simulation = self.simulation
         meta = {
             "uid": bind.uid,
             "resourceVersion": bind.resource_version,
             "annotations": {names.ANNOTATION_GRANT: bind.grant} if bind.grant else {},
         }
-        status, _ = world.api.bind(
-            bind.namespace, bind.name, {"metadata": meta, "target": {"name": bind.node}}, world.clock.now
+        status, _ = simulation.api.bind(
+            bind.namespace, bind.name, {"metadata": meta, "target": {"name": bind.node}}, simulation.clock.now
         )
         outcome = {201: "done", 404: "gone", 409: "conflict"}[status]
-        world.clock.tell(
+        simulation.clock.tell(
             f"the API server answers {outcome} to the binding of {bind.name} at {bind.resource_version} to {bind.node}"
         )
         if status == 201:
-            logged = world.nats.decided.get((bind.uid, bind.resource_version), set())
+            logged = simulation.nats.decided.get((bind.uid, bind.resource_version), set())
             made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
             if made not in logged:
                 raise Violation(f"P3: {bind.name} was bound as {made}, the log had {sorted(logged)}")
-            world.bound += 1
-        world.record()
+            simulation.bound += 1
+        simulation.record()
         if outcome != "done":
             self._answer(leader, Answer(uid=bind.uid, outcome=outcome, resource_version=bind.resource_version))  # type: ignore[arg-type]
 
     def _answer(self, leader: Leader, answer: Answer) -> None:
-        self.world.network.send(self.name, leader.name, lambda: leader.hear(m.BindsAnswered((answer,))))
+        self.simulation.network.send(self.name, leader.name, lambda: leader.hear(m.BindsAnswered((answer,))))
 
     def patch(self, patches: tuple[Patch, ...], leader: Leader) -> None:
         if not self.alive:
-            if not any(watcher.alive for watcher in self.world.watchers):
+            if not any(watcher.alive for watcher in self.simulation.watchers):
                 leader.hear(m.TouchesNotSent(tuple(patch.uid for patch in patches if isinstance(patch, TouchPod))))
             return
         for patch in patches:
             if isinstance(patch, TouchPod):
-                self.world.network.send(self.name, "api", lambda p=patch: self._touch(p, leader))  # type: ignore[misc]
+                self.simulation.network.send(self.name, "api", lambda p=patch: self._touch(p, leader))  # type: ignore[misc]
             elif isinstance(patch, DeletePod):
-                self.world.network.send(self.name, "api", lambda p=patch: self._delete(p))  # type: ignore[misc]
+                self.simulation.network.send(self.name, "api", lambda p=patch: self._delete(p))  # type: ignore[misc]
 
     def _touch(self, patch: TouchPod, leader: Leader) -> None:
-        world = self.world
-        if patch.uid in world.untouchable:
+        simulation = self.simulation
+        if patch.uid in simulation.untouchable:
             if int(patch.uid[-1], 16) % 2:
                 return  # its webhook hangs, or undoes what was written: no answer is a refusal
             refused = Answer(uid=patch.uid, outcome="refused", message="a webhook says no")
-            world.network.send(self.name, leader.name, lambda: leader.hear(m.PatchesAnswered((refused,))))
+            simulation.network.send(self.name, leader.name, lambda: leader.hear(m.PatchesAnswered((refused,))))
             return
         body = {"metadata": {"uid": patch.uid, "annotations": {names.ANNOTATION_TOUCHED: patch.token}}}
-        world.api.patch("Pod", patch.namespace, patch.name, body)
-        world.record()
+        simulation.api.patch("Pod", patch.namespace, patch.name, body)
+        simulation.record()
 
     def _delete(self, patch: DeletePod) -> None:
-        self.world.clock.tell(f"{patch.name} is deleted for its controller to make another: {patch.reason}")
+        self.simulation.clock.tell(f"{patch.name} is deleted for its controller to make another: {patch.reason}")
         preconditions = {"uid": patch.uid, "resourceVersion": patch.resource_version}
-        self.world.api.delete(
-            "Pod", patch.namespace, patch.name, {"preconditions": preconditions}, self.world.clock.now
+        self.simulation.api.delete(
+            "Pod", patch.namespace, patch.name, {"preconditions": preconditions}, self.simulation.clock.now
         )
-        self.world.record()
+        self.simulation.record()

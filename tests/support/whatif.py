@@ -19,7 +19,7 @@ from shared.model.kube_object import Meta
 from shared.model.objects import Pod, PodStatus, Taint
 from shared.model.units import mib
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 NOW = 1_800_000_000.0
 """Seconds since 1970, when queries are made."""
@@ -29,47 +29,47 @@ def time_of(seconds_ago: float) -> str:
     return datetime.fromtimestamp(NOW - seconds_ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def run(leader: Leader, *pods: Pod, started_s_ago: float = 0) -> list[Pod]:
+def run(placement: Placement, *pods: Pod, started_s_ago: float = 0) -> list[Pod]:
     """Places, binds and starts these pods."""
-    leader.facts(*pods)
-    bound = [leader.bind(pod) for pod in pods]
+    placement.facts(*pods)
+    bound = [placement.bind(pod) for pod in pods]
     running = [
         msgspec.structs.replace(build.newer(pod), status=PodStatus(phase="Running", start_time=time_of(started_s_ago)))
         for pod in bound
     ]
-    leader.facts(*running)
+    placement.facts(*running)
     return running
 
 
-def end(leader: Leader, pod: Pod) -> None:
+def end(placement: Placement, pod: Pod) -> None:
     """The pod is deleted, and its node releases its GPUs."""
-    held = leader.core.book.pods[pod.metadata.uid]
+    held = placement.core.book.pods[pod.metadata.uid]
     node, grant_id = held.charged, held.grant_id
-    leader.gone(held.pod)
-    leader.send(m.ReleaseSeen(node, grant_id))
+    placement.gone(held.pod)
+    placement.send(m.ReleaseSeen(node, grant_id))
 
 
-def why(leader: Leader, name: str, **rest: int) -> PodExplanation:
-    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=name, **rest), leader.now, NOW))
+def why(placement: Placement, name: str, **rest: int) -> PodExplanation:
+    answer = finish(questions.why(placement.core, WhyQuery(namespace="team", name=name, **rest), placement.now, NOW))
     assert answer.explanation is not None, answer.error
     return answer.explanation
 
 
-def world(leader: Leader, **query: Any) -> WorldExplanation:
-    answer = finish(questions.what_if(leader.core, WhatIfQuery(**query), NOW))
+def world(placement: Placement, **query: Any) -> WorldExplanation:
+    answer = finish(questions.what_if(placement.core, WhatIfQuery(**query), NOW))
     assert answer.world is not None, answer.error
     return answer.world
 
 
-def when(leader: Leader, name: str) -> WhenExplanation:
-    answer = finish(questions.when_(leader.core, WhenQuery(namespace="team", name=name), NOW))
+def when(placement: Placement, name: str) -> WhenExplanation:
+    answer = finish(questions.when_(placement.core, WhenQuery(namespace="team", name=name), NOW))
     assert answer.when is not None, answer.error
     return answer.when
 
 
-def advise(leader: Leader, name: str = "", **query: Any) -> Advice:
+def advise(placement: Placement, name: str = "", **query: Any) -> Advice:
     answer = finish(
-        questions.advise_(leader.core, AdviseQuery(namespace="team" if name else "", name=name, **query), NOW)
+        questions.advise_(placement.core, AdviseQuery(namespace="team" if name else "", name=name, **query), NOW)
     )
     assert answer.advice is not None, answer.error
     return answer.advice

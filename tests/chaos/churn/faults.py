@@ -62,7 +62,7 @@ class Faults:
         """Cancels all timers and repairs the cluster."""
         for timer in self._timers:
             timer.cancel()
-        self._cluster.repair()
+        self._cluster.site.repair()
 
     async def _strike(self, fault: Fault) -> str:
         """The part that it hit, if it was drawn."""
@@ -80,22 +80,22 @@ class Faults:
             case "kill-leader" | "freeze-leader":
                 return await self._strike_leader(fault)
             case "mend":
-                cluster.repair()
+                cluster.site.repair()
             case "nats" | "wipe":
-                await cluster.nats.restart(wipe=fault == "wipe")
+                await cluster.site.nats.restart(wipe=fault == "wipe")
             case "api":
-                cluster.plane.kill_api_server()
-                await asyncio.to_thread(cluster.plane.start_api_server)
+                cluster.site.plane.kill_api_server()
+                await asyncio.to_thread(cluster.site.plane.start_api_server)
             case "cut":
-                cluster.wire.cut()
+                cluster.site.wire.cut()
             case "freeze-wire":
-                cluster.wire.freeze()
-                self._later(WIRE_FROZEN_S, cluster.wire.thaw)
+                cluster.site.wire.freeze()
+                self._later(WIRE_FROZEN_S, cluster.site.wire.thaw)
         return ""
 
     async def _strike_leader(self, fault: Fault) -> str:
-        status = await self._cluster.status()
-        process = None if status is None else self._cluster.process_of(status)
+        status = await self._cluster.site.status()
+        process = None if status is None else self._cluster.site.process_of(status)
         if process is None:
             return "(there is none)"
         if fault == "kill-leader":
@@ -106,8 +106,8 @@ class Faults:
         return process.name
 
     def _any(self, prefix: str) -> Process:
-        return self._cluster.services[
-            self._chance.choice(sorted(name for name in self._cluster.services if name.startswith(prefix)))
+        return self._cluster.site.services[
+            self._chance.choice(sorted(name for name in self._cluster.site.services if name.startswith(prefix)))
         ]
 
     def _kill(self, process: Process, *, again: bool) -> None:

@@ -68,7 +68,8 @@ async def churn(options: Options, say: Callable[[str], None]) -> Report:
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
     await asyncio.to_thread(plane.start)
     try:
-        async with on_site(ChurnCluster, plane, state) as cluster:
+        async with on_site(plane, state) as site:
+            cluster = ChurnCluster(site)
             cluster.prepare(seed=options.seed, renew_s=options.renew_s)
             await cluster.start()
             report = await Churn(cluster, options, say).run()
@@ -83,15 +84,17 @@ class Churn:
     def __init__(self, cluster: ChurnCluster, options: Options, say: Callable[[str], None]) -> None:
         self._cluster, self._options, self._say = cluster, options, say
         self._auditor, self._plans = Auditor(cluster.gpus), Plans()
-        self._load = ChurnLoad(cluster.kube, NAMESPACE, seed=options.seed, memory_mib=MEMORY_MIB, target=options.pods)
+        self._load = ChurnLoad(
+            cluster.site.kube, NAMESPACE, seed=options.seed, memory_mib=MEMORY_MIB, target=options.pods
+        )
         self._faults = Faults(cluster, random.Random(options.seed), self._killed, say)
         self._max_bound = 0
         self._told = 0
 
     async def run(self) -> Report:
         # The stream has what was published while we were not connected; the subscription has what a wiped stream had.
-        await self._cluster.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
-        await self._cluster.bus.follow_events(self._plans.heard)
+        await self._cluster.site.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
+        await self._cluster.site.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
         troubles = [asyncio.create_task(work) for work in (*self._load.workers(), self._faults.go_on())]
         try:
@@ -159,7 +162,7 @@ class Churn:
             self._auditor.gone_dark(self._cluster.nodes[process.name])
 
     async def _status(self) -> StatusAnswer | None:
-        status = await self._cluster.status()
+        status = await self._cluster.site.status()
         if status is not None and status.double_bookings:
             self._auditor.found(
                 "double booking", f"the book of term {status.term} has {status.double_bookings}, by its own audit"
@@ -189,7 +192,7 @@ class Churn:
 
         async def settled() -> bool:
             nonlocal status, pods, since
-            self._cluster.repair()
+            self._cluster.site.repair()
             status, pods = await self._status(), await self._look()
             if pods is None or self._unsettled(status, pods) or self._lost(pods):
                 since = None
@@ -219,7 +222,7 @@ class Churn:
 
     def _lost(self, pods: list[Pod]) -> list[str]:
         vanished = self._load.vanished
-        gone = removals.account(vanished, removals.read(self._cluster.state), self._plans)
+        gone = removals.account(vanished, removals.read(self._cluster.site.state), self._plans)
         return self._auditor.lost(pods, gone, {name for name, kind in vanished.items() if kind.controller})
 
     def _judge(self, pods: list[Pod]) -> None:
@@ -233,7 +236,7 @@ class Churn:
 
         async def free() -> bool:
             nonlocal status
-            self._cluster.repair()
+            self._cluster.site.repair()
             status = await self._status()
             return status is not None and not _booked(status)
 

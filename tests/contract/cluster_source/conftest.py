@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contract.cluster_source.harness import Harness, real, simulated
+from tests.contract.cluster_source.harness import SourceHarness, real, simulated
 from tests.support.cluster import control_plane
 
 __all__ = ["control_plane"]
@@ -17,7 +17,7 @@ REAL = [pytest.mark.cluster]
 @pytest.fixture(
     params=["simulated", pytest.param("kubernetes", marks=REAL), pytest.param("kubernetes-paged", marks=REAL)]
 )
-async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[SourceHarness]:
     if request.param == "simulated":
         async with simulated() as harness:
             yield harness

@@ -29,7 +29,7 @@ _NUMBERS = itertools.count(1)
 QUICK = Timing(backoff_s=0.02, backoff_max_s=0.5)
 
 
-class Harness:
+class SourceHarness:
     """`facts` is all that the source emitted. Requests bypass the source, as those of other users do."""
 
     def __init__(self, source: Source, transport: Transport, namespace: str, *, real: bool) -> None:
@@ -141,25 +141,25 @@ class Harness:
 
 
 @contextlib.asynccontextmanager
-async def simulated() -> AsyncIterator[Harness]:
+async def simulated() -> AsyncIterator[SourceHarness]:
     source = SimulatedSource()
-    async with _running(Harness(source, source.transport, "team", real=False)) as harness:
+    async with _running(SourceHarness(source, source.transport, "team", real=False)) as harness:
         await harness.create("Namespace", "team")
         yield harness
 
 
 @contextlib.asynccontextmanager
-async def real(plane: ControlPlane, *, watch_list: bool = True, timing: Timing = QUICK) -> AsyncIterator[Harness]:
+async def real(plane: ControlPlane, *, watch_list: bool = True, timing: Timing = QUICK) -> AsyncIterator[SourceHarness]:
     transport = await connect(str(plane.kubeconfig()))
     source = KubeSource(transport, structlog.get_logger(), reporter="test", watch_list=watch_list, timing=timing)
     namespace = f"contract-{next(_NUMBERS)}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    async with _running(Harness(source, transport, namespace, real=True)) as harness:
+    async with _running(SourceHarness(source, transport, namespace, real=True)) as harness:
         yield harness
 
 
 @contextlib.asynccontextmanager
-async def _running(harness: Harness) -> AsyncIterator[Harness]:
+async def _running(harness: SourceHarness) -> AsyncIterator[SourceHarness]:
     task = asyncio.create_task(harness.source.run(harness.facts.extend))
     try:
         await asyncio.wait(

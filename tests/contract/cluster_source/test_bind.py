@@ -6,11 +6,11 @@ import msgspec
 
 from shared.contracts.commands import Bind
 from shared.kube import resources
-from tests.contract.cluster_source.harness import Harness
+from tests.contract.cluster_source.harness import SourceHarness
 from tests.support.waiting import eventually
 
 
-async def test_node_and_grant_become_true_at_once(cluster: Harness) -> None:
+async def test_node_and_grant_become_true_at_once(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p", annotations={"own": "kept"})
     assert (await cluster.bind(pod, node, grant='{"v":1}')).outcome == "done"
@@ -26,7 +26,7 @@ async def test_node_and_grant_become_true_at_once(cluster: Harness) -> None:
     assert between == [], "no version has one without the other"
 
 
-async def test_repeating_a_binding_is_harmless(cluster: Harness) -> None:
+async def test_repeating_a_binding_is_harmless(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p")
     assert (await cluster.bind(pod, node)).outcome == "done"
@@ -37,7 +37,7 @@ async def test_repeating_a_binding_is_harmless(cluster: Harness) -> None:
     assert "already assigned to node" in again.message or "Precondition failed" in again.message
 
 
-async def test_a_binding_at_an_old_version_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_at_an_old_version_is_a_conflict(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p")
     await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "1"})
@@ -47,7 +47,7 @@ async def test_a_binding_at_an_old_version_is_a_conflict(cluster: Harness) -> No
     assert (await cluster.changed(pod)).spec.node_name == ""
 
 
-async def test_a_binding_for_another_pod_of_the_same_name_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_another_pod_of_the_same_name_is_a_conflict(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     first = await cluster.create_pod("p")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
@@ -56,26 +56,26 @@ async def test_a_binding_for_another_pod_of_the_same_name_is_a_conflict(cluster:
     assert cluster.pod("p").spec.node_name == ""
 
 
-async def test_a_binding_for_a_missing_pod_reports_it_as_gone(cluster: Harness) -> None:
+async def test_a_binding_for_a_missing_pod_reports_it_as_gone(cluster: SourceHarness) -> None:
     order = Bind(uid="u", namespace=cluster.namespace, name="nobody", resource_version="1", node="n")
     assert (await cluster.writes.bind(order)).outcome == "gone"
 
 
-async def test_a_binding_for_a_gated_pod_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_a_gated_pod_is_a_conflict(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
     refused = await cluster.bind(pod, await cluster.create_node())
     assert refused.outcome == "conflict"
     assert "non-empty .spec.schedulingGates" in refused.message
 
 
-async def test_a_binding_to_an_unknown_node_succeeds(cluster: Harness) -> None:
+async def test_a_binding_to_an_unknown_node_succeeds(cluster: SourceHarness) -> None:
     """The server does not check it, so the watcher must."""
     pod = await cluster.create_pod("p")
     assert (await cluster.bind(pod, "nowhere")).outcome == "done"
     assert (await cluster.changed(pod)).spec.node_name == "nowhere"
 
 
-async def test_a_binding_with_an_invalid_annotation_key_is_never_sent(cluster: Harness) -> None:
+async def test_a_binding_with_an_invalid_annotation_key_is_never_sent(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     order = Bind(
         uid=pod.metadata.uid,
@@ -90,7 +90,7 @@ async def test_a_binding_with_an_invalid_annotation_key_is_never_sent(cluster: H
     assert len(cluster.of("p")) == 1
 
 
-async def test_a_binding_without_preconditions_is_never_sent(cluster: Harness) -> None:
+async def test_a_binding_without_preconditions_is_never_sent(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     whole = Bind(
         uid=pod.metadata.uid,
@@ -103,7 +103,7 @@ async def test_a_binding_without_preconditions_is_never_sent(cluster: Harness) -
         assert (await cluster.writes.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
 
 
-async def test_a_binding_for_a_terminating_pod_is_a_conflict(cluster: Harness) -> None:
+async def test_a_binding_for_a_terminating_pod_is_a_conflict(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     await cluster.bind(pod, "nowhere")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})

@@ -6,11 +6,11 @@ from shared.contracts.facts import Gone, Put
 from shared.kube import resources
 from shared.kube.transport import MERGE_PATCH
 from shared.model.objects import PriorityClass, version
-from tests.contract.cluster_source.harness import Harness
+from tests.contract.cluster_source.harness import SourceHarness
 from tests.support.waiting import eventually
 
 
-async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: Harness) -> None:
+async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p", labels={"a": "b"}, annotations={"x.y/z": "1"})
     assert pod.metadata.uid
     assert pod.metadata.namespace == cluster.namespace
@@ -22,7 +22,7 @@ async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: Harnes
     assert pod.spec.containers[0].resources.requests == {"cpu": "100m"}, "requests follow limits"
 
 
-async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: Harness) -> None:
+async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     for number in range(10):
         await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": str(number)})
@@ -34,7 +34,7 @@ async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: Harnes
     assert versions == sorted(set(versions))
 
 
-async def test_a_write_that_changes_nothing_is_no_fact(cluster: Harness) -> None:
+async def test_a_write_that_changes_nothing_is_no_fact(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p", annotations={"kerf.dev/touched": "same"})
     assert (
         await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "same"})
@@ -43,7 +43,7 @@ async def test_a_write_that_changes_nothing_is_no_fact(cluster: Harness) -> None
     assert len(cluster.of("p")) == 1
 
 
-async def test_a_pod_with_a_reused_name_is_another_pod(cluster: Harness) -> None:
+async def test_a_pod_with_a_reused_name_is_another_pod(cluster: SourceHarness) -> None:
     first = await cluster.create_pod("p")
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
     second = await cluster.create_pod("p")
@@ -60,7 +60,7 @@ async def test_a_pod_with_a_reused_name_is_another_pod(cluster: Harness) -> None
     ]
 
 
-async def test_a_refresh_includes_all_earlier_changes(cluster: Harness) -> None:
+async def test_a_refresh_includes_all_earlier_changes(cluster: SourceHarness) -> None:
     """Rule R5 depends on this: what a new leader reads may not be older than its query."""
     for number in range(20):
         await cluster.create("Pod", f"p{number}", {"spec": {"containers": [{"name": "c", "image": "i"}]}})
@@ -68,7 +68,7 @@ async def test_a_refresh_includes_all_earlier_changes(cluster: Harness) -> None:
         assert cluster.seen(f"p{number}") is not None, number
 
 
-async def test_a_priority_class_becomes_a_number_in_the_pod(cluster: Harness) -> None:
+async def test_a_priority_class_becomes_a_number_in_the_pod(cluster: SourceHarness) -> None:
     name = f"urgent-{cluster.namespace}"
     await cluster.create("PriorityClass", name, {"value": 77, "preemptionPolicy": "Never"})
     pod = await cluster.create_pod("p", spec={"priorityClassName": name})
@@ -79,7 +79,7 @@ async def test_a_priority_class_becomes_a_number_in_the_pod(cluster: Harness) ->
     assert found.value == 77
 
 
-async def test_an_unknown_priority_class_is_refused(cluster: Harness) -> None:
+async def test_an_unknown_priority_class_is_refused(cluster: SourceHarness) -> None:
     spec = {"priorityClassName": "nobody-made-it", "containers": [{"name": "c", "image": "i"}]}
     status, answer = await cluster.request(
         "POST", resources.POD.collection(cluster.namespace), {"metadata": {"name": "p"}, "spec": spec}
@@ -88,7 +88,7 @@ async def test_an_unknown_priority_class_is_refused(cluster: Harness) -> None:
     assert "no PriorityClass with name nobody-made-it was found" in answer["message"]
 
 
-async def test_the_removal_of_a_scheduling_gate_is_a_fact(cluster: Harness) -> None:
+async def test_the_removal_of_a_scheduling_gate_is_a_fact(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p", spec={"schedulingGates": [{"name": "example.com/wait"}]})
     assert [g.name for g in pod.spec.scheduling_gates] == ["example.com/wait"]
     assert pod.status.conditions[0].reason == "SchedulingGated"
@@ -97,7 +97,7 @@ async def test_the_removal_of_a_scheduling_gate_is_a_fact(cluster: Harness) -> N
     assert (await cluster.changed(pod)).spec.scheduling_gates == ()
 
 
-async def test_a_pod_in_a_missing_namespace_is_refused(cluster: Harness) -> None:
+async def test_a_pod_in_a_missing_namespace_is_refused(cluster: SourceHarness) -> None:
     status, answer = await cluster.request(
         "POST",
         resources.POD.collection("nowhere"),
@@ -106,7 +106,7 @@ async def test_a_pod_in_a_missing_namespace_is_refused(cluster: Harness) -> None
     assert (status, answer["reason"]) == (404, "NotFound")
 
 
-async def test_a_duplicate_name_is_a_conflict(cluster: Harness) -> None:
+async def test_a_duplicate_name_is_a_conflict(cluster: SourceHarness) -> None:
     await cluster.create_pod("p")
     status, answer = await cluster.request(
         "POST",

@@ -8,7 +8,7 @@ from shared.contracts.commands import AnnounceEvent, DeletePod, Evict
 from shared.kube import resources
 from shared.kube.transport import STRATEGIC_PATCH
 from shared.model.objects import Pod
-from tests.contract.cluster_source.harness import Harness
+from tests.contract.cluster_source.harness import SourceHarness
 from tests.support.waiting import eventually
 
 NOW_S = 1_795_000_000.0
@@ -38,7 +38,7 @@ def evict(pod: Pod, **changes: Any) -> Evict:
     )
 
 
-async def bound(cluster: Harness, name: str = "p", **metadata: Any) -> Pod:
+async def bound(cluster: SourceHarness, name: str = "p", **metadata: Any) -> Pod:
     """A running pod on a node."""
     pod = await cluster.create_pod(name, **metadata)
     assert (await cluster.bind(pod, await cluster.create_node())).outcome == "done"
@@ -46,14 +46,14 @@ async def bound(cluster: Harness, name: str = "p", **metadata: Any) -> Pod:
     return cluster.pod(name)
 
 
-async def test_a_touch_changes_the_resource_version(cluster: Harness) -> None:
+async def test_a_touch_changes_the_resource_version(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     touched = await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "t1"})
     assert touched.outcome == "done"
     assert (await cluster.changed(pod)).metadata.annotations == {"kerf.dev/touched": "t1"}
 
 
-async def test_a_touch_never_changes_another_pod_of_the_same_name(cluster: Harness) -> None:
+async def test_a_touch_never_changes_another_pod_of_the_same_name(cluster: SourceHarness) -> None:
     await cluster.create_pod("p")
     assert (
         await cluster.writes.annotate_pod(cluster.namespace, "p", "somebody-else", {"kerf.dev/touched": "t"})
@@ -63,7 +63,7 @@ async def test_a_touch_never_changes_another_pod_of_the_same_name(cluster: Harne
     ).outcome == "gone"
 
 
-async def test_a_pod_with_the_maximum_of_annotations_is_touched_by_its_status(cluster: Harness) -> None:
+async def test_a_pod_with_the_maximum_of_annotations_is_touched_by_its_status(cluster: SourceHarness) -> None:
     """Otherwise a tenant could block every recovery after a loss of NATS."""
     pod = await cluster.create_pod("p", annotations={"a": "x" * (256 * 1024 - 1)})
     by_annotation = await cluster.writes.annotate_pod(
@@ -80,7 +80,7 @@ async def test_a_pod_with_the_maximum_of_annotations_is_touched_by_its_status(cl
     assert (await cluster.writes.mark_touched(cluster.namespace, "p", "somebody-else", token="t3")).outcome == "gone"
 
 
-async def test_a_report_is_a_condition_next_to_the_others(cluster: Harness) -> None:
+async def test_a_report_is_a_condition_next_to_the_others(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     other = {"status": {"conditions": [{"type": "example.com/Other", "status": "True"}]}}
     await cluster.request(
@@ -97,7 +97,7 @@ async def test_a_report_is_a_condition_next_to_the_others(cluster: Harness) -> N
     assert conditions == {"example.com/Other": ("True", "", ""), "PodScheduled": ("False", "Unschedulable", "second")}
 
 
-async def test_a_late_report_does_not_change_a_newer_pod(cluster: Harness) -> None:
+async def test_a_late_report_does_not_change_a_newer_pod(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     await cluster.bind(pod, "somewhere")
     result = await cluster.writes.report_unscheduled(
@@ -107,7 +107,7 @@ async def test_a_late_report_does_not_change_a_newer_pod(cluster: Harness) -> No
     assert result.outcome == "conflict"
 
 
-async def test_node_labels_are_set_and_removed(cluster: Harness) -> None:
+async def test_node_labels_are_set_and_removed(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     assert (
         await cluster.writes.label_node(node, {"nvidia.com/gpu.product": "NVIDIA-H100", "x": "y"})
@@ -119,14 +119,14 @@ async def test_node_labels_are_set_and_removed(cluster: Harness) -> None:
     assert (await cluster.writes.label_node(node, {"no key": "y"})).outcome == "refused"
 
 
-async def test_a_pending_pod_is_deleted_at_once(cluster: Harness) -> None:
+async def test_a_pending_pod_is_deleted_at_once(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     assert (await cluster.writes.delete_pod(delete(pod))).outcome == "done"
     last = await cluster.gone("p")
     assert (last.certain, last.object.metadata.uid) == (True, pod.metadata.uid)
 
 
-async def test_a_bound_pod_is_first_terminating_and_then_gone(cluster: Harness) -> None:
+async def test_a_bound_pod_is_first_terminating_and_then_gone(cluster: SourceHarness) -> None:
     pod = await bound(cluster)
     assert (await cluster.writes.delete_pod(delete(pod))).outcome == "done"
     await eventually(
@@ -138,7 +138,7 @@ async def test_a_bound_pod_is_first_terminating_and_then_gone(cluster: Harness) 
     assert (await cluster.gone("p")).certain
 
 
-async def test_a_deletion_needs_the_right_uid_and_version(cluster: Harness) -> None:
+async def test_a_deletion_needs_the_right_uid_and_version(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     assert (await cluster.writes.delete_pod(delete(pod, uid="another"))).outcome == "conflict"
     assert (await cluster.writes.delete_pod(delete(pod, resource_version="1"))).outcome == "conflict"
@@ -148,7 +148,7 @@ async def test_a_deletion_needs_the_right_uid_and_version(cluster: Harness) -> N
     ).outcome == "done"
 
 
-async def test_an_eviction_without_budgets_is_a_deletion(cluster: Harness) -> None:
+async def test_an_eviction_without_budgets_is_a_deletion(cluster: SourceHarness) -> None:
     pod = await bound(cluster)
     assert (await cluster.writes.evict(evict(pod, uid="another"))).outcome == "conflict"
     assert (await cluster.writes.evict(evict(pod, name="nobody"))).outcome == "gone"
@@ -158,7 +158,7 @@ async def test_an_eviction_without_budgets_is_a_deletion(cluster: Harness) -> No
     )
 
 
-async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> None:
+async def test_a_disruption_budget_throttles_an_eviction(cluster: SourceHarness) -> None:
     """A real cluster without its disruption controller answers the same: no pod may be evicted yet."""
     pod = await bound(cluster, labels={"app": "precious"})
     await cluster.create(
@@ -170,7 +170,7 @@ async def test_a_disruption_budget_throttles_an_eviction(cluster: Harness) -> No
     assert cluster.pod("p").metadata.deletion_timestamp is None
 
 
-async def test_an_event_needs_a_unique_name(cluster: Harness) -> None:
+async def test_an_event_needs_a_unique_name(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     event = AnnounceEvent(
         uid=pod.metadata.uid,
@@ -192,7 +192,7 @@ async def test_an_event_needs_a_unique_name(cluster: Harness) -> None:
     assert len(held["note"]) == 1024
 
 
-async def test_a_claim_with_late_binding_gets_its_node(cluster: Harness) -> None:
+async def test_a_claim_with_late_binding_gets_its_node(cluster: SourceHarness) -> None:
     await cluster.create(
         "PersistentVolumeClaim",
         "data",
@@ -205,7 +205,7 @@ async def test_a_claim_with_late_binding_gets_its_node(cluster: Harness) -> None
     )
 
 
-async def test_a_volume_is_reserved_once(cluster: Harness) -> None:
+async def test_a_volume_is_reserved_once(cluster: SourceHarness) -> None:
     name = f"volume-{cluster.namespace}"
     spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"}}
     made = await cluster.create("PersistentVolume", name, {"spec": spec})

@@ -20,7 +20,7 @@ from shared.model.mig import MigInstance
 from shared.model.objects import Container, Pod, Resources
 from shared.model.request import RequestError, read_request
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 WITH_MIG: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
 A100 = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960}
@@ -44,20 +44,20 @@ def inventory(
     return msgspec.structs.replace(plain, gpus=gpus)
 
 
-def leader_with(*layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Leader:
-    leader = Leader(policy="binpack")
-    leader.facts(build.node("n"))
-    leader.send(m.InventorySeen(inventory("n", *layouts, strategies=strategies)))
-    return leader
+def placement_with(*layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Placement:
+    placement = Placement(policy="binpack")
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(inventory("n", *layouts, strategies=strategies)))
+    return placement
 
 
-def shares(leader: Leader, name: str) -> list[GpuShare]:
-    grant = decode_grant(leader.binds()[f"uid-team-{name}"].grant)
+def shares(placement: Placement, name: str) -> list[GpuShare]:
+    grant = decode_grant(placement.binds()[f"uid-team-{name}"].grant)
     return [share for container in grant.containers.values() for share in container.gpus]
 
 
-def reasons(leader: Leader, pod: Pod) -> dict[str, str]:
-    said = leader.core.explainer.why(pod_state(pod), max_nodes=5, exists=False)
+def reasons(placement: Placement, pod: Pod) -> dict[str, str]:
+    said = placement.core.explainer.why(pod_state(pod), max_nodes=5, exists=False)
     return {reason.code: reason.sentence for reason in said.summary}
 
 
@@ -69,66 +69,69 @@ FIXED = (
 
 
 def test_an_instance_requested_by_name_is_created_on_demand_and_named_in_the_grant() -> None:
-    leader = leader_with(())
-    leader.place(mig_pod("a", "1g.5gb"))
-    (share,) = shares(leader, "a")
+    placement = placement_with(())
+    placement.place(mig_pod("a", "1g.5gb"))
+    (share,) = shares(placement, "a")
     assert share.mig == MigInstance(profile="1g.5gb", start=6)
     assert (share.memory_mib, share.compute_milli) == (4864, 142)
-    grant = decode_grant(leader.binds()["uid-team-a"].grant)
+    grant = decode_grant(placement.binds()["uid-team-a"].grant)
     assert [c.strategy for c in grant.containers.values()] == ["mig"]
 
 
 def test_an_instance_of_a_fixed_layout_is_named_by_its_uuid_and_given_once() -> None:
-    leader = leader_with(FIXED)
-    placed = leader.place(*[mig_pod(f"p{i}", "1g.5gb") for i in range(3)])
+    placement = placement_with(FIXED)
+    placed = placement.place(*[mig_pod(f"p{i}", "1g.5gb") for i in range(3)])
     assert sorted(placed) == ["p0", "p1"]
-    assert {share.mig.uuid for name in placed for share in shares(leader, name) if share.mig} == {"MIG-one", "MIG-two"}
+    assert {share.mig.uuid for name in placed for share in shares(placement, name) if share.mig} == {
+        "MIG-one",
+        "MIG-two",
+    }
 
 
 def test_several_instances_may_be_on_one_gpu_or_on_several() -> None:
-    leader = leader_with(FIXED, FIXED)
-    leader.place(mig_pod("three", "1g.5gb", 3))
-    assert len({share.mig.uuid + share.uuid for share in shares(leader, "three") if share.mig}) == 3
-    assert leader.place(mig_pod("two", "1g.5gb", 2)) == {}
+    placement = placement_with(FIXED, FIXED)
+    placement.place(mig_pod("three", "1g.5gb", 3))
+    assert len({share.mig.uuid + share.uuid for share in shares(placement, "three") if share.mig}) == 3
+    assert placement.place(mig_pod("two", "1g.5gb", 2)) == {}
 
 
 def test_a_part_gets_the_smallest_instance_that_covers_it() -> None:
-    leader = leader_with(FIXED)
-    leader.place(build.gpu_pod("small", memory="4Gi"), build.gpu_pod("large", memory="8Gi"))
-    assert [s.mig.profile for name in ("small", "large") for s in shares(leader, name) if s.mig] == [
+    placement = placement_with(FIXED)
+    placement.place(build.gpu_pod("small", memory="4Gi"), build.gpu_pod("large", memory="8Gi"))
+    assert [s.mig.profile for name in ("small", "large") for s in shares(placement, name) if s.mig] == [
         "1g.5gb",
         "3g.20gb",
     ]
 
 
 def test_whole_gpus_never_land_on_a_gpu_in_mig_mode() -> None:
-    leader = leader_with((), None)
-    assert leader.place(build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1)) == {"one": "n"}
-    assert [s.uuid for s in shares(leader, "one")] == ["n-gpu-1"]
+    placement = placement_with((), None)
+    assert placement.place(build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1)) == {"one": "n"}
+    assert [s.uuid for s in shares(placement, "one")] == ["n-gpu-1"]
 
 
 def test_parts_of_several_gpus_never_land_on_gpus_in_mig_mode() -> None:
-    assert leader_with((), ()).place(build.gpu_pod("p", gpus=2, memory="2Gi")) == {}
+    assert placement_with((), ()).place(build.gpu_pod("p", gpus=2, memory="2Gi")) == {}
 
 
 def test_hard_isolation_of_a_part_is_kept_by_an_instance_and_by_nothing_weaker() -> None:
     hard = {"kerf.dev/isolation": "hard"}
-    leader = leader_with(None, ())
-    leader.place(build.gpu_pod("p", memory="4Gi", annotations=hard))
-    assert [s.uuid for s in shares(leader, "p")] == ["n-gpu-1"]
-    assert leader_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
+    placement = placement_with(None, ())
+    placement.place(build.gpu_pod("p", memory="4Gi", annotations=hard))
+    assert [s.uuid for s in shares(placement, "p")] == ["n-gpu-1"]
+    assert placement_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
 
 
 def test_what_a_pod_releases_is_free_for_another_profile() -> None:
-    leader = leader_with(())
+    placement = placement_with(())
     first = mig_pod("first", "7g.40gb")
-    assert leader.place(first, mig_pod("second", "3g.20gb")) == {"first": "n"}
-    bound = leader.bind(first)
-    grant = decode_grant(leader.binds()[first.metadata.uid].grant)
-    leader.gone(bound)
-    leader.send(m.ReleaseSeen(node="n", grant_id=grant.grant_id, reason="ended"))
-    leader.tick(1)
-    assert "uid-team-second" in leader.binds()
+    assert placement.place(first, mig_pod("second", "3g.20gb")) == {"first": "n"}
+    bound = placement.bind(first)
+    grant = decode_grant(placement.binds()[first.metadata.uid].grant)
+    placement.gone(bound)
+    placement.send(m.ReleaseSeen(node="n", grant_id=grant.grant_id, reason="ended"))
+    placement.tick(1)
+    assert "uid-team-second" in placement.binds()
 
 
 def test_two_containers_get_instances_that_do_not_overlap() -> None:
@@ -136,9 +139,9 @@ def test_two_containers_get_instances_that_do_not_overlap() -> None:
         Container(name=name, resources=Resources(limits={"kerf.dev/slot": "1", "kerf.dev/mig-3g.20gb": "1"}))
         for name in ("a", "b")
     )
-    leader = leader_with(())
-    leader.place(build.pod("p", containers=made))
-    assert sorted(s.mig.start for s in shares(leader, "p") if s.mig) == [0, 4]
+    placement = placement_with(())
+    placement.place(build.pod("p", containers=made))
+    assert sorted(s.mig.start for s in shares(placement, "p") if s.mig) == [0, 4]
 
 
 @pytest.mark.parametrize(
@@ -161,21 +164,21 @@ def test_two_containers_get_instances_that_do_not_overlap() -> None:
     ],
 )
 def test_kerf_why_explains_the_part_of_mig(layouts: tuple[Any, ...], pod: Pod, code: str, says: str) -> None:
-    found = reasons(leader_with(*layouts), pod)
+    found = reasons(placement_with(*layouts), pod)
     assert list(found) == [code]
     assert says in found[code]
 
 
 def test_kerf_why_names_the_free_instances_if_the_suitable_ones_are_in_use() -> None:
-    leader = leader_with(FIXED)
-    leader.place(mig_pod("a", "1g.5gb", 2))
-    assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(leader, mig_pod("b", "1g.5gb"))["gpu-full"]
+    placement = placement_with(FIXED)
+    placement.place(mig_pod("a", "1g.5gb", 2))
+    assert "needs a MIG instance 1g.5gb, free are 3g.20gb" in reasons(placement, mig_pod("b", "1g.5gb"))["gpu-full"]
 
 
 def test_kerf_why_does_not_count_gpus_that_cannot_enforce_the_isolation() -> None:
-    leader = leader_with(None, (FIXED[0],))
-    leader.place(mig_pod("a", "3g.20gb"))
-    said = reasons(leader, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
+    placement = placement_with(None, (FIXED[0],))
+    placement.place(mig_pod("a", "3g.20gb"))
+    said = reasons(placement, build.gpu_pod("b", memory="4Gi", annotations={"kerf.dev/isolation": "hard"}))
     assert said == {
         "gpu-full": "container c needs a GPU and 0 of 2 fit; nearest is GPU 1: needs a MIG instance of 4 GiB, free "
         "are none"
@@ -183,10 +186,11 @@ def test_kerf_why_does_not_count_gpus_that_cannot_enforce_the_isolation() -> Non
 
 
 def test_a_gpu_in_mig_mode_is_not_used_if_its_agent_offers_no_instances() -> None:
-    leader = leader_with((), strategies=("exclusive", "advisory"))
-    assert leader.place(build.gpu_pod("p", memory="1Gi")) == {}
+    placement = placement_with((), strategies=("exclusive", "advisory"))
+    assert placement.place(build.gpu_pod("p", memory="1Gi")) == {}
     assert (
-        "the node's agent hands out no MIG instances" in reasons(leader, build.gpu_pod("p", memory="1Gi"))["gpu-full"]
+        "the node's agent hands out no MIG instances"
+        in reasons(placement, build.gpu_pod("p", memory="1Gi"))["gpu-full"]
     )
 
 
@@ -220,17 +224,17 @@ _ASKS = st.one_of(
 def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(
     asks: list[dict[str, str]], data: st.DataObject
 ) -> None:
-    leader = leader_with((), FIXED, None)
-    book = leader.core.book
+    placement = placement_with((), FIXED, None)
+    book = placement.core.book
     for number, limits in enumerate(asks):
         pod = build.pod(f"p{number}", limits=limits | {"kerf.dev/slot": "1"})
         fits = bool(fits_room(pod_state(pod), book.arrays, np.array([book.nodes["n"].row]))[0][0])
-        assert (leader.place(pod) != {}) == fits
+        assert (placement.place(pod) != {}) == fits
         held = [uid for uid, state in book.pods.items() if state.grant_id and not state.pod.spec.node_name]
         if held and data.draw(st.booleans()):
-            leader.gone(book.pods[data.draw(st.sampled_from(held))].pod)
+            placement.gone(book.pods[data.draw(st.sampled_from(held))].pod)
         else:
-            leader.facts(build.newer(pod, labels={"seen": "again"})) if not fits else None
+            placement.facts(build.newer(pod, labels={"seen": "again"})) if not fits else None
         assert book.overbooked() == []
         before = {
             name: getattr(book.arrays, name)[book.nodes["n"].row].copy()

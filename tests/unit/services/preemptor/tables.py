@@ -2,7 +2,7 @@
 
 Which pods run where, which are pending, and what happens to them.
 
-Each row runs through placement and the preemptor, wired as on the bus (`tests.support.preemption_harness`).
+Each row runs through placement and the preemptor, wired as on the bus (`tests.support.harness.cluster`).
 
 A running pod is "name@node:gpus", followed by its share of each GPU in brackets and by options. "(20,50)": 20 GiB and
 half of the compute, as a slice that its node enforces. "(20)": only memory, not enforced. The options:

@@ -1,6 +1,6 @@
 """Runs placement and the preemptor for long in simulated time, with random pods.
 
-No pod thrashes, none is stuck, and no eviction is wasted. The harness asserts at each Binding and each eviction that
+No pod thrashes, none is stuck, and no eviction is wasted. The cluster asserts at each Binding and each eviction that
 nothing is double-booked, and that budgets and priorities hold.
 """
 
@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from shared.contracts.commands import Answer, Evict
 from shared.contracts.preemption import ENDS
-from tests.support.preemption_harness import STEP_S, PreemptionHarness
-from tests.support.settled import until_settled
+from tests.support.harness.cluster import STEP_S, Cluster
+from tests.support.harness.conditions import Conditions, Execute
+from tests.support.harness.settled import until_settled
 
 PROTECTION_S = 60.0
 QUIET_S = 60.0
@@ -60,13 +61,13 @@ ARRIVALS = st.lists(
 )
 
 
-def drive(world: PreemptionHarness, arrivals: list[Arrival]) -> None:
+def drive(cluster: Cluster, arrivals: list[Arrival]) -> None:
     for number, one in enumerate(arrivals):
         for _ in range(round(one.after_s / STEP_S)):
-            world.step()
+            cluster.step()
         gang = f"g{number}" if one.members > 1 else ""
         for member in range(one.members):
-            world.arrive(
+            cluster.arrive(
                 f"p{number}-{member}",
                 priority=one.priority,
                 gpus=one.gpus,
@@ -84,23 +85,23 @@ def drive(world: PreemptionHarness, arrivals: list[Arrival]) -> None:
             )
 
 
-def judge(world: PreemptionHarness) -> None:
+def judge(cluster: Cluster) -> None:
     """Checks the properties that hold once the cluster has settled."""
-    assert world.core.preemption.reservations == {}
-    assert world.preemptor.executions == {}
-    assert set(world.outcome.values()) == {
-        o for o in world.outcome.values() if o == "executed" or o.startswith("abandoned: ")
+    assert cluster.placement.core.preemption.reservations == {}
+    assert cluster.preemptor.core.executions == {}
+    assert set(cluster.outcome.values()) == {
+        o for o in cluster.outcome.values() if o == "executed" or o.startswith("abandoned: ")
     }
     lost: dict[str, set[str]] = defaultdict(set)
-    for _, name, plan in world.evictions:
+    for _, name, plan in cluster.api.evictions:
         lost[plan].add(name)
     for plan_id, names in lost.items():
-        plan, outcome = world.plans[plan_id], world.outcome[plan_id]
+        plan, outcome = cluster.plans[plan_id], cluster.outcome[plan_id]
         assert names <= {victim.name for victim in plan.victims}
         if outcome == "executed":
             assert names == {victim.name for victim in plan.victims if victim.action in ENDS}
             gained = {b.uid for b in plan.beneficiaries}
-            assert gained <= {d.uid for _, record in world.log for d in getattr(record, "decisions", ())}
+            assert gained <= {d.uid for _, record in cluster.placement.log for d in getattr(record, "decisions", ())}
         else:
             assert "cannot be evicted" in outcome or "is not pending any more" in outcome, (
                 "no eviction without a beneficiary, however long the grace period"
@@ -108,19 +109,19 @@ def judge(world: PreemptionHarness) -> None:
     served = Counter(
         b.uid
         for plan_id in lost
-        for b in world.plans[plan_id].beneficiaries
-        if "cannot be evicted" not in world.outcome[plan_id]
+        for b in cluster.plans[plan_id].beneficiaries
+        if "cannot be evicted" not in cluster.outcome[plan_id]
     )
     assert max(served.values(), default=1) == 1, "pods were evicted for a pod for which others were terminating"
     when = defaultdict(list)
-    for at, name, _ in world.evictions:
+    for at, name, _ in cluster.api.evictions:
         when[name].append(at)
     for times in when.values():
         assert all(again - at >= PROTECTION_S - 1e-6 for at, again in itertools.pairwise(times)), (
             "evicted again while it was protected"
         )
-    assert world.helped() == []
-    for gang, members in world.gangs().items():
+    assert cluster.helped() == []
+    for gang, members in cluster.api.gangs().items():
         bound = sum(bool(pod.spec.node_name) for pod in members)
         least = int(members[0].metadata.annotations.get("kerf.dev/gang-min", len(members)))
         assert bound == 0 or bound >= least, f"{gang} is torn"
@@ -129,17 +130,17 @@ def judge(world: PreemptionHarness) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
 def test_the_cluster_settles_and_no_eviction_is_wasted(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
-    world = PreemptionHarness(
+    cluster = Cluster(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)}, least={"a": least, "b": 1}, protection_s=PROTECTION_S
     )
-    drive(world, arrivals)
-    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
-    judge(world)
+    drive(cluster, arrivals)
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * 3_600)
+    judge(cluster)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_gangs_that_require_one_rack_are_placed_and_not_split(seed: int) -> None:
-    """The harness would see a split at each Binding."""
+    """The cluster would see a split at each Binding."""
     rng = random.Random(seed)
     nodes = {f"n{i}": rng.randint(1, 3) for i in range(rng.randint(2, 5))}
     arrivals = [
@@ -154,12 +155,12 @@ def test_gangs_that_require_one_rack_are_placed_and_not_split(seed: int) -> None
         )
         for _ in range(rng.randint(4, 20))
     ]
-    world = PreemptionHarness(
+    cluster = Cluster(
         nodes, racks={name: rng.choice("xyz") for name in nodes}, least={"a": 1}, protection_s=PROTECTION_S
     )
-    drive(world, arrivals)
-    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
-    judge(world)
+    drive(cluster, arrivals)
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * 3_600)
+    judge(cluster)
 
 
 QUEUES = """
@@ -179,15 +180,15 @@ queues:
     queues=st.lists(st.sampled_from("abcd"), min_size=24, max_size=24),
 )
 def test_queues_reclaim_their_share_and_settle(nodes: list[int], arrivals: list[Arrival], queues: list[str]) -> None:
-    world = PreemptionHarness(
+    cluster = Cluster(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
         protection_s=PROTECTION_S,
         queues=QUEUES,
     )
-    drive(world, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
-    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
-    judge(world)
+    drive(cluster, [msgspec.structs.replace(one, queue=queue) for one, queue in zip(arrivals, queues, strict=False)])
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * 3_600)
+    judge(cluster)
 
 
 USES = st.lists(st.sampled_from((0, 10, 30, 90)), min_size=24, max_size=24)
@@ -207,45 +208,47 @@ SLICES = st.lists(
 def test_slices_are_suspended_and_resumed_and_settle(
     nodes: list[int], arrivals: list[Arrival], slices: list[tuple[int, int]], uses: list[int], checkpoints: bool
 ) -> None:
-    """The harness would see a double booking at each Binding and each order to a node."""
-    world = PreemptionHarness(
+    """The cluster would see a double booking at each Binding and each order to a node."""
+    cluster = Cluster(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         protection_s=PROTECTION_S,
         checkpoints=checkpoints,
         shrinks=True,
     )
     drive(
-        world,
+        cluster,
         [
             msgspec.structs.replace(one, label="", gpus=1, slice_=slice_, uses_percent=used)
             for one, slice_, used in zip(arrivals, slices, uses, strict=False)
         ],
     )
-    until_settled(world, settled_s=QUIET_S, max_s=2 * 3_600)
-    judge(world)
-    for state in world.core.book.pods.values():
-        held = world.core.book.grants.get(state.grant_id)
-        assert held is None or held.suspension == state.suspension == world.suspension.get(held.grant_id), (
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * 3_600)
+    judge(cluster)
+    for state in cluster.placement.core.book.pods.values():
+        held = cluster.placement.core.book.grants.get(state.grant_id)
+        assert held is None or held.suspension == state.suspension == cluster.nodes.suspension.get(held.grant_id), (
             "all three agree"
         )
 
 
-class Shrinking(PreemptionHarness):
+class ShrinkingBudgets(Conditions):
     """Budgets that shrink after a plan was made, before its evictions are requested."""
 
-    def __init__(self, rng: random.Random, nodes: dict[str, int], least: dict[str, int]) -> None:
+    def __init__(self, rng: random.Random, least: dict[str, int]) -> None:
         self._rng, self._calm = rng, least
-        super().__init__(nodes, least=least, protection_s=PROTECTION_S)
 
-    def step(self, seconds: float = STEP_S) -> None:
+    def begin_step(self) -> None:
         if self._rng.random() < 0.3:
-            self._least = dict(self._calm)
-        super().step(seconds)
+            self.cluster.api.least = dict(self._calm)
 
-    def _evict(self, order: Evict, plan_id: str) -> Answer | None:
+    def evict(self, order: Evict, plan_id: str, execute: Execute) -> Answer | None:
         if self._rng.random() < 0.3:
-            self._least = dict.fromkeys(self._calm, 1_000)
-        return super()._evict(order, plan_id)
+            self.cluster.api.least = dict.fromkeys(self._calm, 1_000)
+        return execute(order, plan_id)
+
+
+def shrinking(rng: random.Random, nodes: dict[str, int], least: dict[str, int]) -> Cluster:
+    return Cluster(nodes, least=least, protection_s=PROTECTION_S, conditions=ShrinkingBudgets(rng, least))
 
 
 def test_no_pod_is_evicted_for_a_plan_that_another_victims_budget_cancels() -> None:
@@ -253,9 +256,9 @@ def test_no_pod_is_evicted_for_a_plan_that_another_victims_budget_cancels() -> N
     spared = []
     for seed in range(12):
         rng = random.Random(seed)
-        world = Shrinking(rng, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
+        cluster = shrinking(rng, {"n0": 4, "n1": 4}, {"a": 0, "b": 1})
         drive(
-            world,
+            cluster,
             [
                 Arrival(
                     after_s=rng.choice((0.0, 1.0, 10.0)),
@@ -269,13 +272,16 @@ def test_no_pod_is_evicted_for_a_plan_that_another_victims_budget_cancels() -> N
             ],
         )
         for _ in range(600):
-            world.step()
-        ended = {(plan_id, name) for _, name, plan_id in world.evictions}
+            cluster.step()
+        ended = {(plan_id, name) for _, name, plan_id in cluster.api.evictions}
         given_up = [
-            world.plans[plan_id] for plan_id, outcome in world.outcome.items() if "cannot be evicted" in outcome
+            cluster.plans[plan_id] for plan_id, outcome in cluster.outcome.items() if "cannot be evicted" in outcome
         ]
         free = [
-            (plan.plan_id, victim.name) for plan in given_up for victim in plan.victims if not world.labels[victim.name]
+            (plan.plan_id, victim.name)
+            for plan in given_up
+            for victim in plan.victims
+            if not cluster.api.labels[victim.name]
         ]
         assert ended.isdisjoint(free)
         spared += free
@@ -297,9 +303,9 @@ def test_a_busy_cluster(seed: int) -> None:
         )
         for _ in range(100)
     ]
-    world = PreemptionHarness({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, protection_s=PROTECTION_S)
-    drive(world, arrivals)
-    until_settled(world, settled_s=QUIET_S, max_s=3 * 3_600)
-    judge(world)
-    assert len(world.evictions) > 5
-    assert max(Counter(name for _, name, _ in world.evictions).values()) < 10
+    cluster = Cluster({f"n{i}": 8 for i in range(4)}, least={"a": 2, "b": 4}, protection_s=PROTECTION_S)
+    drive(cluster, arrivals)
+    until_settled(cluster, settled_s=QUIET_S, max_s=3 * 3_600)
+    judge(cluster)
+    assert len(cluster.api.evictions) > 5
+    assert max(Counter(name for _, name, _ in cluster.api.evictions).values()) < 10

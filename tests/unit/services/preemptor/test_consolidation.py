@@ -13,12 +13,12 @@ from shared.contracts.facts import Gone
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
-from tests.unit.services.preemptor.world import Cluster
+from tests.support.harness.preemptor import Preemptor
 
 HOUR_S = 3_600
 
 
-class FragmentedCluster(Cluster):
+class FragmentedCluster(Preemptor):
     """Two nodes of two GPUs with one pod each: x, which has run for 100 s, and y, for 10."""
 
     def __init__(self, **settings: Any) -> None:
@@ -30,7 +30,7 @@ class FragmentedCluster(Cluster):
 
     def asked(self, after_s: float = 1.0) -> list[m.AskAdvice]:
         self.now += after_s
-        return [command for command in self.say(m.Tick()) if isinstance(command, m.AskAdvice)]
+        return [command for command in self.send(m.Tick()) if isinstance(command, m.AskAdvice)]
 
     def advised(self, *moves: tuple[str, str, str], places: tuple[tuple[str, str], ...] = (("w", "b"),)) -> list[Plan]:
         told = Advice(
@@ -40,7 +40,7 @@ class FragmentedCluster(Cluster):
             ),
             places=tuple(AdvisedPlace(namespace="team", name=name, node=node) for name, node in places),
         )
-        return [command.plan for command in self.say(m.Advised(told)) if isinstance(command, m.Propose)]
+        return [command.plan for command in self.send(m.Advised(told)) if isinstance(command, m.Propose)]
 
     def waits(self, name: str = "w", **rest: Any) -> Pod:
         return self.wait(name, **({"priority": 0, "gpus": 2} | rest))
@@ -54,42 +54,42 @@ Y = ("y", "b", "a")
 
 
 def test_no_advice_is_requested_unless_migrations_are_enabled() -> None:
-    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=0)
-    cluster.waits()
-    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+    preemptor = FragmentedCluster(defragmentation_gpu_seconds_per_hour=0)
+    preemptor.waits()
+    assert [preemptor.asked() for _ in range(30)] == [[]] * 30
 
 
 def test_placements_advice_becomes_a_plan() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits()
-    (question,) = cluster.asked()
+    preemptor = FragmentedCluster()
+    preemptor.waits()
+    (question,) = preemptor.asked()
     assert (question.name, question.most_gpu_seconds) == ("w", 10_000)
-    (plan,) = cluster.advised(Y)
+    (plan,) = preemptor.advised(Y)
     assert plan.consolidates
     assert [(v.name, v.action, v.to, v.grant_id, v.lost_gpu_seconds) for v in plan.victims] == [
         ("y", "move", "a", "grant-y", 11)
     ]
     assert [(b.name, b.node) for b in plan.beneficiaries] == [("w", "b")]
-    assert cluster.reserve(plan) == ["y"]
+    assert preemptor.reserve(plan) == ["y"]
 
 
 def test_a_migration_plans_deadline_includes_grace_periods() -> None:
-    cluster = FragmentedCluster()
-    cluster.gone("y")
-    cluster.run("y", "b", 0, ran_s=10, owners=owned("y"), termination_grace_period_seconds=600)
-    cluster.waits()
-    cluster.asked()
-    (plan,) = cluster.advised(Y)
-    assert plan.deadline_s == cluster.core.config.deadline_s + 600
+    preemptor = FragmentedCluster()
+    preemptor.gone("y")
+    preemptor.run("y", "b", 0, ran_s=10, owners=owned("y"), termination_grace_period_seconds=600)
+    preemptor.waits()
+    preemptor.asked()
+    (plan,) = preemptor.advised(Y)
+    assert plan.deadline_s == preemptor.core.config.deadline_s + 600
 
 
 def test_the_eviction_reason_of_a_migration_names_target_and_beneficiary() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits()
-    cluster.asked()
-    (plan,) = cluster.advised(Y)
+    preemptor = FragmentedCluster()
+    preemptor.waits()
+    preemptor.asked()
+    (plan,) = preemptor.advised(Y)
     (execute,) = [
-        c for c in cluster.say(m.Answered(Reserved(plan_id=plan.plan_id, ok=True))) if isinstance(c, m.Execute)
+        c for c in preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=True))) if isinstance(c, m.Execute)
     ]
     assert (
         execute.evictions[0].reason
@@ -98,136 +98,136 @@ def test_the_eviction_reason_of_a_migration_names_target_and_beneficiary() -> No
 
 
 def test_there_is_one_question_at_a_time_with_a_pause_between() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits("w")
-    cluster.waits("v")
-    (first,) = cluster.asked()
-    assert [cluster.asked() for _ in range(5)] == [[]] * 5, "it has not been answered"
-    cluster.advised()
-    (second,) = cluster.asked()
+    preemptor = FragmentedCluster()
+    preemptor.waits("w")
+    preemptor.waits("v")
+    (first,) = preemptor.asked()
+    assert [preemptor.asked() for _ in range(5)] == [[]] * 5, "it has not been answered"
+    preemptor.advised()
+    (second,) = preemptor.asked()
     assert {first.name, second.name} == {"v", "w"}
-    cluster.advised()
-    assert cluster.asked(after_s=0.5) == []
+    preemptor.advised()
+    assert preemptor.asked(after_s=0.5) == []
 
 
 def test_of_new_pending_pods_the_highest_priority_comes_first() -> None:
-    cluster = FragmentedCluster()
+    preemptor = FragmentedCluster()
     for name, priority in (("u", -7), ("w", 0), ("v", -3)):
-        cluster.waits(name, priority=priority)
+        preemptor.waits(name, priority=priority)
     names = []
     for _ in range(3):
-        names += [question.name for question in cluster.asked(after_s=2.0)]
-        cluster.advised()
+        names += [question.name for question in preemptor.asked(after_s=2.0)]
+        preemptor.advised()
     assert names == ["w", "v", "u"]
 
 
 def test_an_instance_that_has_lost_the_lead_proposes_nothing() -> None:
     """Its question does not count as open when it leads again."""
-    cluster = FragmentedCluster()
-    cluster.waits()
-    cluster.asked()
-    cluster.say(m.Tick(proposes=False))
-    assert cluster.advised(Y) == []
-    assert len(cluster.asked(after_s=12.0)) == 1
+    preemptor = FragmentedCluster()
+    preemptor.waits()
+    preemptor.asked()
+    preemptor.send(m.Tick(proposes=False))
+    assert preemptor.advised(Y) == []
+    assert len(preemptor.asked(after_s=12.0)) == 1
 
 
 def test_the_pod_not_asked_about_for_longest_comes_first() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits("w")
-    cluster.waits("v")
+    preemptor = FragmentedCluster()
+    preemptor.waits("w")
+    preemptor.waits("v")
     names = []
     for _ in range(40):
-        for question in cluster.asked(after_s=3.0):
+        for question in preemptor.asked(after_s=3.0):
             names.append(question.name)
-            cluster.advised()
+            preemptor.advised()
     assert len(names) >= 10
     assert all(one != other for one, other in itertools.pairwise(names))
 
 
 def test_a_pod_without_advice_is_asked_about_again_later() -> None:
     """It is asked about again after about ten seconds, as long as it is pending."""
-    cluster = FragmentedCluster()
-    pod = cluster.waits()
+    preemptor = FragmentedCluster()
+    pod = preemptor.waits()
     times = []
     for _ in range(60):
-        for _ in cluster.asked():
-            times.append(cluster.now)
-            cluster.advised()
+        for _ in preemptor.asked():
+            times.append(preemptor.now)
+            preemptor.advised()
     assert 4 <= len(times) <= 6
-    cluster.say(m.FactsSeen((Gone(object=pod),)))
-    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+    preemptor.send(m.FactsSeen((Gone(object=pod),)))
+    assert [preemptor.asked() for _ in range(30)] == [[]] * 30
 
 
 def test_no_pod_is_migrated_for_a_pod_that_never_preempts() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits(preemption_policy="Never")
-    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+    preemptor = FragmentedCluster()
+    preemptor.waits(preemption_policy="Never")
+    assert [preemptor.asked() for _ in range(30)] == [[]] * 30
 
 
 @pytest.mark.parametrize(("ran_s", "waits_s"), [(10, 6), (100, 51)])
 def test_a_pod_waits_for_as_much_as_the_migrations_would_have_disturbed(ran_s: int, waits_s: int) -> None:
     """In GPU-seconds: it requests two GPUs, and the migrated pod has one."""
-    cluster = FragmentedCluster(reclaim_patience=1.0)
-    cluster.waits()
-    began, name = cluster.now, "x" if ran_s == 100 else "y"
+    preemptor = FragmentedCluster(reclaim_patience=1.0)
+    preemptor.waits()
+    began, name = preemptor.now, "x" if ran_s == 100 else "y"
     while True:
-        cluster.now += 0.5
-        for command in cluster.say(m.Tick()):
-            if isinstance(command, m.AskAdvice) and cluster.advised(
+        preemptor.now += 0.5
+        for command in preemptor.send(m.Tick()):
+            if isinstance(command, m.AskAdvice) and preemptor.advised(
                 (name, "a", "b") if name == "x" else Y, places=(("w", "a" if name == "x" else "b"),)
             ):
-                assert waits_s - 2 <= cluster.now - began <= waits_s + 12, (
+                assert waits_s - 2 <= preemptor.now - began <= waits_s + 12, (
                     "questions about one pod are ten seconds apart"
                 )
                 return
-        assert cluster.now - began < 200
+        assert preemptor.now - began < 200
 
 
 def test_migrations_disturb_no_more_per_hour_than_the_setting_allows() -> None:
     """What a plan disturbs counts for an hour, and the next question names what is left."""
-    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
-    cluster.waits()
-    assert cluster.asked()[0].most_gpu_seconds == 20
-    (plan,) = cluster.advised(Y)
-    cluster.reserve(plan)
-    cluster.waits("v")
-    (question,) = cluster.asked(after_s=3.0)
+    preemptor = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
+    preemptor.waits()
+    assert preemptor.asked()[0].most_gpu_seconds == 20
+    (plan,) = preemptor.advised(Y)
+    preemptor.reserve(plan)
+    preemptor.waits("v")
+    (question,) = preemptor.asked(after_s=3.0)
     assert (question.name, question.most_gpu_seconds) == ("v", 9)
-    assert cluster.advised(("x", "a", "b"), places=(("v", "a"),)) == [], "that would be a hundred"
-    cluster.say(m.Ended(plan.plan_id, executed=False))
-    assert max(q.most_gpu_seconds for _ in range(12) for q in cluster.asked() if cluster.advised() == []) == 9, (
+    assert preemptor.advised(("x", "a", "b"), places=(("v", "a"),)) == [], "that would be a hundred"
+    preemptor.send(m.Ended(plan.plan_id, executed=False))
+    assert max(q.most_gpu_seconds for _ in range(12) for q in preemptor.asked() if preemptor.advised() == []) == 9, (
         "a pod may have been evicted for it"
     )
-    later = [q.most_gpu_seconds for _ in range(3) for q in cluster.asked(after_s=HOUR_S) if cluster.advised() == []]
+    later = [q.most_gpu_seconds for _ in range(3) for q in preemptor.asked(after_s=HOUR_S) if preemptor.advised() == []]
     assert later[-1] == 20
 
 
 def test_a_refused_migration_plan_costs_nothing_and_is_not_repeated_at_once() -> None:
-    cluster = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
-    cluster.waits()
-    cluster.asked()
-    (plan,) = cluster.advised(Y)
-    cluster.reserve(plan, ok=False)
-    since, questions = cluster.now, []
+    preemptor = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
+    preemptor.waits()
+    preemptor.asked()
+    (plan,) = preemptor.advised(Y)
+    preemptor.reserve(plan, ok=False)
+    since, questions = preemptor.now, []
     while not questions:
-        questions = cluster.asked()
-    assert cluster.now - since >= 60
+        questions = preemptor.asked()
+    assert preemptor.now - since >= 60
     assert questions[0].most_gpu_seconds == 20
 
 
 def test_protected_pods_are_named_in_the_question_and_not_migrated() -> None:
-    cluster = FragmentedCluster(protection_s=300, evictions_per_hour=0)
-    cluster.waits()
-    cluster.asked()
-    (plan,) = cluster.advised(Y)
-    cluster.reserve(plan)
-    cluster.gone("y")
-    cluster.say(m.Ended(plan.plan_id, executed=True))
-    cluster.run("y", "b", 1, owners=owned("y"))
-    cluster.waits("v")
-    (question,) = cluster.asked(after_s=3.0)
-    assert question.protected_pods == (cluster.pods["y"].metadata.uid,)
-    assert cluster.advised(Y, places=(("v", "b"),)) == []
+    preemptor = FragmentedCluster(protection_s=300, evictions_per_hour=0)
+    preemptor.waits()
+    preemptor.asked()
+    (plan,) = preemptor.advised(Y)
+    preemptor.reserve(plan)
+    preemptor.gone("y")
+    preemptor.send(m.Ended(plan.plan_id, executed=True))
+    preemptor.run("y", "b", 1, owners=owned("y"))
+    preemptor.waits("v")
+    (question,) = preemptor.asked(after_s=3.0)
+    assert question.protected_pods == (preemptor.pods["y"].metadata.uid,)
+    assert preemptor.advised(Y, places=(("v", "b"),)) == []
 
 
 @pytest.mark.parametrize(
@@ -250,38 +250,38 @@ def test_protected_pods_are_named_in_the_question_and_not_migrated() -> None:
     ],
 )
 def test_outdated_advice_migrates_no_pod(moves: Any, places: Any) -> None:
-    cluster = FragmentedCluster()
-    cluster.run("bare", "a", 1)
-    cluster.run("important", "a", 1, priority=50, owners=owned("important"))
-    cluster.waits()
-    cluster.asked()
-    assert cluster.advised(*moves, places=places) == []
-    assert len(cluster.asked(after_s=12.0)) == 1, "it is asked again"
+    preemptor = FragmentedCluster()
+    preemptor.run("bare", "a", 1)
+    preemptor.run("important", "a", 1, priority=50, owners=owned("important"))
+    preemptor.waits()
+    preemptor.asked()
+    assert preemptor.advised(*moves, places=places) == []
+    assert len(preemptor.asked(after_s=12.0)) == 1, "it is asked again"
 
 
 def test_a_missing_answer_ends_the_question() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits()
-    cluster.asked()
-    assert cluster.say(m.Advised(None)) == []
-    assert len(cluster.asked(after_s=12.0)) == 1
+    preemptor = FragmentedCluster()
+    preemptor.waits()
+    preemptor.asked()
+    assert preemptor.send(m.Advised(None)) == []
+    assert len(preemptor.asked(after_s=12.0)) == 1
 
 
 def test_a_pod_with_a_plan_in_progress_is_not_asked_about() -> None:
-    cluster = FragmentedCluster()
-    cluster.waits()
-    cluster.asked()
-    assert len(cluster.advised(Y)) == 1
-    assert cluster.advised(Y) == []
-    assert [cluster.asked() for _ in range(30)] == [[]] * 30
+    preemptor = FragmentedCluster()
+    preemptor.waits()
+    preemptor.asked()
+    assert len(preemptor.advised(Y)) == 1
+    assert preemptor.advised(Y) == []
+    assert [preemptor.asked() for _ in range(30)] == [[]] * 30
 
 
 def test_a_gang_is_asked_about_once_and_gets_one_plan() -> None:
-    cluster = FragmentedCluster()
+    preemptor = FragmentedCluster()
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     for name in ("g0", "g1"):
-        cluster.waits(name, gpus=1 if name == "g1" else 2, annotations=notes)
-    (question,) = cluster.asked()
+        preemptor.waits(name, gpus=1 if name == "g1" else 2, annotations=notes)
+    (question,) = preemptor.asked()
     assert question.name in ("g0", "g1")
-    (plan,) = cluster.advised(Y, places=(("g0", "b"), ("g1", "a")))
+    (plan,) = preemptor.advised(Y, places=(("g0", "b"), ("g1", "a")))
     assert [(b.name, b.node) for b in plan.beneficiaries] == [("g0", "b"), ("g1", "a")]

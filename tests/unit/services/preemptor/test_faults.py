@@ -1,6 +1,6 @@
 """Runs as in `test_both_cores`, with leaders, agents, feeds and nodes that fail.
 
-The cluster settles, no pod stays suspended, and no protected pod is evicted. The harness asserts that nothing is
+The cluster settles, no pod stays suspended, and no protected pod is evicted. The cluster asserts that nothing is
 double-booked.
 """
 
@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from tests.support.fault_harness import FAULTS, FaultHarness
-from tests.support.preemption_harness import STEP_S
-from tests.support.settled import until_settled
+from tests.support.harness.cluster import STEP_S, Cluster
+from tests.support.harness.faults import FAULTS, Faults
+from tests.support.harness.settled import until_settled
 
 PROTECTION_S, DEADLINE_S = 60.0, 120
 GRACES_S = (0, 0, 20, 200)
@@ -29,15 +29,14 @@ queues:
 """
 
 
-def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
+def drawn(seed: int) -> tuple[Cluster, Faults]:
     rng = random.Random(seed)
     nodes = {f"n{i}": rng.choice((1, 2, 4)) for i in range(rng.randint(1, 4))}
-    faults = frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS))))
+    faults = Faults(rng, frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS)))))
     queues = rng.choice((None, QUEUES))
-    world = FaultHarness(
+    cluster = Cluster(
         nodes,
-        rng,
-        faults,
+        conditions=faults,
         least={"a": rng.randint(0, 2), "b": 1},
         protection_s=PROTECTION_S,
         queues=queues,
@@ -47,7 +46,7 @@ def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
     )
     for number in range(rng.randint(5, 30)):
         for _ in range(rng.choice((0, 1, 6, 20, 40))):
-            world.step(STEP_S)
+            cluster.step(STEP_S)
         members, priority, runs_s = (
             rng.choice((1, 1, 1, 2, 3)),
             rng.randint(0, 3),
@@ -61,7 +60,7 @@ def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
             rng.choice("abcd") if queues else "",
         )
         for member in range(members):
-            world.arrive(
+            cluster.arrive(
                 f"p{number}-{member}",
                 priority=priority,
                 gpus=1 if slice_ else gpus,
@@ -74,19 +73,18 @@ def drawn(seed: int) -> tuple[FaultHarness, frozenset[str]]:
                 grace_s=grace_s,
                 ends_after_s=ends_after * grace_s,
             )
-        world.inject_fault()
-    return world, faults
+        faults.inject()
+    return cluster, faults
 
 
-def fragmented(seed: int) -> FaultHarness:
+def fragmented(seed: int) -> Cluster:
     """Small pods, some of which end soon, and then large ones that fit only after migrations."""
     rng = random.Random(seed)
     nodes = {f"n{i}": rng.choice((2, 3, 4)) for i in range(rng.randint(2, 4))}
-    faults = frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS))))
-    world = FaultHarness(
+    faults = Faults(rng, frozenset(rng.sample(FAULTS, rng.randint(1, len(FAULTS)))))
+    cluster = Cluster(
         nodes,
-        rng,
-        faults,
+        conditions=faults,
         least={"a": 1},
         protection_s=PROTECTION_S,
         gives_back_s=rng.choice((0.5, 3.0, 10.0)),
@@ -97,16 +95,16 @@ def fragmented(seed: int) -> FaultHarness:
     for number in range(sum(nodes.values())):
         slice_ = rng.choice((None, (30, 0), (20, 50)))
         grace_s = rng.choice(GRACES_S)
-        world.arrive(
+        cluster.arrive(
             f"s{number}", priority=0, runs_s=rng.choice((5.0, 1e9)), slice_=slice_, label=rng.choice(("", "", "a")),
             grace_s=grace_s, ends_after_s=rng.choice(ENDS_AFTER) * grace_s,
         )  # fmt: skip
     for _ in range(20):
-        world.step(STEP_S)
+        cluster.step(STEP_S)
     for number in range(rng.randint(1, 5)):
         members = rng.choice((1, 1, 2))
         for member in range(members):
-            world.arrive(
+            cluster.arrive(
                 f"p{number}-{member}",
                 priority=rng.choice((0, 0, 1)),
                 gpus=rng.choice((2, 2, 3)),
@@ -114,33 +112,33 @@ def fragmented(seed: int) -> FaultHarness:
                 size=members,
             )
         for _ in range(rng.choice((0, 1, 2, 6, 20))):
-            world.step(STEP_S)
+            cluster.step(STEP_S)
             if rng.random() < 0.3:
-                world.inject_fault()
-    return world
+                faults.inject()
+    return cluster
 
 
 @pytest.mark.parametrize("seed", [*range(18), 280, 289, 3246, 3261])
 def test_the_cluster_settles_whatever_fails(seed: int) -> None:
-    world, _ = drawn(seed)
-    judge(world)
+    cluster, _ = drawn(seed)
+    judge(cluster)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_cluster_settles_with_migrations_whatever_fails(seed: int) -> None:
-    """A migrated pod has a booked place at its eviction, whoever leads; the harness asserts it."""
+    """A migrated pod has a booked place at its eviction, whoever leads; the cluster asserts it."""
     judge(fragmented(seed))
 
 
-def judge(world: FaultHarness) -> None:
-    until_settled(world, settled_s=DEADLINE_S + max(GRACES_S) + 20.0, max_s=3 * 3_600)
-    assert world.core.preemption.reservations == {}
-    assert world.preemptor.executions == {}
-    assert world.core.book.grants.keys() == world.grants.keys()
-    for state in world.core.book.pods.values():
-        held = world.core.book.grants.get(state.grant_id)
-        assert held is None or held.suspension == state.suspension == world.suspension.get(held.grant_id), (
+def judge(cluster: Cluster) -> None:
+    until_settled(cluster, settled_s=DEADLINE_S + max(GRACES_S) + 20.0, max_s=3 * 3_600)
+    assert cluster.placement.core.preemption.reservations == {}
+    assert cluster.preemptor.core.executions == {}
+    assert cluster.placement.core.book.grants.keys() == cluster.nodes.grants.keys()
+    for state in cluster.placement.core.book.pods.values():
+        held = cluster.placement.core.book.grants.get(state.grant_id)
+        assert held is None or held.suspension == state.suspension == cluster.nodes.suspension.get(held.grant_id), (
             "all three agree"
         )
-    for times in world.evicted_at().values():
+    for times in cluster.api.evicted_at().values():
         assert all(again - at >= PROTECTION_S - 1e-6 for at, again in itertools.pairwise(times))

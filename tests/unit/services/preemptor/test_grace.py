@@ -14,38 +14,38 @@ from shared.contracts.preemption import Victim
 from shared.model.life import DEFAULT_GRACE_S, STUCK_S
 from shared.model.objects import Pod
 from tests.support import build
-from tests.unit.services.preemptor.world import Cluster
+from tests.support.harness.preemptor import Preemptor
 
 SETTING_S = Config().deadline_s
 
 
-def _grace(cluster: Cluster, name: str, node: str, gpu: int = 0, *, grace_s: int | None, ran_s: int = 0) -> Pod:
-    return cluster.run(name, node, gpu, ran_s=ran_s, termination_grace_period_seconds=grace_s)
+def _grace(preemptor: Preemptor, name: str, node: str, gpu: int = 0, *, grace_s: int | None, ran_s: int = 0) -> Pod:
+    return preemptor.run(name, node, gpu, ran_s=ran_s, termination_grace_period_seconds=grace_s)
 
 
-def _ends(cluster: Cluster, pod: Pod, in_s: float) -> None:
-    by = datetime.fromtimestamp(cluster.now + in_s, UTC).isoformat()
+def _ends(preemptor: Preemptor, pod: Pod, in_s: float) -> None:
+    by = datetime.fromtimestamp(preemptor.now + in_s, UTC).isoformat()
     meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
-    cluster.say(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
+    preemptor.send(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
 
 
 def test_a_plans_deadline_includes_the_longest_grace_period() -> None:
-    cluster = Cluster("n", gpus=3)
+    preemptor = Preemptor("n", gpus=3)
     for gpu, grace_s in enumerate((0, 600, None)):
-        _grace(cluster, f"v{gpu}", "n", gpu, grace_s=grace_s)
-    cluster.wait("high", gpus=3)
-    (plan,) = cluster.plans()
+        _grace(preemptor, f"v{gpu}", "n", gpu, grace_s=grace_s)
+    preemptor.wait("high", gpus=3)
+    (plan,) = preemptor.plans()
     assert {victim.name: victim.grace_s for victim in plan.victims} == {"v0": 0, "v1": 600, "v2": DEFAULT_GRACE_S}
     assert plan.deadline_s == SETTING_S + 600
 
 
 def test_a_suspended_victim_has_no_grace_period() -> None:
-    cluster = Cluster("n", gpus=1)
-    cluster.run(
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run(
         "v", "n", 0, memory_mib=20_480, compute_milli=1000, strategy="interposer", termination_grace_period_seconds=600
     )
-    cluster.wait("high", gpus=0, memory="20Gi", compute=50)
-    (plan,) = cluster.plans()
+    preemptor.wait("high", gpus=0, memory="20Gi", compute=50)
+    (plan,) = preemptor.plans()
     assert [(victim.action, victim.grace_s) for victim in plan.victims] == [("throttle", 0)]
     assert plan.deadline_s == SETTING_S
 
@@ -56,90 +56,90 @@ def test_a_plan_without_evictions_has_only_the_configured_deadline() -> None:
 
 
 def test_a_dry_run_names_a_long_grace_period() -> None:
-    cluster = Cluster("n", gpus=1)
-    _grace(cluster, "v", "n", grace_s=600)
-    cluster.wait("high")
-    cluster.now += 1
+    preemptor = Preemptor("n", gpus=1)
+    _grace(preemptor, "v", "n", grace_s=600)
+    preemptor.wait("high")
+    preemptor.now += 1
     assert (
-        cluster.core.dry_run("team", "high", cluster.now).sentence
+        preemptor.core.dry_run("team", "high", preemptor.now).sentence
         == "1 pod would be evicted and lose 1 GPU-seconds, with up to 600 s to terminate"
     )
 
 
 def test_a_pod_waits_for_terminating_pods_and_preempts_another_when_one_is_stuck() -> None:
-    cluster = Cluster("a", "b", gpus=1, leaving_s=60)
-    first = _grace(cluster, "first", "a", grace_s=600)
-    cluster.run("cheap", "b", 0)
-    cluster.wait("high")
-    cluster.now += 90
-    _ends(cluster, first, 600)
+    preemptor = Preemptor("a", "b", gpus=1, leaving_s=60)
+    first = _grace(preemptor, "first", "a", grace_s=600)
+    preemptor.run("cheap", "b", 0)
+    preemptor.wait("high")
+    preemptor.now += 90
+    _ends(preemptor, first, 600)
     for _ in range(600 + int(STUCK_S) - 2):
-        assert cluster.victims() == []
-    cluster.now += 2
-    assert cluster.victims() == [["cheap"]]
+        assert preemptor.victims() == []
+    preemptor.now += 2
+    assert preemptor.victims() == [["cheap"]]
 
 
 def test_a_slice_that_is_not_released_in_time_is_waited_for_no_longer() -> None:
     """The time starts when the pod is gone, however long the pod took."""
-    cluster = Cluster("a", "b", gpus=1, leaving_s=60)
-    ending = _grace(cluster, "ends", "a", grace_s=600)
-    cluster.run("cheap", "b", 0)
-    _ends(cluster, ending, 600)
-    cluster.wait("high")
+    preemptor = Preemptor("a", "b", gpus=1, leaving_s=60)
+    ending = _grace(preemptor, "ends", "a", grace_s=600)
+    preemptor.run("cheap", "b", 0)
+    _ends(preemptor, ending, 600)
+    preemptor.wait("high")
     for _ in range(300):
-        assert cluster.victims() == []
-    cluster.say(m.FactsSeen((Gone(object=ending),)))
+        assert preemptor.victims() == []
+    preemptor.send(m.FactsSeen((Gone(object=ending),)))
     for _ in range(59):
-        assert cluster.victims() == []
-    cluster.now += 2
-    assert cluster.victims() == [["cheap"]]
+        assert preemptor.victims() == []
+    preemptor.now += 2
+    assert preemptor.victims() == [["cheap"]]
 
 
-def _given_up(cluster: Cluster) -> Pod:
+def _given_up(preemptor: Preemptor) -> Pod:
     """A cancelled plan of two victims: one is gone, and another pod has its GPU; one still ends, in 600 s."""
-    quick, slow = _grace(cluster, "quick", "n", 0, grace_s=0), _grace(cluster, "slow", "n", 1, grace_s=600)
-    cluster.wait("high", gpus=2)
-    (plan,) = cluster.plans()
-    cluster.reserve(plan)
-    cluster.now += 100
-    _ends(cluster, slow, 600)
-    cluster.gone(quick.metadata.name)
-    cluster.say(m.Ended(plan.plan_id, executed=False))
+    quick, slow = _grace(preemptor, "quick", "n", 0, grace_s=0), _grace(preemptor, "slow", "n", 1, grace_s=600)
+    preemptor.wait("high", gpus=2)
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    preemptor.now += 100
+    _ends(preemptor, slow, 600)
+    preemptor.gone(quick.metadata.name)
+    preemptor.send(m.Ended(plan.plan_id, executed=False))
     return slow
 
 
 def test_victims_of_a_cancelled_plan_that_still_end_are_waited_for_first() -> None:
-    cluster = Cluster("n", gpus=3, leaving_s=60)
-    _grace(cluster, "third", "n", 2, grace_s=0, ran_s=10)
-    _given_up(cluster)
-    _grace(cluster, "later", "n", 0, grace_s=0)
+    preemptor = Preemptor("n", gpus=3, leaving_s=60)
+    _grace(preemptor, "third", "n", 2, grace_s=0, ran_s=10)
+    _given_up(preemptor)
+    _grace(preemptor, "later", "n", 0, grace_s=0)
     for _ in range(400):
-        assert cluster.victims() == []
-    cluster.gone("slow")
-    assert cluster.victims() == [["later"]]
+        assert preemptor.victims() == []
+    preemptor.gone("slow")
+    assert preemptor.victims() == [["later"]]
 
 
 def test_a_terminating_pod_that_frees_too_little_is_waited_for_only_for_a_while() -> None:
-    cluster = Cluster("n", gpus=3, leaving_s=60)
-    ending = _grace(cluster, "ends", "n", 0, grace_s=600)
+    preemptor = Preemptor("n", gpus=3, leaving_s=60)
+    ending = _grace(preemptor, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):
-        _grace(cluster, f"v{gpu}", "n", gpu, grace_s=0)
-    _ends(cluster, ending, 600)
-    cluster.wait("high", gpus=2)
+        _grace(preemptor, f"v{gpu}", "n", gpu, grace_s=0)
+    _ends(preemptor, ending, 600)
+    preemptor.wait("high", gpus=2)
     for _ in range(59):
-        assert cluster.victims() == []
-    cluster.now += 2
-    assert cluster.victims() == [["v1", "v2"]], "placement reserves nothing that depends on other terminating pods"
+        assert preemptor.victims() == []
+    preemptor.now += 2
+    assert preemptor.victims() == [["v1", "v2"]], "placement reserves nothing that depends on other terminating pods"
 
 
 def test_a_dry_run_names_the_plan_without_terminating_pods() -> None:
-    cluster = Cluster("n", gpus=3)
-    ending = _grace(cluster, "ends", "n", 0, grace_s=600)
+    preemptor = Preemptor("n", gpus=3)
+    ending = _grace(preemptor, "ends", "n", 0, grace_s=600)
     for gpu in (1, 2):
-        _grace(cluster, f"v{gpu}", "n", gpu, grace_s=0)
-    _ends(cluster, ending, 600)
-    cluster.wait("high", gpus=2)
-    cluster.now += 1
-    plan = cluster.core.dry_run("team", "high", cluster.now).plan
+        _grace(preemptor, f"v{gpu}", "n", gpu, grace_s=0)
+    _ends(preemptor, ending, 600)
+    preemptor.wait("high", gpus=2)
+    preemptor.now += 1
+    plan = preemptor.core.dry_run("team", "high", preemptor.now).plan
     assert plan is not None
     assert sorted(victim.name for victim in plan.victims) == ["v1", "v2"]

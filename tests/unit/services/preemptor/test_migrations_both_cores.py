@@ -1,6 +1,6 @@
 """Runs placement and the preemptor in simulated time with migrations among equals enabled.
 
-The harness asserts at each eviction that no pod of higher priority is migrated, and none without a booked place.
+The cluster asserts at each eviction that no pod of higher priority is migrated, and none without a booked place.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.support.preemption_harness import STEP_S, PreemptionHarness
-from tests.support.settled import until_settled
+from tests.support.harness.cluster import STEP_S, Cluster
+from tests.support.harness.settled import until_settled
 from tests.unit.services.preemptor.test_both_cores import PROTECTION_S, QUEUES, QUIET_S, Arrival, drive, judge
 
 HOUR_S = 3_600.0
@@ -23,21 +23,23 @@ BUDGETS = st.sampled_from((60, 600, 10**6))
 PATIENCE = st.sampled_from((0.0, 1.0))
 
 
-def judge_moves(world: PreemptionHarness, most_gpu_seconds: int) -> int:
+def judge_moves(cluster: Cluster, most_gpu_seconds: int) -> int:
     """Checks the properties of migrations in addition to those of evictions. Returns how many there were."""
-    moves = [(at, name, world.plans[plan]) for at, name, plan in world.evictions if world.plans[plan].consolidates]
+    moves = [
+        (at, name, cluster.plans[plan]) for at, name, plan in cluster.api.evictions if cluster.plans[plan].consolidates
+    ]
     began: dict[str, float] = {}
     for at, name, plan in moves:
         began.setdefault(plan.plan_id, at)
-        gained = [any(bound >= at for bound in world.bound_at[b.name]) for b in plan.beneficiaries]
+        gained = [any(bound >= at for bound in cluster.api.bound_at[b.name]) for b in plan.beneficiaries]
         assert all(gained), "a migration without a beneficiary"  # free capacity elsewhere may come first
-        again = next((bound for bound in world.bound_at[name] if bound >= at), None)
+        again = next((bound for bound in cluster.api.bound_at[name] if bound >= at), None)
         assert again is not None, f"{name} has lost its place"
-        assert again - at <= 2 * STEP_S + world.gives_back_s, f"{name} had to wait for a place that was kept"
+        assert again - at <= 2 * STEP_S + cluster.nodes.gives_back_s, f"{name} had to wait for a place that was kept"
     for plan_id, at in began.items():
         within = [other for other, then in began.items() if at - HOUR_S < then <= at]
         assert plan_id in within
-        assert sum(world.plans[other].price_gpu_seconds for other in within) <= most_gpu_seconds
+        assert sum(cluster.plans[other].price_gpu_seconds for other in within) <= most_gpu_seconds
     return len(moves)
 
 
@@ -91,16 +93,16 @@ def test_migrated_pods_and_their_beneficiaries_are_placed(
 ) -> None:
     """Migrates whole GPUs and slices (also to other GPUs of their node) and gangs, besides evictions and
     suspensions."""
-    world = PreemptionHarness(
+    cluster = Cluster(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         protection_s=PROTECTION_S,
         defragmentation_gpu_seconds_per_hour=most,
         reclaim_patience=patience,
     )
-    drive(world, torn([*small[: len(small) // 2], *elastic, *small[len(small) // 2 :]], large))
-    until_settled(world, settled_s=QUIET_S, max_s=2 * HOUR_S)
-    judge(world)
-    event("moves" if judge_moves(world, most) else "no moves")
+    drive(cluster, torn([*small[: len(small) // 2], *elastic, *small[len(small) // 2 :]], large))
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * HOUR_S)
+    judge(cluster)
+    event("moves" if judge_moves(cluster, most) else "no moves")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -118,7 +120,7 @@ def test_migrations_respect_queues_and_budgets(
 
     Pods that were migrated by then have their places.
     """
-    world = PreemptionHarness(
+    cluster = Cluster(
         {f"n{i}": gpus for i, gpus in enumerate(nodes)},
         least={"a": 1, "b": 1},
         protection_s=PROTECTION_S,
@@ -130,12 +132,12 @@ def test_migrations_respect_queues_and_budgets(
         msgspec.structs.replace(one, queue=queue, label=label)
         for one, queue, label in zip(torn(small, large), queues, labels, strict=False)
     ]
-    drive(world, arrivals)
-    until_settled(world, settled_s=QUIET_S, max_s=2 * HOUR_S)
-    judge(world)
-    moved = [(at, name) for at, name, plan in world.evictions if world.plans[plan].consolidates]
+    drive(cluster, arrivals)
+    until_settled(cluster, settled_s=QUIET_S, max_s=2 * HOUR_S)
+    judge(cluster)
+    moved = [(at, name) for at, name, plan in cluster.api.evictions if cluster.plans[plan].consolidates]
     event("moves" if moved else "no moves")
-    assert all(any(bound >= at for bound in world.bound_at[name]) for at, name in moved)
+    assert all(any(bound >= at for bound in cluster.api.bound_at[name]) for at, name in moved)
 
 
 @pytest.mark.parametrize("patience", [0.0, 1.0])
@@ -150,15 +152,15 @@ def test_a_fragmented_cluster_is_consolidated(seed: int, patience: float) -> Non
     rng = random.Random(seed)
     small = [Arrival(after_s=0.0, priority=0, runs_s=rng.choice((30.0, 1e9))) for _ in range(32)]
     large = [Arrival(after_s=40.0, priority=0, gpus=4, members=2), Arrival(after_s=5.0, priority=0, gpus=4)]
-    world = PreemptionHarness(
+    cluster = Cluster(
         {f"n{i}": 4 for i in range(8)},
         protection_s=PROTECTION_S,
         defragmentation_gpu_seconds_per_hour=10**6,
         reclaim_patience=patience,
     )
-    drive(world, [*small, *large])
-    until_settled(world, settled_s=QUIET_S, max_s=3 * HOUR_S)
-    judge(world)
-    assert judge_moves(world, 10**6) > 0
-    assert world.waits() == []
-    assert max(Counter(name for _, name, _ in world.evictions).values()) == 1
+    drive(cluster, [*small, *large])
+    until_settled(cluster, settled_s=QUIET_S, max_s=3 * HOUR_S)
+    judge(cluster)
+    assert judge_moves(cluster, 10**6) > 0
+    assert cluster.api.pending() == []
+    assert max(Counter(name for _, name, _ in cluster.api.evictions).values()) == 1

@@ -17,8 +17,9 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus
 from shared.model.suspension import decode_suspension
 from tests.support import build
-from tests.support.preemption_harness import BUDGET, RACK, PreemptionHarness
-from tests.support.sliced_nodes import GPU_MIB
+from tests.support.harness.api_server import BUDGET, RACK
+from tests.support.harness.cluster import Cluster
+from tests.support.harness.nodes import GPU_MIB
 from tests.unit.services.preemptor.tables import TABLE, Case
 
 _ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")
@@ -82,9 +83,9 @@ def _asks(text: str, count: int = 1) -> dict[str, Any]:
     )
 
 
-def _pod(world: PreemptionHarness, words: _Words, asks: dict[str, Any]) -> Pod:
+def _pod(cluster: Cluster, words: _Words, asks: dict[str, Any]) -> Pod:
     notes = asks.pop("annotations", {}) | words.notes
-    created = datetime.fromtimestamp(world.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = datetime.fromtimestamp(cluster.clock.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = build.gpu_pod(
         words.name,
         **asks,
@@ -98,7 +99,7 @@ def _pod(world: PreemptionHarness, words: _Words, asks: dict[str, Any]) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,)))
 
 
-def _run(world: PreemptionHarness, text: str) -> None:
+def _run(cluster: Cluster, text: str) -> None:
     place, *rest = text.split()
     found = _RUNS.fullmatch(place)
     assert found is not None, place
@@ -112,21 +113,23 @@ def _run(world: PreemptionHarness, text: str) -> None:
     grant = Grant(
         grant_id=f"grant-{words.name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)}
     )  # type: ignore[arg-type]
-    pod = build.bound(_pod(world, words, asks), node, grant)
-    started = datetime.fromtimestamp(world.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = build.bound(_pod(cluster, words, asks), node, grant)
+    started = datetime.fromtimestamp(cluster.clock.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
     if words.ending:
-        until = datetime.fromtimestamp(world.wall + (words.grace_s or ENDS_IN_S), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        until = datetime.fromtimestamp(cluster.clock.wall + (words.grace_s or ENDS_IN_S), UTC).strftime(
+            "%Y-%m-%dT%H:%M:%SZ"
+        )
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
     if words.uses_gib:
-        _seen(world, pod, node, gpus, words.uses_gib * 1024)
-    world.grants[grant.grant_id] = grant
-    world.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
-    world.terminations.after_s[words.name] = words.grace_s
-    world.appears(pod)
+        _seen(cluster, pod, node, gpus, words.uses_gib * 1024)
+    cluster.nodes.grants[grant.grant_id] = grant
+    cluster.api.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
+    cluster.api.terminations.after_s[words.name] = words.grace_s
+    cluster.api.show(pod)
 
 
-def _seen(world: PreemptionHarness, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
+def _seen(cluster: Cluster, pod: Pod, node: str, gpus: list[int], mib: int) -> None:
     """Sends samples of a pod's memory use for long enough to be believed, and one more at planning time."""
     meta = pod.metadata
     use = SliceUse(
@@ -142,7 +145,7 @@ def _seen(world: PreemptionHarness, pod: Pod, node: str, gpus: list[int], mib: i
         node=node, at_ms=0, gpus=tuple(GpuUse(uuid=f"{node}-gpu-{i}", used_mib=mib, slices=(use,)) for i in gpus)
     )
     for ago_s in (SEEN_FOR_S, LOST_S, 0.0):
-        world.preemptor.handle(pm.Sampled(sample), world.wall - ago_s)
+        cluster.preemptor.core.handle(pm.Sampled(sample), cluster.clock.wall - ago_s)
 
 
 def _each(text: str) -> list[str]:
@@ -153,7 +156,7 @@ def _each(text: str) -> list[str]:
 def test_before_and_after(case: Case) -> None:
     moves = {"defragmentation_gpu_seconds_per_hour": 10**6, "reclaim_patience": 0} if case.consolidates else {}
     racks = dict(pair.split("=") for pair in case.racks.split()) or None
-    world = PreemptionHarness(
+    cluster = Cluster(
         case.nodes,
         least={"kept": case.least} if case.least else None,
         queues=case.queues or None,
@@ -162,30 +165,30 @@ def test_before_and_after(case: Case) -> None:
         **moves,
     )
     for text in _each(case.runs):
-        _run(world, text)
+        _run(cluster, text)
     waiting = []
     for text in _each(case.waits):
         name, ask, *rest = text.split()
         waiting.append(name)
         words = _Words(name, rest)
-        world.ends_at[name] = 1e9
-        world.appears(_pod(world, words, _asks(ask)))
-    while world.now < SETTLES_S + max((int(word) for word in _GRACE.findall(case.runs)), default=0):
-        world.step()
-    assert sorted(name for _, name, _ in world.evictions) == sorted(case.evicted.split())
-    live = {pod.metadata.name: pod for pod in world.live.values()}
+        cluster.api.ends_at[name] = 1e9
+        cluster.api.show(_pod(cluster, words, _asks(ask)))
+    while cluster.clock.now < SETTLES_S + max((int(word) for word in _GRACE.findall(case.runs)), default=0):
+        cluster.step()
+    assert sorted(name for _, name, _ in cluster.api.evictions) == sorted(case.evicted.split())
+    live = {pod.metadata.name: pod for pod in cluster.api.live.values()}
     suspension = {
         name: decode_suspension(note).action
         for name, pod in live.items()
         if (note := pod.metadata.annotations.get("kerf.dev/suspended"))
     }
     assert suspension == dict(pair.split("=") for pair in case.suspends.split())
-    assert {v.name: v.to for plan in world.plans.values() for v in plan.victims if v.to} == dict(
+    assert {v.name: v.to for plan in cluster.plans.values() for v in plan.victims if v.to} == dict(
         pair.split("=") for pair in case.moves.split()
     )
     assert all(live[name].spec.node_name == node for name, node in (pair.split("=") for pair in case.moves.split()))
     assert {name for name in waiting if live[name].spec.node_name} == set(case.placed.split())
-    assert world.core.book.overbooked() == []
+    assert cluster.placement.core.book.overbooked() == []
 
 
 def test_the_table_has_at_least_60_distinct_rows() -> None:

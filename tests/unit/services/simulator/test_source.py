@@ -20,7 +20,9 @@ from shared.service import running
 from tests.support.waiting import eventually
 
 
-class World:
+class RunningSource:
+    """A simulated source, and all facts that it emits."""
+
     def __init__(self, source: SimulatedSource) -> None:
         self.source = source
         self.facts: list[Fact] = []
@@ -41,17 +43,17 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def running_source(**options: Any) -> AsyncIterator[World]:
-    world = World(SimulatedSource(**options))
-    task = asyncio.create_task(world.source.run(world.emit))
+async def running_source(**options: Any) -> AsyncIterator[RunningSource]:
+    simulated = RunningSource(SimulatedSource(**options))
+    task = asyncio.create_task(simulated.source.run(simulated.emit))
     try:
-        await world.source.wait_synced()
-        await world.source.apply({"kind": "Node", "metadata": {"name": "n"}})
-        yield world
+        await simulated.source.wait_synced()
+        await simulated.source.apply({"kind": "Node", "metadata": {"name": "n"}})
+        yield simulated
     finally:
         task.cancel()
         await asyncio.wait({task})
-        await world.source.close()
+        await simulated.source.close()
 
 
 def web(**spec: Any) -> dict[str, Any]:
@@ -63,64 +65,66 @@ def web(**spec: Any) -> dict[str, Any]:
 
 
 async def test_an_ordered_set_makes_each_pod_when_the_one_before_runs() -> None:
-    async with running_source() as world:
-        await world.source.apply(web())
+    async with running_source() as simulated:
+        await simulated.source.apply(web())
         for number in range(3):
-            await eventually(lambda n=number: f"web-{n}" in world.pods(), what=f"web-{number}")
-            assert len(world.pods()) == number + 1
-            await world.bind(f"web-{number}")
-        await eventually(lambda: all(p.status.phase == "Running" for p in world.pods().values()), what="all running")
+            await eventually(lambda n=number: f"web-{n}" in simulated.pods(), what=f"web-{number}")
+            assert len(simulated.pods()) == number + 1
+            await simulated.bind(f"web-{number}")
+        await eventually(
+            lambda: all(p.status.phase == "Running" for p in simulated.pods().values()), what="all running"
+        )
 
 
 async def test_a_parallel_set_makes_all_at_once() -> None:
-    async with running_source() as world:
-        await world.source.apply(web(podManagementPolicy="Parallel"))
-        assert sorted(world.pods()) == ["web-0", "web-1", "web-2"]
+    async with running_source() as simulated:
+        await simulated.source.apply(web(podManagementPolicy="Parallel"))
+        assert sorted(simulated.pods()) == ["web-0", "web-1", "web-2"]
 
 
 async def test_a_list_is_expanded_and_namespaces_are_created_automatically() -> None:
-    async with running_source() as world:
+    async with running_source() as simulated:
         pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "new"}, "spec": {"containers": [{"name": "c"}]}}
-        await world.source.apply({"kind": "List", "items": [pod, {"kind": "Node", "metadata": {"name": "m"}}]})
-        assert world.pods()["p"].metadata.namespace == "new"
-        assert world.source.cluster.get("Node", "m") is not None
+        await simulated.source.apply({"kind": "List", "items": [pod, {"kind": "Node", "metadata": {"name": "m"}}]})
+        assert simulated.pods()["p"].metadata.namespace == "new"
+        assert simulated.source.cluster.get("Node", "m") is not None
 
 
 async def test_applying_twice_changes_and_does_not_double() -> None:
-    async with running_source() as world:
+    async with running_source() as simulated:
         node = {"kind": "Node", "metadata": {"name": "n", "labels": {"a": "b"}}}
-        await world.source.apply(node)
-        held = world.source.cluster.get("Node", "n")
+        await simulated.source.apply(node)
+        held = simulated.source.cluster.get("Node", "n")
         assert held is not None
         assert held["metadata"]["labels"] == {"a": "b"}
 
 
 async def test_deleted_objects_are_removed_and_missing_objects_are_an_error() -> None:
-    async with running_source() as world:
-        world.source.delete("Node", "", "n")
+    async with running_source() as simulated:
+        simulated.source.delete("Node", "", "n")
         with pytest.raises(ManifestError, match='nodes "n" not found'):
-            world.source.delete("Node", "", "n")
+            simulated.source.delete("Node", "", "n")
         with pytest.raises(ManifestError, match="not known"):
-            world.source.delete("Lamp", "", "n")
+            simulated.source.delete("Lamp", "", "n")
 
 
 async def test_pods_pass_the_real_admission_service() -> None:
     """The webhook is called as an API server calls it, and its patch is in the pod that is created."""
     async with running(Admission, AdmissionConfig(host="127.0.0.1", port=0)) as admission:
         port = int(admission.health.report()["parts"]["webhook"]["detail"].removeprefix("port "))
-        async with running_source(admission_url=f"http://127.0.0.1:{port}/mutate") as world:
-            await world.source.apply(
+        async with running_source(admission_url=f"http://127.0.0.1:{port}/mutate") as simulated:
+            await simulated.source.apply(
                 web(podManagementPolicy="Parallel", container={"resources": {"limits": {"kerf.dev/gpu": 1}}})
             )
-            pod = world.pods()["web-0"]
+            pod = simulated.pods()["web-0"]
             assert pod.spec.scheduler_name == "kerf"
             assert str(pod.spec.containers[0].resources.limits["kerf.dev/slot"]) == "1"
             bad = {
                 "containers": [{"name": "c", "resources": {"limits": {"kerf.dev/gpu-compute": 70, "kerf.dev/gpu": 3}}}]
             }
             with pytest.raises(NotAdmitted):
-                await world.source.apply({"kind": "Pod", "metadata": {"name": "bad"}, "spec": bad})
-            assert world.source.cluster.get("Pod", "bad", "default") is None
+                await simulated.source.apply({"kind": "Pod", "metadata": {"name": "bad"}, "spec": bad})
+            assert simulated.source.cluster.get("Pod", "bad", "default") is None
 
 
 async def test_a_webhook_that_is_down_admits_nothing() -> None:

@@ -57,7 +57,9 @@ class Gate:
         await self._inner.close()
 
 
-class World:
+class ExecutorHarness:
+    """Executors that write to a simulated cluster through a gate."""
+
     def __init__(self, *, in_flight: int = 32) -> None:
         self.cluster = SimulatedCluster()
         self.core = Core("e")
@@ -110,28 +112,28 @@ def identity(pod: Pod) -> dict[str, Any]:
 
 async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     """All batches share the limit, or the API server's queues would."""
-    world = World(in_flight=4)
-    orders = [world.bind(world.pod(f"p{i}")) for i in range(20)]
-    world.gate.open.clear()
+    harness = ExecutorHarness(in_flight=4)
+    orders = [harness.bind(harness.pod(f"p{i}")) for i in range(20)]
+    harness.gate.open.clear()
     tasks = [
-        asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2]))))
+        asyncio.create_task(harness.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2]))))
         for i in range(2)
     ]
-    await eventually(lambda: world.gate.inside == 4, what="four of them")
-    assert world.executors.binding == 20
-    world.gate.open.set()
+    await eventually(lambda: harness.gate.inside == 4, what="four of them")
+    assert harness.executors.binding == 20
+    harness.gate.open.set()
     assert [await task for task in tasks] == [c.Answers(), c.Answers()]
-    assert world.gate.max_inside == 4
-    assert world.executors.binding == 0
-    assert world.core.log_sequence_seen == 1
+    assert harness.gate.max_inside == 4
+    assert harness.executors.binding == 0
+    assert harness.core.log_sequence_seen == 1
 
 
 async def test_an_unknown_node_is_never_bound_to() -> None:
-    world = World()
-    pod = world.pod()
-    answers = await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod, "nowhere"),)))
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    answers = await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod, "nowhere"),)))
     assert [(a.outcome, a.resource_version) for a in answers.answers] == [("no-node", pod.metadata.resource_version)]
-    assert world.core.find("Pod", "p", "default").spec.node_name == ""
+    assert harness.core.find("Pod", "p", "default").spec.node_name == ""
 
 
 @pytest.mark.parametrize(
@@ -139,49 +141,49 @@ async def test_an_unknown_node_is_never_bound_to() -> None:
 )  # fmt: skip
 async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: dict[str, str]) -> None:
     """R3. A pod decided at another version is decided again, and a late Binding must not succeed beside that."""
-    world = World()
-    order = msgspec.structs.replace(world.bind(world.pod()), **change)
-    answers = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    harness = ExecutorHarness()
+    order = msgspec.structs.replace(harness.bind(harness.pod()), **change)
+    answers = (await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert [answer.outcome in ("conflict", "gone") for answer in answers] == [True]
-    assert world.now().spec.node_name == ""
+    assert harness.now().spec.node_name == ""
 
 
 async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
-    world = World()
-    pod = world.pod()
-    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
-    spans = world.telemetry.take()
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+    spans = harness.telemetry.take()
     assert [(s.name, s.attributes["k8s.node.name"], s.attributes["kerf.outcome"]) for s in spans] == [
         ("bind", "n", "done")
     ]
-    assert spans[0].trace_id in world.telemetry.traceparent(pod.metadata.uid)
+    assert spans[0].trace_id in harness.telemetry.traceparent(pod.metadata.uid)
 
 
 async def test_labels_that_are_set_are_not_written_again() -> None:
-    world = World()
-    world.follow()
+    harness = ExecutorHarness()
+    harness.follow()
     order = c.LabelNode(node="n", labels={"nvidia.com/gpu.product": "X", "old": None})
-    assert await world.patch(order) == []
-    before = world.cluster.version
-    assert await world.patch(order) == []
-    assert world.cluster.version == before
-    assert await world.patch(c.LabelNode(node="nowhere", labels={"a": "b"})) == [("nowhere", "gone")]
+    assert await harness.patch(order) == []
+    before = harness.cluster.version
+    assert await harness.patch(order) == []
+    assert harness.cluster.version == before
+    assert await harness.patch(c.LabelNode(node="nowhere", labels={"a": "b"})) == [("nowhere", "gone")]
 
 
 async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
-    world = World()
-    pod = world.pod()
-    assert await world.patch(c.DeletePod(**identity(pod), reason="its node does not exist")) == []
-    assert world.core.find("Pod", "p", "default") is None
-    await world.announcer.flush()
-    assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("Deleted", "its node does not exist")]
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    assert await harness.patch(c.DeletePod(**identity(pod), reason="its node does not exist")) == []
+    assert harness.core.find("Pod", "p", "default") is None
+    await harness.announcer.flush()
+    assert [(e["reason"], e["note"]) for e in harness.cluster.all("Event")] == [("Deleted", "its node does not exist")]
 
 
 async def test_a_pod_that_has_changed_since_is_not_deleted() -> None:
-    world = World()
-    order = c.DeletePod(**identity(world.pod()), reason="r", resource_version="1")
-    assert await world.patch(order) == [(order.uid, "conflict")]
-    assert world.now().metadata.deletion_timestamp is None
+    harness = ExecutorHarness()
+    order = c.DeletePod(**identity(harness.pod()), reason="r", resource_version="1")
+    assert await harness.patch(order) == [(order.uid, "conflict")]
+    assert harness.now().metadata.deletion_timestamp is None
 
 
 # --- touching -----------------------------------------------------------------------------------------------------
@@ -196,32 +198,32 @@ def touched(pod: Pod) -> list[str]:
 
 
 async def test_a_touch_is_an_annotation_that_moves_the_pods_version() -> None:
-    world = World()
-    pod = world.pod()
-    assert await world.patch(touch(pod)) == []
-    after = world.now()
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    assert await harness.patch(touch(pod)) == []
+    after = harness.now()
     assert after.metadata.annotations[names.ANNOTATION_TOUCHED] == touch(pod).token
     assert (after.metadata.resource_version != pod.metadata.resource_version, touched(after)) == (True, [])
 
 
 async def test_a_pod_that_takes_no_annotation_is_touched_by_its_status() -> None:
     """Its annotations are as large as they may be. Any write moves its version."""
-    world = World()
-    pod = world.pod(annotations={"big": "x" * (ANNOTATIONS_MAX_BYTES - 3)})
-    assert await world.patch(touch(pod)) == []
-    after = world.now()
+    harness = ExecutorHarness()
+    pod = harness.pod(annotations={"big": "x" * (ANNOTATIONS_MAX_BYTES - 3)})
+    assert await harness.patch(touch(pod)) == []
+    after = harness.now()
     assert after.metadata.resource_version != pod.metadata.resource_version
     assert (touched(after), names.ANNOTATION_TOUCHED in after.metadata.annotations) == ([touch(pod).token], False)
 
 
 async def test_a_pod_is_touched_by_its_status_if_its_webhook_does_not_answer() -> None:
     """The server reports the webhook's failure as its own."""
-    world = World()
-    pod = world.pod()
+    harness = ExecutorHarness()
+    pod = harness.pod()
     failed = b'{"message":"Internal error occurred: failed calling webhook \\"w.example\\": no route"}'
-    world.gate.answers = [Response(500, failed)]
-    assert await world.patch(touch(pod)) == []
-    assert touched(world.now()) == [touch(pod).token]
+    harness.gate.answers = [Response(500, failed)]
+    assert await harness.patch(touch(pod)) == []
+    assert touched(harness.now()) == [touch(pod).token]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +232,10 @@ async def test_a_pod_is_touched_by_its_status_if_its_webhook_does_not_answer() -
 )
 async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotating: bytes, outcome: str) -> None:
     """A certain refusal counts towards the pod's exclusion: a failing webhook does, a server failure does not."""
-    world = World()
-    pod = world.pod()
-    world.gate.answers = [Response(500, b'{"message":"%s"}' % annotating), Response(403, b'{"message":"no"}')]
-    assert await world.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.gate.answers = [Response(500, b'{"message":"%s"}' % annotating), Response(403, b'{"message":"no"}')]
+    assert await harness.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
 
 
 @pytest.mark.parametrize(
@@ -241,57 +243,57 @@ async def test_a_touch_fails_for_certain_only_if_neither_way_can_succeed(annotat
 )  # fmt: skip
 async def test_a_temporarily_refused_touch_is_not_tried_in_another_way(status: int, outcome: str) -> None:
     """It is requested again."""
-    world = World()
-    pod = world.pod()
-    world.gate.answers = [Response(status, b'{"message":"because"}')]
-    assert await world.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
-    assert touched(world.now()) == []
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.gate.answers = [Response(status, b'{"message":"because"}')]
+    assert await harness.patch(touch(pod)) == [(pod.metadata.uid, outcome)]
+    assert touched(harness.now()) == []
 
 
 async def test_a_pod_is_touched_by_its_status_if_its_webhook_hangs() -> None:
     """The watcher's own time-out ends before the webhook's: it is unknown what became of the annotation, and a second
     touch does no harm."""
-    world = World()
-    pod = world.pod()
-    world.gate.answers = [Response(504, b"{}")]
-    assert await world.patch(touch(pod)) == []
-    assert touched(world.now()) == [touch(pod).token]
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.gate.answers = [Response(504, b"{}")]
+    assert await harness.patch(touch(pod)) == []
+    assert touched(harness.now()) == [touch(pod).token]
 
 
 async def test_a_touch_by_status_does_not_change_the_annotation() -> None:
     """A webhook may take the annotation away again, and then the pod does not move."""
-    world = World()
-    pod = world.pod()
-    assert await world.patch(msgspec.structs.replace(touch(pod), by_status=True)) == []
-    after = world.now()
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    assert await harness.patch(msgspec.structs.replace(touch(pod), by_status=True)) == []
+    after = harness.now()
     assert (touched(after), names.ANNOTATION_TOUCHED in after.metadata.annotations) == ([touch(pod).token], False)
 
 
 async def test_the_answers_to_a_full_batch_fit_into_one_message() -> None:
-    world = World()
-    pods = [world.pod(f"p{i}") for i in range(256)]
-    world.gate.answers = [Response(422, b'{"message":"' + b"x" * 5000 + b'"}')] * 512
-    answers = await world.executors.patch(c.PatchBatch(patches=tuple(touch(pod) for pod in pods)))
+    harness = ExecutorHarness()
+    pods = [harness.pod(f"p{i}") for i in range(256)]
+    harness.gate.answers = [Response(422, b'{"message":"' + b"x" * 5000 + b'"}')] * 512
+    answers = await harness.executors.patch(c.PatchBatch(patches=tuple(touch(pod) for pod in pods)))
     assert len(answers.answers) == 256
     assert len(encode(answers)) < 1_000_000
 
 
 async def test_a_pod_that_cannot_be_touched_in_either_way_is_refused_with_both_reasons() -> None:
     """By which placement excludes it."""
-    world = World()
-    pod = world.pod()
-    world.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(403, b'{"message":"forbidden"}')]
-    answers = (await world.executors.patch(c.PatchBatch(patches=(touch(pod),)))).answers
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(403, b'{"message":"forbidden"}')]
+    answers = (await harness.executors.patch(c.PatchBatch(patches=(touch(pod),)))).answers
     assert [(answer.uid, answer.outcome) for answer in answers] == [(pod.metadata.uid, "refused")]
     assert answers[0].message == "its annotations: Too long; its status: forbidden"
 
 
 async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touch() -> None:
     """No pod is excluded for a temporary failure."""
-    world = World()
-    pod = world.pod()
-    world.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(503, b"{}")]
-    assert await world.patch(touch(pod)) == [(pod.metadata.uid, "unknown")]
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(503, b"{}")]
+    assert await harness.patch(touch(pod)) == [(pod.metadata.uid, "unknown")]
 
 
 # --- orders for one version ---------------------------------------------------------------------------------------
@@ -299,113 +301,115 @@ async def test_a_status_that_cannot_be_written_just_now_does_not_refuse_the_touc
 
 async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
     """What was decided before another leader took over must not succeed later."""
-    world = World()
-    pod = world.pod()
+    harness = ExecutorHarness()
+    pod = harness.pod()
     late = c.SuspendPod(
         **identity(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version
     )
-    assert await world.patch(touch(pod)) == []
-    assert await world.patch(late) == [(pod.metadata.uid, "conflict")]
-    assert names.ANNOTATION_SUSPENDED not in world.now().metadata.annotations
-    present = msgspec.structs.replace(late, resource_version=world.now().metadata.resource_version)
-    assert await world.patch(present) == []
-    assert world.now().metadata.annotations[names.ANNOTATION_SUSPENDED] == "pause plan"
+    assert await harness.patch(touch(pod)) == []
+    assert await harness.patch(late) == [(pod.metadata.uid, "conflict")]
+    assert names.ANNOTATION_SUSPENDED not in harness.now().metadata.annotations
+    present = msgspec.structs.replace(late, resource_version=harness.now().metadata.resource_version)
+    assert await harness.patch(present) == []
+    assert harness.now().metadata.annotations[names.ANNOTATION_SUSPENDED] == "pause plan"
 
 
 async def test_a_suspension_by_the_former_annotation_is_known_and_ends_with_the_next_write() -> None:
     """kerf.dev/parked, as Kerf wrote it before 0.2."""
-    world = World()
-    pod = world.pod(annotations={names.ANNOTATION_PARKED: "pause plan"})
+    harness = ExecutorHarness()
+    pod = harness.pod(annotations={names.ANNOTATION_PARKED: "pause plan"})
     same = c.SuspendPod(
         **identity(pod), suspension="pause plan", reason="r", resource_version=pod.metadata.resource_version
     )
-    assert await world.patch(same) == []
-    assert world.now().metadata.resource_version == pod.metadata.resource_version, "nothing to write"
-    assert await world.patch(msgspec.structs.replace(same, suspension="")) == []
-    assert names.ANNOTATION_PARKED not in world.now().metadata.annotations
+    assert await harness.patch(same) == []
+    assert harness.now().metadata.resource_version == pod.metadata.resource_version, "nothing to write"
+    assert await harness.patch(msgspec.structs.replace(same, suspension="")) == []
+    assert names.ANNOTATION_PARKED not in harness.now().metadata.annotations
 
 
 async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other() -> None:
     """Another writer has changed it since: its allocation would be overwritten, and a device given twice."""
-    world = World()
-    pod = world.pod()
+    harness = ExecutorHarness()
+    pod = harness.pod()
     request = {"name": "gpu", "exactly": {"deviceClassName": names.DEVICE_CLASS}}
-    world.create("ResourceClaim", "c", {"devices": {"requests": [request]}})
-    claim = world.core.find("ResourceClaim", "c", "default")
+    harness.create("ResourceClaim", "c", {"devices": {"requests": [request]}})
+    claim = harness.core.find("ResourceClaim", "c", "default")
     device = c.ClaimDevice(request="gpu", pool="n", device="gpu-0", share_id="s", memory_mib=1024, compute_milli=100)
     wanted = c.AllocateClaim(name="c", uid=claim.metadata.uid, resource_version="1", devices=(device,))
-    order = msgspec.structs.replace(world.bind(pod), claims=(wanted,))
-    answers = (await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    order = msgspec.structs.replace(harness.bind(pod), claims=(wanted,))
+    answers = (await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert [answer.outcome for answer in answers] == ["refused"]
-    assert world.now().spec.node_name == ""
-    assert world.core.find("ResourceClaim", "c", "default").status.allocation is None
+    assert harness.now().spec.node_name == ""
+    assert harness.core.find("ResourceClaim", "c", "default").status.allocation is None
     wanted = msgspec.structs.replace(wanted, resource_version=claim.metadata.resource_version)
     order = msgspec.structs.replace(order, claims=(wanted,))
-    assert await world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
-    assert world.now().spec.node_name == "n"
-    allocation = world.core.find("ResourceClaim", "c", "default").status.allocation
+    assert await harness.executors.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
+    assert harness.now().spec.node_name == "n"
+    allocation = harness.core.find("ResourceClaim", "c", "default").status.allocation
     assert [device.device for device in allocation.devices.results] == ["gpu-0"]
 
 
 async def test_a_volume_goes_to_one_claim() -> None:
-    world = World()
+    harness = ExecutorHarness()
     for claim in ("a", "b"):
-        world.create("PersistentVolumeClaim", claim, {"resources": {"requests": {"storage": "1Gi"}}})
-    world.create("PersistentVolume", "v", {"capacity": {"storage": "1Gi"}})
-    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == []
-    assert world.core.find("PersistentVolume", "v").spec.claim_ref.name == "a"
-    assert await world.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == [], (
+        harness.create("PersistentVolumeClaim", claim, {"resources": {"requests": {"storage": "1Gi"}}})
+    harness.create("PersistentVolume", "v", {"capacity": {"storage": "1Gi"}})
+    assert await harness.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == []
+    assert harness.core.find("PersistentVolume", "v").spec.claim_ref.name == "a"
+    assert await harness.patch(c.SelectNode(namespace="default", claim="a", node="n", volume="v")) == [], (
         "again is harmless"
     )
-    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="v")) == [
+    assert await harness.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="v")) == [
         ("default/b", "conflict")
     ]
-    assert await world.patch(c.SelectNode(namespace="default", claim="z", node="n")) == [("default/z", "gone")]
-    assert await world.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="w")) == [
+    assert await harness.patch(c.SelectNode(namespace="default", claim="z", node="n")) == [("default/z", "gone")]
+    assert await harness.patch(c.SelectNode(namespace="default", claim="b", node="n", volume="w")) == [
         ("default/b", "gone")
     ]
 
 
 async def test_events_wait_until_no_bind_is_in_flight() -> None:
-    world = World()
-    running = asyncio.create_task(world.announcer.run())
-    first, second = world.pod("first"), world.pod("second")
-    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(first),)))
-    world.gate.open.clear()
-    binding = asyncio.create_task(world.executors.bind(c.BindBatch(term=1, sequence=2, binds=(world.bind(second),))))
-    await eventually(lambda: world.executors.binding == 1, what="a bind in flight")
-    assert world.events() == []
-    world.gate.open.set()
+    harness = ExecutorHarness()
+    running = asyncio.create_task(harness.announcer.run())
+    first, second = harness.pod("first"), harness.pod("second")
+    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
+    harness.gate.open.clear()
+    binding = asyncio.create_task(
+        harness.executors.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),)))
+    )
+    await eventually(lambda: harness.executors.binding == 1, what="a bind in flight")
+    assert harness.events() == []
+    harness.gate.open.set()
     await binding
-    await eventually(lambda: world.events() == ["Scheduled", "Scheduled"], what="both Events")
-    assert (world.announcer.written, world.announcer.shed) == (2, 0)
+    await eventually(lambda: harness.events() == ["Scheduled", "Scheduled"], what="both Events")
+    assert (harness.announcer.written, harness.announcer.shed) == (2, 0)
     running.cancel()
     await asyncio.wait({running})
 
 
 async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "QUEUE_LIMIT", 3)
-    world = World()
-    pod = world.pod()
+    harness = ExecutorHarness()
+    pod = harness.pod()
     for number in range(5):
-        world.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
-    assert (world.announcer.waiting, world.announcer.shed) == (3, 2)
-    await world.announcer.flush()
-    assert world.events() == ["r0", "r1", "r2"]
+        harness.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
+    assert (harness.announcer.waiting, harness.announcer.shed) == (3, 2)
+    await harness.announcer.flush()
+    assert harness.events() == ["r0", "r1", "r2"]
 
 
 async def test_only_the_newest_report_of_a_pod_is_written() -> None:
-    world = World()
-    pod = world.pod()
+    harness = ExecutorHarness()
+    pod = harness.pod()
     for text in ("old", "new"):
-        assert await world.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message=text)) == []
-    running = asyncio.create_task(world.announcer.run())
-    await eventually(lambda: world.announcer.written == 2, what="condition and Event")
-    conditions = world.core.find("Pod", "p", "default").status.conditions
+        assert await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message=text)) == []
+    running = asyncio.create_task(harness.announcer.run())
+    await eventually(lambda: harness.announcer.written == 2, what="condition and Event")
+    conditions = harness.core.find("Pod", "p", "default").status.conditions
     assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [
         ("PodScheduled", "False", "Unschedulable", "new")
     ]
-    assert [(e["reason"], e["note"]) for e in world.cluster.all("Event")] == [("FailedScheduling", "new")]
+    assert [(e["reason"], e["note"]) for e in harness.cluster.all("Event")] == [("FailedScheduling", "new")]
     running.cancel()
     await asyncio.wait({running})
 
@@ -413,29 +417,33 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
 async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """Placement sends a reason once; a pod that is relabelled in the meantime must still get it."""
     monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
-    world = World()
-    pod = world.pod()
-    world.cluster.patch("Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}})  # the core does not know of it yet
-    await world.patch(
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.cluster.patch(
+        "Pod", "default", "p", {"metadata": {"labels": {"a": "b"}}}
+    )  # the core does not know of it yet
+    await harness.patch(
         c.ReportPending(
             **identity(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version
         )
     )
-    running = asyncio.create_task(world.announcer.run())
-    await eventually(lambda: world.events() == ["FailedScheduling"], what="the Event after the second try")
-    assert [x.message for x in world.core.find("Pod", "p", "default").status.conditions] == ["m"]
+    running = asyncio.create_task(harness.announcer.run())
+    await eventually(lambda: harness.events() == ["FailedScheduling"], what="the Event after the second try")
+    assert [x.message for x in harness.core.find("Pod", "p", "default").status.conditions] == ["m"]
     running.cancel()
     await asyncio.wait({running})
 
 
 async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() -> None:
-    world = World()
-    pod = world.pod()
-    await world.executors.bind(c.BindBatch(term=1, sequence=1, binds=(world.bind(pod),)))
-    await world.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="late"))
-    running = asyncio.create_task(world.announcer.run())
-    await eventually(lambda: world.announcer.waiting == 0 and world.events() == ["Scheduled"], what="the Event alone")
-    assert all(x.status == "True" for x in world.core.find("Pod", "p", "default").status.conditions)
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+    await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="late"))
+    running = asyncio.create_task(harness.announcer.run())
+    await eventually(
+        lambda: harness.announcer.waiting == 0 and harness.events() == ["Scheduled"], what="the Event alone"
+    )
+    assert all(x.status == "True" for x in harness.core.find("Pod", "p", "default").status.conditions)
     running.cancel()
     await asyncio.wait({running})
 

@@ -12,7 +12,7 @@ from services.placement.explain.trial import Trial
 from shared.book.book import Book
 from shared.book.fork import Fork
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 from tests.support.whatif import run
 
 ASKS = ({"gpus": 1}, {"gpus": 2}, {"memory": "40Gi"}, {"compute": 50})
@@ -41,14 +41,14 @@ def picture(book: Book) -> dict[str, Any]:
     }
 
 
-def leader_of(asks: list[int]) -> Leader:
-    leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4)
+def leader_of(asks: list[int]) -> Placement:
+    placement = Placement().nodes("a", "b", gpus=2).nodes("c", gpus=4)
     for i, ask in enumerate(asks):
         pod = build.gpu_pod(f"p{i}", **ASKS[ask], requests={"cpu": "1"})
-        leader.facts(pod)
-        if pod.metadata.uid in leader.binds():
-            leader.bind(pod)
-    return leader
+        placement.facts(pod)
+        if pod.metadata.uid in placement.binds():
+            placement.bind(pod)
+    return placement
 
 
 STEPS = st.lists(
@@ -59,9 +59,9 @@ STEPS = st.lists(
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=8), STEPS)
 def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(asks: list[int], steps: Any) -> None:
-    leader = leader_of(asks)
-    engine = leader.core.engine
-    before = picture(leader.core.book)
+    placement = leader_of(asks)
+    engine = placement.core.engine
+    before = picture(placement.core.book)
     trial = Trial(engine)
     for what, number in steps:
         uids, nodes = sorted(trial.book.pods), sorted(n for n, s in trial.book.nodes.items() if s.object is not None)
@@ -79,22 +79,22 @@ def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(ask
         kept = trial.engine.row(state).refresh().tolist()
         assert kept == Row(state, trial.engine.policy_of(state), trial.book).refresh().tolist()
     assert trial.book.overbooked() == []
-    assert picture(leader.core.book) == before
+    assert picture(placement.core.book) == before
 
 
 def test_later_changes_of_the_origin_are_not_visible_in_the_columns_of_the_fork() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    fork = Fork(leader.core.book)
-    run(leader, build.gpu_pod("p", gpus=1))
+    placement = Placement().nodes("a", gpus=1)
+    fork = Fork(placement.core.book)
+    run(placement, build.gpu_pod("p", gpus=1))
     assert fork.arrays.gpu_whole[fork.nodes["a"].row, 0]
     assert "uid-team-p" not in fork.pods
 
 
 def test_a_lifted_pod_releases_all_it_had_and_can_be_held_again() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, build.gpu_pod("p", gpus=1, requests={"cpu": "2"}))
-    empty, full = picture(Leader().nodes("a", gpus=1).core.book), picture(leader.core.book)
-    trial = Trial(leader.core.engine)
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("p", gpus=1, requests={"cpu": "2"}))
+    empty, full = picture(Placement().nodes("a", gpus=1).core.book), picture(placement.core.book)
+    trial = Trial(placement.core.engine)
     state = trial.book.lift("uid-team-p")
     assert picture(trial.book)["rooms"] == empty["rooms"]
     assert trial.place(state) is not None

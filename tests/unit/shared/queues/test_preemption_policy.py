@@ -16,7 +16,7 @@ from shared.queues.queues import Queues
 from tests.support import build
 
 
-class World:
+class QueueFixture:
     """One node. Queues a and b are guaranteed 2 GPUs each, unless given otherwise."""
 
     def __init__(
@@ -66,35 +66,35 @@ class World:
 
 
 def test_a_queue_within_its_guarantee_reclaims_from_one_above_its_own() -> None:
-    world = World()
-    lent = [world.run(f"a-{i}", "a", priority=9) for i in range(4)]
-    beneficiary = world.wait("b", "b")
-    assert world.preemption_policy.may_preempt(beneficiary, lent[0])
-    assert world.refuses([beneficiary], [lent[3]]) == ""
+    fixture = QueueFixture()
+    lent = [fixture.run(f"a-{i}", "a", priority=9) for i in range(4)]
+    beneficiary = fixture.wait("b", "b")
+    assert fixture.preemption_policy.may_preempt(beneficiary, lent[0])
+    assert fixture.refuses([beneficiary], [lent[3]]) == ""
 
 
 def test_no_more_than_the_excess_is_reclaimed() -> None:
-    world = World()
-    lent = [world.run(f"a-{i}", "a") for i in range(3)]
-    world.run("b-0", "b")
-    assert world.refuses([world.wait("b-1", "b")], lent[2:]) == ""
-    assert "within its share" in world.refuses([world.wait("b-2", "b")], lent[1:])
+    fixture = QueueFixture()
+    lent = [fixture.run(f"a-{i}", "a") for i in range(3)]
+    fixture.run("b-0", "b")
+    assert fixture.refuses([fixture.wait("b-1", "b")], lent[2:]) == ""
+    assert "within its share" in fixture.refuses([fixture.wait("b-2", "b")], lent[1:])
 
 
 def test_a_queue_above_its_fair_share_reclaims_nothing() -> None:
-    world = World()
-    lent = [world.run(f"a-{i}", "a") for i in range(3)]
-    assert world.refuses([world.wait("b-1", "b", gpus=3)], [lent[2]]) != ""
+    fixture = QueueFixture()
+    lent = [fixture.run(f"a-{i}", "a") for i in range(3)]
+    assert fixture.refuses([fixture.wait("b-1", "b", gpus=3)], [lent[2]]) != ""
 
 
 def test_weights_decide_beyond_guarantees() -> None:
     """Four GPUs without guarantees: 3 for a, 1 for b."""
-    world = World("queues: [{name: a, weight: 3}, {name: b}]")
-    a = [world.run(f"a-{i}", "a") for i in range(4)]
-    beneficiary = world.wait("b-0", "b")
-    assert world.refuses([beneficiary], [a[3]]) == ""
-    two = [beneficiary, world.wait("b-1", "b")]
-    assert world.refuses(two, a[2:]) != ""
+    fixture = QueueFixture("queues: [{name: a, weight: 3}, {name: b}]")
+    a = [fixture.run(f"a-{i}", "a") for i in range(4)]
+    beneficiary = fixture.wait("b-0", "b")
+    assert fixture.refuses([beneficiary], [a[3]]) == ""
+    two = [beneficiary, fixture.wait("b-1", "b")]
+    assert fixture.refuses(two, a[2:]) != ""
 
 
 def test_parent_queues_are_compared_with_each_other() -> None:
@@ -103,66 +103,66 @@ def test_parent_queues_are_compared_with_each_other() -> None:
         "queues: [{name: p, guaranteed: {gpus: 2}}, {name: q, guaranteed: {gpus: 2}}, "
         "{name: p1, parent: p}, {name: p2, parent: p}]"
     )
-    world = World(text)
-    one, other = world.run("p1-0", "p1"), world.run("p1-1", "p1")
-    world.run("q-0", "q")
-    world.run("q-1", "q")
-    assert world.refuses([world.wait("q-2", "q")], [one]) != "", "p has no more than its guarantee"
-    assert world.refuses([world.wait("p2-0", "p2")], [other]) == ""
+    fixture = QueueFixture(text)
+    one, other = fixture.run("p1-0", "p1"), fixture.run("p1-1", "p1")
+    fixture.run("q-0", "q")
+    fixture.run("q-1", "q")
+    assert fixture.refuses([fixture.wait("q-2", "q")], [one]) != "", "p has no more than its guarantee"
+    assert fixture.refuses([fixture.wait("p2-0", "p2")], [other]) == ""
 
 
 def test_non_borrowing_pods_cannot_be_reclaimed() -> None:
-    world = World(
+    fixture = QueueFixture(
         "{within_guarantee_from: 100, queues: [{name: a, guaranteed: {gpus: 2}}, {name: b, guaranteed: {gpus: 2}}]}"
     )
-    firm = world.run("firm", "a", gpus=2, priority=100)
-    lent = world.run("lent", "a", gpus=2)
-    beneficiary = world.wait("b", "b", gpus=2)
-    assert not world.preemption_policy.may_preempt(beneficiary, firm)
-    assert "cannot be reclaimed" in world.refuses([beneficiary], [firm])
-    assert world.refuses([beneficiary], [lent]) == ""
+    firm = fixture.run("firm", "a", gpus=2, priority=100)
+    lent = fixture.run("lent", "a", gpus=2)
+    beneficiary = fixture.wait("b", "b", gpus=2)
+    assert not fixture.preemption_policy.may_preempt(beneficiary, firm)
+    assert "cannot be reclaimed" in fixture.refuses([beneficiary], [firm])
+    assert fixture.refuses([beneficiary], [lent]) == ""
 
 
 def test_a_gang_is_preempted_as_a_whole_or_down_to_its_minimum() -> None:
-    world = World("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
+    fixture = QueueFixture("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
-    gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
-    beneficiary = world.wait("b", "b")
-    assert world.refuses([beneficiary], gang[2:]) == ""
-    assert world.refuses([beneficiary], gang[1:]).startswith("gang g would keep fewer than its minimum of 2")
-    assert world.refuses([beneficiary], gang) == ""
+    gang = [fixture.run(f"g-{i}", "a", notes=notes) for i in range(3)]
+    beneficiary = fixture.wait("b", "b")
+    assert fixture.refuses([beneficiary], gang[2:]) == ""
+    assert fixture.refuses([beneficiary], gang[1:]).startswith("gang g would keep fewer than its minimum of 2")
+    assert fixture.refuses([beneficiary], gang) == ""
 
 
 def test_a_gang_keeps_the_members_that_are_not_borrowed() -> None:
-    world = World(gpus=4)
+    fixture = QueueFixture(gpus=4)
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}
-    gang = [world.run(f"g-{i}", "a", notes=notes) for i in range(3)]
-    two = world.wait("b", "b", gpus=2)
-    assert world.refuses([two], gang) != "", "two of the three are within the guarantee"
+    gang = [fixture.run(f"g-{i}", "a", notes=notes) for i in range(3)]
+    two = fixture.wait("b", "b", gpus=2)
+    assert fixture.refuses([two], gang) != "", "two of the three are within the guarantee"
 
 
 def test_a_limit_counts_victims_of_its_own_queue() -> None:
-    world = World("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
-    own, others = world.run("a-0", "a"), [world.run(f"b-{i}", "b") for i in range(3)]
-    beneficiary = world.wait("a-1", "a", priority=1)
-    assert world.preemption_policy.may_preempt(beneficiary, own)
-    assert not world.preemption_policy.may_preempt(beneficiary, others[0])
-    assert world.preemption_policy.quota_exceeded([beneficiary], [own]) == ""
-    assert "queue a" in world.preemption_policy.quota_exceeded([beneficiary], [others[0]])
-    assert world.queues.usage is not None
-    assert world.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
-    assert world.queues.tree is not None
-    assert world.queues.tree.queues["a"].used.gpu_milli == 1000
+    fixture = QueueFixture("queues: [{name: a, limit: {gpus: 1}}, {name: b}]")
+    own, others = fixture.run("a-0", "a"), [fixture.run(f"b-{i}", "b") for i in range(3)]
+    beneficiary = fixture.wait("a-1", "a", priority=1)
+    assert fixture.preemption_policy.may_preempt(beneficiary, own)
+    assert not fixture.preemption_policy.may_preempt(beneficiary, others[0])
+    assert fixture.preemption_policy.quota_exceeded([beneficiary], [own]) == ""
+    assert "queue a" in fixture.preemption_policy.quota_exceeded([beneficiary], [others[0]])
+    assert fixture.queues.usage is not None
+    assert fixture.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
+    assert fixture.queues.tree is not None
+    assert fixture.queues.tree.queues["a"].used.gpu_milli == 1000
 
 
 def test_a_label_change_on_a_running_pod_does_not_change_its_queue() -> None:
     """Otherwise a user who may label a pod could make it ineligible."""
-    world = World()
-    lent = [world.run(f"a-{i}", "a") for i in range(4)]
+    fixture = QueueFixture()
+    lent = [fixture.run(f"a-{i}", "a") for i in range(4)]
     for named in ("nowhere", "b"):
-        fled = world._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
-        assert world.preemption_policy.may_preempt(world.wait("b", "b"), fled)
-        assert world.refuses([world.wait("b", "b")], [fled]) == ""
+        fled = fixture._see(build.newer(lent[3].pod, labels={"kerf.dev/queue": named}))
+        assert fixture.preemption_policy.may_preempt(fixture.wait("b", "b"), fled)
+        assert fixture.refuses([fixture.wait("b", "b")], [fled]) == ""
 
 
 def test_the_queue_rank_orders_by_guarantee_and_fair_share() -> None:
@@ -170,13 +170,13 @@ def test_the_queue_rank_orders_by_guarantee_and_fair_share() -> None:
 
     Without queues all are equal.
     """
-    world = World("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b, weight: 3}, {name: c, weight: 1}]")
+    fixture = QueueFixture("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b, weight: 3}, {name: c, weight: 1}]")
     for number in range(2):
-        world.run(f"c-{number}", "c")
-    waiting = [world.wait("c-more", "c"), world.wait("b", "b", 2), world.wait("a", "a")]
-    world.preemption_policy.begin()
-    assert [world.preemption_policy.queue_rank([one]) for one in waiting] == [2, 1, 0]
-    no_queues = World("queues: []")
+        fixture.run(f"c-{number}", "c")
+    waiting = [fixture.wait("c-more", "c"), fixture.wait("b", "b", 2), fixture.wait("a", "a")]
+    fixture.preemption_policy.begin()
+    assert [fixture.preemption_policy.queue_rank([one]) for one in waiting] == [2, 1, 0]
+    no_queues = QueueFixture("queues: []")
     no_queues.queues.enact(None)
     assert no_queues.preemption_policy.queue_rank([no_queues.wait("x", "")]) == 0
 
@@ -186,15 +186,15 @@ def test_gpus_of_a_deleted_node_are_in_no_fair_share() -> None:
 
     The queue's fair share would contain GPUs that do not exist.
     """
-    world = World("queues: [{name: a, weight: 1}, {name: b, weight: 1}]", gpus=2)
-    world.book.apply(Put(object=build.node("gone")))
-    world.book.put_inventory(build.inventory("gone", gpus=8))
-    mine = world.run("mine", "a", 2)
-    beneficiary = world.wait("taker", "b")
-    world.queues.look_around()
-    assert "within its share" in world.refuses([beneficiary], [mine])
-    world.book.apply(Gone(object=build.node("gone")))
-    world.queues.look_around()
-    assert world.queues.tree is not None
-    assert world.queues.tree.capacity.gpu_milli == 2000
-    assert world.refuses([beneficiary], [mine]) == ""
+    fixture = QueueFixture("queues: [{name: a, weight: 1}, {name: b, weight: 1}]", gpus=2)
+    fixture.book.apply(Put(object=build.node("gone")))
+    fixture.book.put_inventory(build.inventory("gone", gpus=8))
+    mine = fixture.run("mine", "a", 2)
+    beneficiary = fixture.wait("taker", "b")
+    fixture.queues.look_around()
+    assert "within its share" in fixture.refuses([beneficiary], [mine])
+    fixture.book.apply(Gone(object=build.node("gone")))
+    fixture.queues.look_around()
+    assert fixture.queues.tree is not None
+    assert fixture.queues.tree.capacity.gpu_milli == 2000
+    assert fixture.refuses([beneficiary], [mine]) == ""

@@ -14,14 +14,14 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.suspension import Suspension
 from shared.scheduling.transaction import ChangeList, Transaction
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 STEPS = st.lists(st.tuples(st.sampled_from(("lift", "suspend", "hold", "unhold", "release")), st.integers(0, 9)))
 
 
-def leader() -> Leader:
+def placement() -> Placement:
     """Two nodes of two GPUs: three bound slices, the slice of a pod that is gone, and one pod that fits nowhere."""
-    made = Leader().nodes("a", "b", gpus=2)
+    made = Placement().nodes("a", "b", gpus=2)
     for number in range(4):
         pod = build.gpu_pod(f"p{number}", memory="30Gi", compute=40, requests={"cpu": "1"})
         made.facts(pod)
@@ -77,7 +77,7 @@ def step(transaction: Transaction, what: str, number: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(STEPS, STEPS)
 def test_rolled_back_steps_leave_no_trace(kept: list[tuple[str, int]], tried: list[tuple[str, int]]) -> None:
-    transaction = Transaction(Fork(leader().core.book))
+    transaction = Transaction(Fork(placement().core.book))
     before = picture(transaction.book)
     for what, number in kept:
         step(transaction, what, number)
@@ -91,7 +91,7 @@ def test_rolled_back_steps_leave_no_trace(kept: list[tuple[str, int]], tried: li
 
 
 def test_what_is_committed_stays() -> None:
-    transaction = Transaction(Fork(leader().core.book))
+    transaction = Transaction(Fork(placement().core.book))
     transaction.lift("uid-team-p0")
     transaction.commit()
     transaction.roll_back()
@@ -99,7 +99,7 @@ def test_what_is_committed_stays() -> None:
 
 
 def test_a_pod_that_was_put_back_has_its_grant_and_can_be_lifted_again() -> None:
-    transaction = Transaction(Fork(leader().core.book))
+    transaction = Transaction(Fork(placement().core.book))
     before = picture(transaction.book)
     transaction.lift("uid-team-p1")
     lifted = picture(transaction.book)
@@ -110,7 +110,7 @@ def test_a_pod_that_was_put_back_has_its_grant_and_can_be_lifted_again() -> None
 
 
 def test_the_grant_of_a_pod_that_is_gone_is_released_and_returns() -> None:
-    transaction = Transaction(Fork(leader().core.book))
+    transaction = Transaction(Fork(placement().core.book))
     before = picture(transaction.book)
     (orphan,) = (key for key, held in transaction.book.grants.items() if held.uid not in transaction.book.pods)
     transaction.release(orphan)
@@ -120,7 +120,7 @@ def test_the_grant_of_a_pod_that_is_gone_is_released_and_returns() -> None:
 
 
 def test_observed_pods_are_lifted_on_a_fork_only() -> None:
-    transaction = Transaction(leader().core.book)
+    transaction = Transaction(placement().core.book)
     with pytest.raises(TypeError, match=r"Transaction\(Fork\(book\)\)"):
         transaction.lift("uid-team-p0")
 

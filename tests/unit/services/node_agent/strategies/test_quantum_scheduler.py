@@ -109,7 +109,7 @@ def test_an_agent_that_was_frozen_grants_no_long_run() -> None:
     assert low_ms <= 3 * 50 + 80 * 5 * 200 // 1000
 
 
-class World:
+class Workload:
     """Contenders whose work comes in stretches, on a GPU that all running contenders share evenly."""
 
     def __init__(self, plans: list[list[tuple[int, int]]]) -> None:
@@ -135,17 +135,17 @@ def test_in_simulated_time_only_the_owner_runs_and_every_minimum_share_is_met(
     end_ms, policy = 4000, msgspec.structs.replace(POLICY, least_milli=least)
     plans = [[(start, start + length) for start, length in stretches[i]] for i in range(len(ranks))]
     plans[0] = [(0, end_ms)]
-    world, scheduler = World(plans), QuantumScheduler(policy)
+    workload, scheduler = Workload(plans), QuantumScheduler(policy)
     waiting: set[str] = set()
     was_busy = [False] * len(ranks)
     got: list[int] = []
     for at in range(0, end_ms, step):
-        running = [i for i in range(len(ranks)) if str(i) not in waiting and world.busy(i, at)]
+        running = [i for i in range(len(ranks)) if str(i) not in waiting and workload.busy(i, at)]
         used = {i: step / len(running) for i in running}
         got.append(round(used.get(0, 0) * MS))
         seen = []
         for i, rank in enumerate(ranks):
-            was_busy[i] = was_busy[i] if str(i) in waiting else world.busy(i, at)
+            was_busy[i] = was_busy[i] if str(i) in waiting else workload.busy(i, at)
             seen.append(Contender(key=key(str(i)), rank=rank, busy=was_busy[i], used_ns=round(used.get(i, 0) * MS)))
         owner, waiting = decide(scheduler, at, *seen)
         busy = {str(i) for i in range(len(ranks)) if was_busy[i]}

@@ -20,114 +20,116 @@ from shared.model.grant import decode_grant
 from shared.model.objects import Container, Resources
 from shared.scheduling.filters import NODE_FILTERS, ROOM_FILTERS
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
-def gpus_of(leader: Leader, name: str) -> list[str]:
-    grant = decode_grant(leader.binds()[f"uid-team-{name}"].grant)
+def gpus_of(placement: Placement, name: str) -> list[str]:
+    grant = decode_grant(placement.binds()[f"uid-team-{name}"].grant)
     return [share.uuid for container in grant.containers.values() for share in container.gpus]
 
 
 def test_slices_share_a_gpu_until_it_is_full_and_then_open_the_next() -> None:
-    leader = Leader().nodes("n", gpus=2)
-    leader.place(*[build.gpu_pod(f"p{i}", memory="40Gi") for i in range(3)])
-    assert [gpus_of(leader, f"p{i}") for i in range(3)] == [["n-gpu-0"], ["n-gpu-0"], ["n-gpu-1"]]
+    placement = Placement().nodes("n", gpus=2)
+    placement.place(*[build.gpu_pod(f"p{i}", memory="40Gi") for i in range(3)])
+    assert [gpus_of(placement, f"p{i}") for i in range(3)] == [["n-gpu-0"], ["n-gpu-0"], ["n-gpu-1"]]
 
 
 def test_the_rows_of_all_shapes_that_wait_are_kept_where_they_are_small() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.place(*[build.pod(f"p{i}", requests={"cpu": f"{65 + i}"}) for i in range(1500)])
-    engine, waiting = leader.core.engine, list(leader.core.book.pods.values())
+    placement = Placement().nodes("n", gpus=1)
+    placement.place(*[build.pod(f"p{i}", requests={"cpu": f"{65 + i}"}) for i in range(1500)])
+    engine, waiting = placement.core.engine, list(placement.core.book.pods.values())
     before = [engine.row(state) for state in waiting]
     assert all(engine.row(state) is row for state, row in zip(waiting, before, strict=True))
 
 
 def test_spread_takes_the_gpu_with_the_fewest_containers() -> None:
-    leader = Leader(policy="spread").nodes("n", gpus=3)
-    leader.place(*[build.gpu_pod(f"p{i}", memory="1Gi") for i in range(4)])
-    assert [gpus_of(leader, f"p{i}") for i in range(4)] == [["n-gpu-0"], ["n-gpu-1"], ["n-gpu-2"], ["n-gpu-0"]]
+    placement = Placement(policy="spread").nodes("n", gpus=3)
+    placement.place(*[build.gpu_pod(f"p{i}", memory="1Gi") for i in range(4)])
+    assert [gpus_of(placement, f"p{i}") for i in range(4)] == [["n-gpu-0"], ["n-gpu-1"], ["n-gpu-2"], ["n-gpu-0"]]
 
 
 def test_a_pods_own_policy_takes_precedence_over_the_default() -> None:
-    leader = Leader(policy="binpack").nodes("n", gpus=2)
-    leader.place(
+    placement = Placement(policy="binpack").nodes("n", gpus=2)
+    placement.place(
         build.gpu_pod("a", memory="1Gi"), build.gpu_pod("b", memory="1Gi", annotations={"kerf.dev/policy": "spread"})
     )
-    assert gpus_of(leader, "b") == ["n-gpu-1"]
+    assert gpus_of(placement, "b") == ["n-gpu-1"]
 
 
 def test_least_loaded_nearest_takes_the_least_loaded_gpu_and_then_those_nearest_to_it() -> None:
     """Source 5: affinity against load."""
     links = tuple(Link(a=a, b=b, nvlinks=4 if (a < 2) == (b < 2) else 0) for a in range(4) for b in range(a + 1, 4))
-    leader = Leader().nodes("n", gpus=4, links=links)
-    leader.place(build.gpu_pod("busy", memory="1Gi"))  # on GPU 0
-    leader.place(build.gpu_pod("pair", gpus=2, memory="2Gi", annotations={"kerf.dev/policy": "least-loaded-nearest"}))
-    assert gpus_of(leader, "pair") == ["n-gpu-1", "n-gpu-0"]
+    placement = Placement().nodes("n", gpus=4, links=links)
+    placement.place(build.gpu_pod("busy", memory="1Gi"))  # on GPU 0
+    placement.place(
+        build.gpu_pod("pair", gpus=2, memory="2Gi", annotations={"kerf.dev/policy": "least-loaded-nearest"})
+    )
+    assert gpus_of(placement, "pair") == ["n-gpu-1", "n-gpu-0"]
 
 
 def test_required_topology_takes_only_gpus_that_reach_each_other() -> None:
     """Source 3: no peer-to-peer across sockets is a filter, not a weight."""
     links = tuple(Link(a=a, b=b, p2p=(a < 2) == (b < 2)) for a in range(4) for b in range(a + 1, 4))
-    leader = Leader().nodes("n", gpus=4, links=links)
-    leader.place(build.gpu_pod("one", gpus=1))  # GPU 0
-    leader.place(build.gpu_pod("pair", gpus=2, annotations={"kerf.dev/topology": "required"}))
-    assert gpus_of(leader, "pair") == ["n-gpu-2", "n-gpu-3"]
-    assert leader.place(build.gpu_pod("more", gpus=2, annotations={"kerf.dev/topology": "required"})) == {}
+    placement = Placement().nodes("n", gpus=4, links=links)
+    placement.place(build.gpu_pod("one", gpus=1))  # GPU 0
+    placement.place(build.gpu_pod("pair", gpus=2, annotations={"kerf.dev/topology": "required"}))
+    assert gpus_of(placement, "pair") == ["n-gpu-2", "n-gpu-3"]
+    assert placement.place(build.gpu_pod("more", gpus=2, annotations={"kerf.dev/topology": "required"})) == {}
 
 
 def test_a_whole_gpu_needs_an_unused_one_even_without_reserved_compute() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.place(build.gpu_pod("slice", memory="1Gi"))
-    assert leader.place(build.gpu_pod("whole", gpus=1)) == {}
+    placement = Placement().nodes("n", gpus=1)
+    placement.place(build.gpu_pod("slice", memory="1Gi"))
+    assert placement.place(build.gpu_pod("whole", gpus=1)) == {}
 
 
 def test_compute_alone_takes_the_same_fraction_of_the_memory() -> None:
-    leader = Leader().nodes("n", gpus=1, memory_mib=80000)
-    leader.place(build.gpu_pod("p", compute=30))
-    share = decode_grant(leader.binds()["uid-team-p"].grant).containers["c"].gpus[0]
+    placement = Placement().nodes("n", gpus=1, memory_mib=80000)
+    placement.place(build.gpu_pod("p", compute=30))
+    share = decode_grant(placement.binds()["uid-team-p"].grant).containers["c"].gpus[0]
     assert (share.memory_mib, share.compute_milli) == (24000, 300)
 
 
 def test_memory_alone_reserves_no_compute() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.place(build.gpu_pod("p", memory="1Gi"))
-    assert decode_grant(leader.binds()["uid-team-p"].grant).containers["c"].gpus[0].compute_milli == 0
+    placement = Placement().nodes("n", gpus=1)
+    placement.place(build.gpu_pod("p", memory="1Gi"))
+    assert decode_grant(placement.binds()["uid-team-p"].grant).containers["c"].gpus[0].compute_milli == 0
 
 
 def test_each_gpu_container_of_a_pod_has_an_entry_of_its_own() -> None:
-    leader = Leader().nodes("n", gpus=2)
+    placement = Placement().nodes("n", gpus=2)
     containers = (
         Container(name="a", resources=Resources(limits={"kerf.dev/gpu": "1", "kerf.dev/slot": "1"})),
         Container(name="b", resources=Resources(limits={"kerf.dev/gpu-memory": "8Gi", "kerf.dev/slot": "1"})),
     )
-    leader.place(build.pod("p", containers=containers))
-    grant = decode_grant(leader.binds()["uid-team-p"].grant)
+    placement.place(build.pod("p", containers=containers))
+    grant = decode_grant(placement.binds()["uid-team-p"].grant)
     assert {name: c.strategy for name, c in grant.containers.items()} == {"a": "exclusive", "b": "advisory"}
     assert len({s.uuid for c in grant.containers.values() for s in c.gpus}) == 2
 
 
 def test_a_pod_that_fits_on_no_single_gpu_is_not_split() -> None:
-    leader = Leader().nodes("n", gpus=2, memory_mib=16384)
-    assert leader.place(build.gpu_pod("p", memory="20Gi")) == {}
+    placement = Placement().nodes("n", gpus=2, memory_mib=16384)
+    assert placement.place(build.gpu_pod("p", memory="20Gi")) == {}
 
 
 def test_an_unhealthy_gpu_gets_nothing_new() -> None:
-    leader = Leader().nodes("n", gpus=2, states={0: "unhealthy"})
-    leader.place(build.gpu_pod("p", gpus=1))
-    assert gpus_of(leader, "p") == ["n-gpu-1"]
+    placement = Placement().nodes("n", gpus=2, states={0: "unhealthy"})
+    placement.place(build.gpu_pod("p", gpus=1))
+    assert gpus_of(placement, "p") == ["n-gpu-1"]
 
 
 def test_an_isolation_that_no_strategy_of_the_node_promises_is_refused_by_name() -> None:
-    leader = Leader().nodes("n")
-    leader.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
-    answer = leader.core.explainer.why(leader.core.book.pods["uid-team-p"], max_nodes=1)
+    placement = Placement().nodes("n")
+    placement.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
+    answer = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1)
     assert [r.code for r in answer.summary] == ["isolation"]
 
 
 def test_a_pod_without_gpus_goes_to_a_node_without_gpus_first() -> None:
-    leader = Leader(build.node("plain")).nodes("n")
-    leader.facts(build.node("plain"))
-    assert leader.place(build.pod("p", requests={"cpu": "1"})) == {"p": "plain"}
+    placement = Placement(build.node("plain")).nodes("n")
+    placement.facts(build.node("plain"))
+    assert placement.place(build.pod("p", requests={"cpu": "1"})) == {"p": "plain"}
 
 
 @pytest.mark.parametrize(
@@ -147,14 +149,14 @@ def test_models_match_whole_words(model: str, wanted: tuple[str, ...], matches: 
 
 
 def test_after_a_change_of_one_node_a_row_recomputes_only_that_node() -> None:
-    leader = Leader().nodes("a", "b", "c")
-    row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), Binpack(leader.core.book), leader.core.book)
+    placement = Placement().nodes("a", "b", "c")
+    row = Row(pod_state(build.gpu_pod("p", memory="1Gi")), Binpack(placement.core.book), placement.core.book)
     row.refresh()
     seen: list[list[int]] = []
     row._recompute = seen.append  # type: ignore[method-assign]
-    leader.place(build.gpu_pod("q", memory="1Gi"))
+    placement.place(build.gpu_pod("q", memory="1Gi"))
     row.refresh()
-    assert seen == [[leader.core.book.nodes["a"].row]]
+    assert seen == [[placement.core.book.nodes["a"].row]]
 
 
 # --- the columns equal the filters --------------------------------------------------------------------------
@@ -181,26 +183,26 @@ ASKS = st.sampled_from(
 def test_an_incrementally_updated_row_equals_the_filters_run_one_by_one(
     placed: list[tuple[dict, int]], asked: list[dict], ended: list[int]
 ) -> None:
-    leader = Leader().nodes("a", "b", gpus=2).nodes("c", gpus=4, memory_mib=40960)
-    leader.facts(build.node("d", cpu="2"))
-    book = leader.core.book
+    placement = Placement().nodes("a", "b", gpus=2).nodes("c", gpus=4, memory_mib=40960)
+    placement.facts(build.node("d", cpu="2"))
+    book = placement.core.book
     samples = [
         build.gpu_pod(f"s{i}", requests={}, **ask) if ask else build.pod(f"s{i}", requests={"cpu": "1"})
         for i, ask in enumerate(asked)
     ]
-    rows = [Row(pod_state(s), policy, book) for s in samples for policy in leader.core.engine.policies.values()]
+    rows = [Row(pod_state(s), policy, book) for s in samples for policy in placement.core.engine.policies.values()]
     bound = []
     for i, (ask, _) in enumerate(placed):
         pod = build.gpu_pod(f"p{i}", **ask) if ask else build.pod(f"p{i}", requests={"cpu": "1"})
-        leader.facts(pod)
-        if pod.metadata.uid in leader.binds():
-            bound.append(leader.bind(pod))
+        placement.facts(pod)
+        if pod.metadata.uid in placement.binds():
+            bound.append(placement.bind(pod))
         rows[i % len(rows)].refresh()
     for i in ended:
         if i < len(bound) and bound[i].metadata.uid in book.pods:
-            leader.gone(bound[i])
+            placement.gone(bound[i])
             for held in [h for h in book.grants.values() if h.uid == bound[i].metadata.uid]:
-                leader.send(m.ReleaseSeen(held.node, held.grant_id))
+                placement.send(m.ReleaseSeen(held.node, held.grant_id))
     assert book.overbooked() == []
     for row in rows:
         _compare(row, book)

@@ -15,7 +15,7 @@ from shared.contracts.explain import Reason
 from shared.model.affinity import Affinity, NodeAffinity
 from shared.scheduling.filters.base import Check, Filter
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
 class Undeclared(Filter):
@@ -37,8 +37,8 @@ def test_a_node_filter_that_reads_a_field_outside_of_the_shape_fails_and_says_wh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shape, "NODE_FILTERS", (*shape.NODE_FILTERS, Undeclared()))
-    leader = Leader().nodes("n", gpus=1)
-    row = Row(pod_state(build.gpu_pod("n", gpus=1)), Binpack(leader.core.book), leader.core.book)
+    placement = Placement().nodes("n", gpus=1)
+    row = Row(pod_state(build.gpu_pod("n", gpus=1)), Binpack(placement.core.book), placement.core.book)
     with pytest.raises(AttributeError, match=r"pod\.metadata is not part of a pod's shape.*add it to _fields"):
         row.refresh()
 

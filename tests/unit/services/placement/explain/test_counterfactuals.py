@@ -16,7 +16,7 @@ from services.placement.explain.trial import Trial
 from shared.book.states import PodState
 from shared.model.affinity import Toleration
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 from tests.support.whatif import TAINT, end, follow, run, why
 
 NODES = st.lists(
@@ -59,13 +59,13 @@ WAITS = st.fixed_dictionaries(
 )
 
 
-def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leader:
-    leader = Leader()
+def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Placement:
+    placement = Placement()
     for i, node in enumerate(nodes):
         labels = {"zone": "here"} if node["labelled"] else {}
-        leader.facts(build.node(f"n{i}", cpu=node["cpu"], taints=(TAINT,) if node["tainted"] else (), labels=labels))
+        placement.facts(build.node(f"n{i}", cpu=node["cpu"], taints=(TAINT,) if node["tainted"] else (), labels=labels))
         strategies = ("exclusive", "interposer", "advisory") if node["firm"] else ("exclusive", "advisory")
-        leader.send(
+        placement.send(
             m.InventorySeen(
                 build.inventory(
                     f"n{i}",
@@ -78,12 +78,12 @@ def cluster(nodes: list[dict[str, Any]], running: list[dict[str, Any]]) -> Leade
         )
     for i, ask in enumerate(running):
         pod = build.gpu_pod(f"runs{i}", **ask, tolerations=(Toleration(operator="Exists"),))
-        leader.facts(pod)
-        if pod.metadata.uid in leader.binds():
-            leader.bind(pod)
+        placement.facts(pod)
+        if pod.metadata.uid in placement.binds():
+            placement.bind(pod)
         else:
-            leader.gone(pod)
-    return leader
+            placement.gone(pod)
+    return placement
 
 
 def waiting(wants: dict[str, Any]) -> Any:
@@ -106,12 +106,12 @@ def waiting(wants: dict[str, Any]) -> Any:
 @settings(max_examples=250, deadline=None)
 @given(NODES, RUNNING, WAITS)
 def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: Any, running: Any, wants: Any) -> None:
-    leader = cluster(nodes, running)
+    placement = cluster(nodes, running)
     pod = waiting(wants)
-    leader.facts(pod)
-    if pod.metadata.uid in leader.binds():
+    placement.facts(pod)
+    if pod.metadata.uid in placement.binds():
         return
-    for told in why(leader, "p").counterfactuals:
+    for told in why(placement, "p").counterfactuals:
         event(told.code)
         if told.code == "move-pod":
             _moves(cluster(nodes, running), pod, told)
@@ -121,17 +121,17 @@ def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: A
         assert again.place(recreated) == {"p-new": again.binds()[recreated.metadata.uid].node}, told
 
 
-def _moves(leader: Leader, pod: Any, told: Any) -> None:
+def _moves(placement: Placement, pod: Any, told: Any) -> None:
     """The other pod ends, the pod comes and is placed, and the other pod, recreated, is placed again."""
     (move,) = told.moves
-    other = leader.core.book.pods[leader.core.book.uid_by_key[f"team/{move.name}"]].pod
-    assert leader.core.book.pods[other.metadata.uid].charged == move.source
+    other = placement.core.book.pods[placement.core.book.uid_by_key[f"team/{move.name}"]].pod
+    assert placement.core.book.pods[other.metadata.uid].charged == move.source
     assert other.spec.priority <= pod.spec.priority
-    end(leader, other)
-    assert leader.place(pod) == {"p": leader.binds()[pod.metadata.uid].node}
+    end(placement, other)
+    assert placement.place(pod) == {"p": placement.binds()[pod.metadata.uid].node}
     spec = msgspec.structs.replace(other.spec, node_name="")
     recreated = type(other)(metadata=build.pod("moved").metadata, spec=spec)
-    assert "moved" in leader.place(recreated)
+    assert "moved" in placement.place(recreated)
 
 
 _EXACT = ("taint", "node-selector", "gpu-model", "isolation", "less-cpu")
@@ -140,9 +140,9 @@ _EXACT = ("taint", "node-selector", "gpu-model", "isolation", "less-cpu")
 @settings(max_examples=150, deadline=None)
 @given(NODES, RUNNING, WAITS)
 def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes: Any, running: Any, wants: Any) -> None:
-    leader = cluster(nodes, running)
-    leader.facts(waiting(wants))
-    book = leader.core.book
+    placement = cluster(nodes, running)
+    placement.facts(waiting(wants))
+    book = placement.core.book
     state = book.pods["uid-team-p"]
     for node in book.nodes.values():
         reasons = Diagnosis(state, book).of(node)
@@ -151,7 +151,7 @@ def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes:
             if changed is not None:
                 left = Diagnosis(changed, book).of(node)
             elif reason.code == "gpu-full":
-                left = _emptied(leader, node.name, state)
+                left = _emptied(placement, node.name, state)
             else:
                 continue
             event(reason.code)
@@ -160,42 +160,42 @@ def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes:
             assert others <= {r.code for r in left}
 
 
-def _emptied(leader: Leader, node: str, state: PodState) -> tuple[Any, ...]:
-    trial = Trial(leader.core.engine)
+def _emptied(placement: Placement, node: str, state: PodState) -> tuple[Any, ...]:
+    trial = Trial(placement.core.engine)
     for uid in list(trial.book.nodes[node].pods):
         trial.book.remove(uid)
     return Diagnosis(state, trial.book).of(trial.book.nodes[node])
 
 
 def test_another_model_is_only_named_if_such_a_gpu_is_free() -> None:
-    leader = Leader().nodes("full", gpus=1, model="Tesla-T4").nodes("free", gpus=1)
-    run(leader, build.gpu_pod("holder", gpus=1, annotations={"kerf.dev/gpu-model": "T4"}))
-    leader.facts(build.gpu_pod("p", gpus=1, annotations={"kerf.dev/gpu-model": "V100"}))
-    assert why(leader, "p").helps == ("add NVIDIA-H100 to kerf.dev/gpu-model (free)",)
+    placement = Placement().nodes("full", gpus=1, model="Tesla-T4").nodes("free", gpus=1)
+    run(placement, build.gpu_pod("holder", gpus=1, annotations={"kerf.dev/gpu-model": "T4"}))
+    placement.facts(build.gpu_pod("p", gpus=1, annotations={"kerf.dev/gpu-model": "V100"}))
+    assert why(placement, "p").helps == ("add NVIDIA-H100 to kerf.dev/gpu-model (free)",)
 
 
 def test_the_least_change_is_named_wherever_it_helps() -> None:
-    leader = Leader().nodes("a", gpus=2).nodes("b", gpus=3)
-    leader.facts(build.gpu_pod("p", gpus=4))
-    assert [(c.sentence, c.node) for c in why(leader, "p").counterfactuals] == [
+    placement = Placement().nodes("a", gpus=2).nodes("b", gpus=3)
+    placement.facts(build.gpu_pod("p", gpus=4))
+    assert [(c.sentence, c.node) for c in why(placement, "p").counterfactuals] == [
         ("fits with 1 GPU less: ask for at most 3 GPUs", "b")
     ]
 
 
 def test_a_pod_that_fits_nowhere_else_is_not_proposed_as_a_move() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, build.gpu_pod("pinned", gpus=1, node_selector={"kubernetes.io/hostname": "a"}))
-    leader.nodes("b", gpus=1)
-    leader.facts(build.gpu_pod("p", gpus=2))
-    assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, build.gpu_pod("pinned", gpus=1, node_selector={"kubernetes.io/hostname": "a"}))
+    placement.nodes("b", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=2))
+    assert [c.code for c in why(placement, "p").counterfactuals] == ["fewer-gpus"]
 
 
 def test_a_pod_that_can_move_is_named_with_its_new_node_and_its_cost() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, build.gpu_pod("small", gpus=1), started_s_ago=600)
-    leader.nodes("b", gpus=1)
-    leader.facts(build.gpu_pod("p", gpus=2))
-    (told,) = (c for c in why(leader, "p").counterfactuals if c.code == "move-pod")
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, build.gpu_pod("small", gpus=1), started_s_ago=600)
+    placement.nodes("b", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=2))
+    (told,) = (c for c in why(placement, "p").counterfactuals if c.code == "move-pod")
     assert told.sentence == "fits if team/small moves from a to b"
     assert (told.moves[0].target, told.moves[0].gpu_milli, told.moves[0].disturbed_gpu_seconds) == ("b", 1000, 600)
 
@@ -210,15 +210,15 @@ def test_a_pod_that_can_move_is_named_with_its_new_node_and_its_cost() -> None:
     ids=["higher priority", "minimum run time", "gang"],
 )
 def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, build.gpu_pod("small", gpus=1, **protected), started_s_ago=600)
-    leader.nodes("b", gpus=1)
-    leader.facts(build.gpu_pod("p", gpus=2))
-    assert [c.code for c in why(leader, "p").counterfactuals] == ["fewer-gpus"]
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, build.gpu_pod("small", gpus=1, **protected), started_s_ago=600)
+    placement.nodes("b", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=2))
+    assert [c.code for c in why(placement, "p").counterfactuals] == ["fewer-gpus"]
 
 
 def test_fewer_gpus_are_named_with_limits_that_leave_as_much_on_each() -> None:
-    leader = Leader().nodes("a", gpus=3)
-    run(leader, build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1), build.gpu_pod("slice", memory="50Gi"))
-    leader.facts(build.gpu_pod("p", gpus=2, memory="40Gi"))
-    assert why(leader, "p").helps[0] == "fits with 1 GPU less: ask for one GPU, kerf.dev/gpu-memory: 20480Mi (a)"
+    placement = Placement().nodes("a", gpus=3)
+    run(placement, build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1), build.gpu_pod("slice", memory="50Gi"))
+    placement.facts(build.gpu_pod("p", gpus=2, memory="40Gi"))
+    assert why(placement, "p").helps[0] == "fits with 1 GPU less: ask for one GPU, kerf.dev/gpu-memory: 20480Mi (a)"

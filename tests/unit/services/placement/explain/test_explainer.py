@@ -9,20 +9,20 @@ from services.placement.queries import questions, reader
 from shared.contracts.queries import InspectQuery, StatusQuery, WhatIfQuery, WhyQuery
 from shared.model.objects import Taint
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
-def why(leader: Leader, name: str, **rest: int) -> object:
-    answer = finish(questions.why(leader.core, WhyQuery(namespace="team", name=name, **rest), 0.0, 0.0))
+def why(placement: Placement, name: str, **rest: int) -> object:
+    answer = finish(questions.why(placement.core, WhyQuery(namespace="team", name=name, **rest), 0.0, 0.0))
     assert answer.error == ""
     return answer.explanation
 
 
 def test_a_full_gpu_names_what_is_missing_which_pods_hold_it_and_what_would_fit() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.place(build.gpu_pod("holder", memory="60Gi"))
-    leader.facts(build.gpu_pod("p", memory="30Gi"))
-    answer = why(leader, "p")
+    placement = Placement().nodes("n", gpus=1)
+    placement.place(build.gpu_pod("holder", memory="60Gi"))
+    placement.facts(build.gpu_pod("p", memory="30Gi"))
+    answer = why(placement, "p")
     assert answer.state == "waiting"
     gpu = answer.nodes[0].gpus[0]
     assert (gpu.free_memory_mib, gpu.holders, gpu.fits) == (20480, ("team/holder",), False)
@@ -31,36 +31,36 @@ def test_a_full_gpu_names_what_is_missing_which_pods_hold_it_and_what_would_fit(
 
 
 def test_what_would_help_does_help() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    leader.place(build.gpu_pod("holder", memory="60Gi"))
-    leader.facts(build.gpu_pod("p", memory="30Gi"))
-    lacking = why(leader, "p").summary[0].lacking
-    assert leader.place(build.gpu_pod("less", memory=f"{30 * 1024 - lacking}Mi")) == {"less": "n"}
+    placement = Placement().nodes("n", gpus=1)
+    placement.place(build.gpu_pod("holder", memory="60Gi"))
+    placement.facts(build.gpu_pod("p", memory="30Gi"))
+    lacking = why(placement, "p").summary[0].lacking
+    assert placement.place(build.gpu_pod("less", memory=f"{30 * 1024 - lacking}Mi")) == {"less": "n"}
 
 
 def test_reasons_are_summed_over_nodes_most_frequent_first() -> None:
-    leader = Leader().nodes("a", "b", gpus=1)
-    leader.facts(build.node("c", taints=(Taint(key="x", effect="NoSchedule"),)))
-    leader.facts(build.gpu_pod("p", gpus=2))
-    summary = why(leader, "p").summary
+    placement = Placement().nodes("a", "b", gpus=1)
+    placement.facts(build.node("c", taints=(Taint(key="x", effect="NoSchedule"),)))
+    placement.facts(build.gpu_pod("p", gpus=2))
+    summary = why(placement, "p").summary
     assert [(r.code, r.nodes) for r in summary] == [("too-few-gpus", 2), ("no-gpu", 1), ("taint", 1)]
 
 
 def test_only_a_sole_obstacle_is_offered_as_a_counterfactual() -> None:
-    leader = Leader(build.node("tainted")).nodes("tainted", gpus=1)
-    leader.facts(build.node("tainted", taints=(Taint(key="x", effect="NoSchedule"),), cpu="1"))
-    leader.facts(build.pod("p", requests={"cpu": "8"}))
-    assert why(leader, "p").helps == ()
-    leader.facts(build.pod("q", requests={"cpu": "1"}))
-    assert why(leader, "q").helps == ("tolerate x:NoSchedule (tainted)",)
+    placement = Placement(build.node("tainted")).nodes("tainted", gpus=1)
+    placement.facts(build.node("tainted", taints=(Taint(key="x", effect="NoSchedule"),), cpu="1"))
+    placement.facts(build.pod("p", requests={"cpu": "8"}))
+    assert why(placement, "p").helps == ()
+    placement.facts(build.pod("q", requests={"cpu": "1"}))
+    assert why(placement, "q").helps == ("tolerate x:NoSchedule (tainted)",)
 
 
 def test_the_explanation_of_a_bound_pod_names_its_node_its_grant_and_alternatives() -> None:
-    leader = Leader().nodes("n", "m", gpus=1)
+    placement = Placement().nodes("n", "m", gpus=1)
     pod = build.gpu_pod("p", memory="10Gi")
-    leader.facts(pod)
-    leader.bind(pod)
-    answer = why(leader, "p")
+    placement.facts(pod)
+    placement.bind(pod)
+    answer = why(placement, "p")
     assert (answer.state, answer.node) == ("bound", "n")
     assert "10240 MiB and 0 % of n-gpu-0" in answer.sentence
     assert {c.node for c in answer.candidates} == {"n", "m"}
@@ -68,53 +68,54 @@ def test_the_explanation_of_a_bound_pod_names_its_node_its_grant_and_alternative
 
 
 def test_unknown_and_foreign_pods_get_an_error_with_that_reason() -> None:
-    leader = Leader().nodes("n")
+    placement = Placement().nodes("n")
     assert (
         "no pod team/nobody"
-        in finish(questions.why(leader.core, WhyQuery(namespace="team", name="nobody"), 0.0, 0.0)).error
+        in finish(questions.why(placement.core, WhyQuery(namespace="team", name="nobody"), 0.0, 0.0)).error
     )
-    leader.facts(build.pod("other", scheduler="default-scheduler"))
+    placement.facts(build.pod("other", scheduler="default-scheduler"))
     assert (
-        "is not Kerf's" in finish(questions.why(leader.core, WhyQuery(namespace="team", name="other"), 0.0, 0.0)).error
+        "is not Kerf's"
+        in finish(questions.why(placement.core, WhyQuery(namespace="team", name="other"), 0.0, 0.0)).error
     )
 
 
-def what_if(leader: Leader, pod: object) -> object:
-    return finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(msgspec.json.encode(pod))), 0.0))
+def what_if(placement: Placement, pod: object) -> object:
+    return finish(questions.what_if(placement.core, WhatIfQuery(pod=msgspec.Raw(msgspec.json.encode(pod))), 0.0))
 
 
 def test_what_if_answers_for_a_pod_that_does_not_exist_and_leaves_nothing_behind() -> None:
-    leader = Leader().nodes("n", gpus=1)
-    before = leader.core.book.digest()
-    assert what_if(leader, build.gpu_pod("ghost", gpus=1)).explanation.state == "would-fit"
-    assert what_if(leader, build.gpu_pod("ghost", gpus=2)).explanation.state == "would-wait"
-    assert leader.core.book.digest() == before
-    assert "ghost" not in str(leader.core.book.uid_by_key)
+    placement = Placement().nodes("n", gpus=1)
+    before = placement.core.book.digest()
+    assert what_if(placement, build.gpu_pod("ghost", gpus=1)).explanation.state == "would-fit"
+    assert what_if(placement, build.gpu_pod("ghost", gpus=2)).explanation.state == "would-wait"
+    assert placement.core.book.digest() == before
+    assert "ghost" not in str(placement.core.book.uid_by_key)
 
 
 def test_what_if_rejects_an_object_that_is_not_a_pod() -> None:
-    leader = Leader().nodes("n")
+    placement = Placement().nodes("n")
     assert (
         "no pod manifest"
-        in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}')), 0.0)).error
+        in finish(questions.what_if(placement.core, WhatIfQuery(pod=msgspec.Raw(b'{"spec": 5}')), 0.0)).error
     )
-    assert "no containers" in finish(questions.what_if(leader.core, WhatIfQuery(pod=msgspec.Raw(b"{}")), 0.0)).error
+    assert "no containers" in finish(questions.what_if(placement.core, WhatIfQuery(pod=msgspec.Raw(b"{}")), 0.0)).error
 
 
 def test_inspect_counts_what_is_allocated_by_gpu_and_pod() -> None:
-    leader = Leader().nodes("n", gpus=2)
-    leader.place(build.gpu_pod("a", memory="10Gi", compute=20), build.gpu_pod("b", memory="5Gi"))
-    gpus = reader.inspect(leader.core, InspectQuery()).nodes[0].gpus
+    placement = Placement().nodes("n", gpus=2)
+    placement.place(build.gpu_pod("a", memory="10Gi", compute=20), build.gpu_pod("b", memory="5Gi"))
+    gpus = reader.inspect(placement.core, InspectQuery()).nodes[0].gpus
     assert (gpus[0].allocated_memory_mib, gpus[0].allocated_compute_milli, gpus[0].containers) == (15360, 200, 2)
     assert sorted(p.name for p in gpus[0].pods) == ["a", "b"]
-    assert reader.inspect(leader.core, InspectQuery(node="nowhere")).error == "there is no node nowhere"
+    assert reader.inspect(placement.core, InspectQuery(node="nowhere")).error == "there is no node nowhere"
 
 
 def test_status_counts_pods_gpus_and_fragments() -> None:
-    leader = Leader().nodes("n", gpus=2)
-    leader.facts(build.gpu_pod("a", compute=70), build.gpu_pod("b", gpus=2))
-    status = reader.status(leader.core, StatusQuery(waiting=5), leader=True)
+    placement = Placement().nodes("n", gpus=2)
+    placement.facts(build.gpu_pod("a", compute=70), build.gpu_pod("b", gpus=2))
+    status = reader.status(placement.core, StatusQuery(waiting=5), leader=True)
     assert (status.gpus, status.gpu_milli_allocated, status.pods_holding, status.pods_waiting) == (2, 700, 1, 1)
     assert status.fragmentation_milli == 300  # on the first GPU: neither 70 % nor a whole one fits into the remainder
     assert [w.name for w in status.waiting] == ["b"]
-    assert reader.status(leader.core, StatusQuery(), leader=True).waiting == ()
+    assert reader.status(placement.core, StatusQuery(), leader=True).waiting == ()

@@ -11,27 +11,27 @@ from services.placement.explain.steps import Steps, finish, in_slices
 from services.placement.explain.trial import Trial, undisturbed
 from shared.book.states import pod_state
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
 @pytest.mark.parametrize("changes", [0, 1, 5])
 def test_an_answer_is_about_one_state_of_the_book_however_often_it_changes(changes: int) -> None:
-    leader = Leader().nodes("a", gpus=8)
+    placement = Placement().nodes("a", gpus=8)
     seen: list[bool] = []
 
     def attempt(engine: Engine) -> Steps[int]:
         """How many whole GPUs can be placed, one per step."""
         trial, count = Trial(engine), 0
-        seen.append(engine is leader.core.engine)
+        seen.append(engine is placement.core.engine)
         while trial.place(trial.book.add(pod_state(build.gpu_pod(f"ghost{count}", gpus=1)))) is not None:
             count += 1
             yield
         return count
 
-    steps = undisturbed(leader.core.engine, attempt)
+    steps = undisturbed(placement.core.engine, attempt)
     for number in range(changes):
         next(steps)
-        leader.place(build.gpu_pod(f"p{number}", gpus=1))
+        placement.place(build.gpu_pod(f"p{number}", gpus=1))
     assert finish(steps) == 8 - (changes if changes < 2 else 2)
     assert seen == ([True] if not changes else [True, True] if changes == 1 else [True, True, False])
 

@@ -10,7 +10,7 @@ from services.placement.queries import questions
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
 from shared.model.kube_object import OwnerReference
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 from tests.support.whatif import NOW, run, world
 
 
@@ -19,54 +19,57 @@ def names(told: tuple[object, ...]) -> list[str]:
 
 
 def test_a_drain_names_the_new_node_of_each_pod_and_the_pods_that_fit_nowhere() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, build.gpu_pod("small", memory="10Gi"), build.gpu_pod("large", gpus=1), started_s_ago=100)
-    leader.nodes("b", gpus=1)
-    told = world(leader, drain=("a",))
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, build.gpu_pod("small", memory="10Gi"), build.gpu_pod("large", gpus=1), started_s_ago=100)
+    placement.nodes("b", gpus=1)
+    told = world(placement, drain=("a",))
     assert [(m.name, m.source, m.target, m.disturbed_gpu_seconds) for m in told.moves] == [("large", "a", "b", 100)]
     assert names(told.stranded) == ["small"]
     assert told.sentence == "1 pod would move and find a place; 1 pod would find none (team/small); 1 pod would wait"
 
 
 def test_pods_of_a_daemonset_end_with_their_node() -> None:
-    leader = Leader().nodes("a", gpus=1)
+    placement = Placement().nodes("a", gpus=1)
     pod = build.gpu_pod("agent", memory="1Gi")
     owner = OwnerReference(kind="DaemonSet", name="agents", uid="d", controller=True)
-    run(leader, msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,))))
-    assert world(leader, drain=("a",)).sentence == "nothing would change for any pod"
+    run(
+        placement,
+        msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(owner,))),
+    )
+    assert world(placement, drain=("a",)).sentence == "nothing would change for any pod"
 
 
 def test_an_added_node_takes_pending_pods() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, build.gpu_pod("there", gpus=2))
-    leader.facts(*(build.gpu_pod(f"w{i}", gpus=2) for i in range(3)))
-    told = world(leader, add_nodes=(AddNodes(like="a", count=2),))
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, build.gpu_pod("there", gpus=2))
+    placement.facts(*(build.gpu_pod(f"w{i}", gpus=2) for i in range(3)))
+    told = world(placement, add_nodes=(AddNodes(like="a", count=2),))
     assert [(p.name, p.node) for p in told.fits] == [("w0", "a-like-1"), ("w1", "a-like-2")]
     assert told.waiting == 1
 
 
 def test_more_nodes_may_be_added_than_the_book_has_rows_for() -> None:
-    leader = Leader().nodes(*(f"n{i}" for i in range(64)), gpus=1)
-    run(leader, *(build.gpu_pod(f"there{i}", gpus=1) for i in range(64)))
-    leader.facts(build.gpu_pod("w", gpus=1))
-    told = world(leader, add_nodes=(AddNodes(like="n0", count=1),))
+    placement = Placement().nodes(*(f"n{i}" for i in range(64)), gpus=1)
+    run(placement, *(build.gpu_pod(f"there{i}", gpus=1) for i in range(64)))
+    placement.facts(build.gpu_pod("w", gpus=1))
+    told = world(placement, add_nodes=(AddNodes(like="n0", count=1),))
     assert [(p.name, p.node) for p in told.fits] == [("w", "n0-like-1")]
 
 
 def test_added_gpus_make_a_large_pod_fit() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    leader.facts(build.gpu_pod("w", gpus=4))
-    assert names(world(leader, add_gpus=(AddGpus(node="a", count=1),)).fits) == []
-    assert names(world(leader, add_gpus=(AddGpus(node="a", count=2),)).fits) == ["w"]
+    placement = Placement().nodes("a", gpus=2)
+    placement.facts(build.gpu_pod("w", gpus=4))
+    assert names(world(placement, add_gpus=(AddGpus(node="a", count=1),)).fits) == []
+    assert names(world(placement, add_gpus=(AddGpus(node="a", count=2),)).fits) == ["w"]
 
 
 def test_a_resized_pod_stays_moves_or_does_not_fit() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, build.gpu_pod("p", memory="20Gi"), build.gpu_pod("beside", memory="40Gi"))
-    leader.nodes("b", gpus=1)
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("p", memory="20Gi"), build.gpu_pod("beside", memory="40Gi"))
+    placement.nodes("b", gpus=1)
 
     def resized(memory: str) -> tuple[list[str], list[str]]:
-        told = world(leader, resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": memory}),))
+        told = world(placement, resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": memory}),))
         return [m.target for m in told.moves], names(told.stranded)
 
     assert resized("40Gi") == ([], [])
@@ -75,12 +78,12 @@ def test_a_resized_pod_stays_moves_or_does_not_fit() -> None:
 
 
 def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, build.gpu_pod("p", memory="60Gi"))
-    leader.facts(build.gpu_pod("w", memory="40Gi"))
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("p", memory="60Gi"))
+    placement.facts(build.gpu_pod("w", memory="40Gi"))
 
     def resized(memory: str) -> tuple[list[str], int, int]:
-        told = world(leader, resize=(Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": memory}),))
+        told = world(placement, resize=(Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": memory}),))
         assert told.stranded == ()
         return names(told.fits), len(told.moves), told.waiting
 
@@ -90,37 +93,37 @@ def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
 
 def test_a_gang_that_waits_gets_its_places_together_or_none() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
-    leader = Leader().nodes("a", gpus=1)
-    leader.facts(*(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(3)))
-    assert world(leader, add_nodes=(AddNodes(like="a"),)).fits == ()
-    assert names(world(leader, add_nodes=(AddNodes(like="a", count=2),)).fits) == ["m0", "m1", "m2"]
+    placement = Placement().nodes("a", gpus=1)
+    placement.facts(*(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(3)))
+    assert world(placement, add_nodes=(AddNodes(like="a"),)).fits == ()
+    assert names(world(placement, add_nodes=(AddNodes(like="a", count=2),)).fits) == ["m0", "m1", "m2"]
 
 
 def test_members_of_a_gang_keep_to_their_domain_when_their_node_goes() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-topology": "required=rack"}
-    leader = Leader()
+    placement = Placement()
     for name, rack in (("a", "r1"), ("b", "r1"), ("c", "r2")):
-        leader.nodes(name, gpus=1)
-        leader.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))
-    run(leader, *(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(2)))
-    assert names(world(leader, drain=("a",)).stranded) == ["m0"]
+        placement.nodes(name, gpus=1)
+        placement.facts(build.node(name, labels={"topology.kubernetes.io/rack": rack}))
+    run(placement, *(build.gpu_pod(f"m{i}", gpus=1, annotations=notes) for i in range(2)))
+    assert names(world(placement, drain=("a",)).stranded) == ["m0"]
 
 
 def test_a_pod_can_be_explained_in_the_changed_cluster() -> None:
-    leader = Leader().nodes("a", gpus=1)
+    placement = Placement().nodes("a", gpus=1)
     ghost = build.gpu_pod("ghost", gpus=2)
     query = WhatIfQuery(pod=msgspec.to_builtins(ghost), add_gpus=(AddGpus(node="a", count=1),))
-    answer = finish(questions.what_if(leader.core, query, NOW))
+    answer = finish(questions.what_if(placement.core, query, NOW))
     assert answer.explanation is not None
     assert answer.explanation.state == "would-fit"
 
 
 def test_a_manifest_that_was_edited_is_judged_as_it_is_now() -> None:
-    leader = Leader().nodes("a", gpus=4)
+    placement = Placement().nodes("a", gpus=4)
 
     def totals(**asks: int) -> list[int]:
         query = WhatIfQuery(pod=msgspec.to_builtins(build.gpu_pod("edited", **asks)))
-        explanation = finish(questions.what_if(leader.core, query, NOW)).explanation
+        explanation = finish(questions.what_if(placement.core, query, NOW)).explanation
         return [] if explanation is None else [c.total for c in explanation.candidates]
 
     alone = totals(gpus=4)
@@ -143,18 +146,19 @@ def test_a_manifest_that_was_edited_is_judged_as_it_is_now() -> None:
     ],
 )
 def test_an_impossible_query_is_refused_with_an_alternative(query: WhatIfQuery, error: str) -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, build.gpu_pod("p", gpus=1))
-    assert error in finish(questions.what_if(leader.core, query, NOW)).error
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("p", gpus=1))
+    assert error in finish(questions.what_if(placement.core, query, NOW)).error
 
 
 def test_neither_a_new_node_nor_time_helps_a_pod_over_its_queues_quota() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    leader.facts(build.queues("queues: []\ndefault: {limit: {gpus: 1}}"))
-    run(leader, build.gpu_pod("there", gpus=1))
-    leader.facts(build.gpu_pod("w", gpus=1))
+    placement = Placement().nodes("a", gpus=1)
+    placement.facts(build.queues("queues: []\ndefault: {limit: {gpus: 1}}"))
+    run(placement, build.gpu_pod("there", gpus=1))
+    placement.facts(build.gpu_pod("w", gpus=1))
     assert (
-        world(leader, add_nodes=(AddNodes(like="a"),)).sentence == "nothing would change for any pod; 1 pod would wait"
+        world(placement, add_nodes=(AddNodes(like="a"),)).sentence
+        == "nothing would change for any pod; 1 pod would wait"
     )
-    error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="w"), NOW)).error
+    error = finish(questions.when_(placement.core, WhenQuery(namespace="team", name="w"), NOW)).error
     assert error.startswith("free capacity would not help pod team/w now: ")

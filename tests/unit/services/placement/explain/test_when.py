@@ -12,7 +12,7 @@ from services.placement.queries import questions
 from shared.contracts.queries import WhenQuery
 from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 from tests.support.whatif import NOW, end, run, when
 
 
@@ -22,10 +22,10 @@ def lasting(name: str, seconds: int | None = None, *, deadline: int | None = Non
 
 
 def test_the_first_end_that_lets_the_pod_fit_is_named_with_its_assumptions() -> None:
-    leader = Leader().nodes("a", gpus=2)
-    run(leader, lasting("long", 7200, gpus=1), lasting("short", deadline=1800, gpus=1), started_s_ago=600)
-    leader.facts(build.gpu_pod("p", gpus=1))
-    told = when(leader, "p")
+    placement = Placement().nodes("a", gpus=2)
+    run(placement, lasting("long", 7200, gpus=1), lasting("short", deadline=1800, gpus=1), started_s_ago=600)
+    placement.facts(build.gpu_pod("p", gpus=1))
+    told = when(placement, "p")
     assert (told.state, told.in_s, told.node) == ("known", 1200, "a")
     assert [(e.name, e.by) for e in told.counts_on] == [("short", "deadline")]
     assert told.sentence == "in 20 min at the earliest, on a, when team/short has ended"
@@ -33,56 +33,56 @@ def test_the_first_end_that_lets_the_pod_fit_is_named_with_its_assumptions() -> 
 
 
 def test_ends_that_are_not_needed_are_not_assumed() -> None:
-    leader = Leader().nodes("a", gpus=3)
+    placement = Placement().nodes("a", gpus=3)
     run(
-        leader,
+        placement,
         lasting("slice", 60, memory="10Gi"),
         lasting("one", 300, gpus=1),
         lasting("two", 600, gpus=1),
         started_s_ago=0,
     )
-    leader.facts(build.gpu_pod("p", gpus=2))
-    told = when(leader, "p")
+    placement.facts(build.gpu_pod("p", gpus=2))
+    told = when(placement, "p")
     assert (told.in_s, [e.name for e in told.counts_on]) == (300, ["slice", "one"])
-    leader.facts(build.gpu_pod("q", gpus=1))
-    assert [e.name for e in when(leader, "q").counts_on] == ["slice"]
+    placement.facts(build.gpu_pod("q", gpus=1))
+    assert [e.name for e in when(placement, "q").counts_on] == ["slice"]
 
 
 def test_an_unknown_time_is_reported_as_unknown() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, lasting("forever", gpus=1))
-    leader.facts(build.gpu_pod("p", gpus=1))
-    told = when(leader, "p")
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, lasting("forever", gpus=1))
+    placement.facts(build.gpu_pod("p", gpus=1))
+    told = when(placement, "p")
     assert (told.state, told.without_end) == ("unknown", 1)
     assert "1 pods with GPUs say nothing of their end, and are taken to run on" in told.assumptions
 
 
 def test_pods_past_their_expected_end_give_no_estimate() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, lasting("late", 60, gpus=1), started_s_ago=600)
-    leader.facts(build.gpu_pod("p", gpus=1))
-    assert when(leader, "p").state == "unknown"
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, lasting("late", 60, gpus=1), started_s_ago=600)
+    placement.facts(build.gpu_pod("p", gpus=1))
+    assert when(placement, "p").state == "unknown"
 
 
 def test_a_pod_that_other_pods_exclude_gets_no_estimate() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, lasting("short", 600, gpus=1))
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, lasting("short", 600, gpus=1))
     other = build.pod("other", labels={"app": "x"}, node_selector={"kubernetes.io/hostname": "a"})
-    run(leader, other)
+    run(placement, other)
     term = PodAffinityTerm(
         topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "x"})
     )
     away = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
-    leader.facts(build.gpu_pod("p", gpus=1, affinity=away))
-    told = when(leader, "p")
+    placement.facts(build.gpu_pod("p", gpus=1, affinity=away))
+    told = when(placement, "p")
     assert told.state == "unknown"
     assert told.sentence.startswith("not by known ends alone")
 
 
 def test_kerf_when_answers_an_error_for_a_pod_that_is_not_pending() -> None:
-    leader = Leader().nodes("a", gpus=1)
-    run(leader, build.gpu_pod("p", gpus=1))
-    error = finish(questions.when_(leader.core, WhenQuery(namespace="team", name="p"), NOW)).error
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("p", gpus=1))
+    error = finish(questions.when_(placement.core, WhenQuery(namespace="team", name="p"), NOW)).error
     assert error == "pod team/p does not wait for a place; `kerf why` says how it stands"
 
 
@@ -105,29 +105,29 @@ ENDS = st.lists(
 def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], pods: Any, ask: Any) -> None:
     """The pods end one after another on the real core; the pending one is placed at the predicted time, and not
     earlier."""
-    leader = Leader()
+    placement = Placement()
     for i, gpus in enumerate(shapes):
-        leader.nodes(f"n{i}", gpus=gpus)
+        placement.nodes(f"n{i}", gpus=gpus)
     ends = []
     for i, (size, tenths) in enumerate(pods):
         pod = lasting(f"r{i}", None if tenths is None else tenths * 60, **size)
-        leader.facts(pod)
-        if pod.metadata.uid in leader.binds():
-            bound = leader.bind(pod)
+        placement.facts(pod)
+        if pod.metadata.uid in placement.binds():
+            bound = placement.bind(pod)
             if tenths is not None:
                 ends.append((tenths * 60, bound))
         else:
-            leader.gone(pod)
+            placement.gone(pod)
     waits = build.gpu_pod("p", **ask)
-    leader.facts(waits)
-    if waits.metadata.uid in leader.binds():
+    placement.facts(waits)
+    if waits.metadata.uid in placement.binds():
         return
-    told = when(leader, "p")
+    told = when(placement, "p")
     at = None
     for seconds in sorted({s for s, _ in ends}):
         for s, pod in ends:
             if s == seconds:
-                end(leader, pod)
-        if at is None and waits.metadata.uid in leader.binds():
+                end(placement, pod)
+        if at is None and waits.metadata.uid in placement.binds():
             at = seconds
     assert (told.state, told.in_s) == (("known", at) if at is not None else ("unknown", 0))

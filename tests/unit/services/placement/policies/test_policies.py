@@ -28,7 +28,7 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model.grant import Grant
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 # --- the parts --------------------------------------------------------------------------------------------------
 
@@ -263,12 +263,12 @@ def test_every_policy_fills_a_cluster_without_overbooking_and_refuses_only_what_
 
 def test_a_new_leader_learns_the_mix_from_the_placed_pods() -> None:
     pods = [build.gpu_pod(f"p{number}", compute=30) for number in range(5)]
-    first = Leader().nodes("n", gpus=4)
+    first = Placement().nodes("n", gpus=4)
     bound = []
     for pod in pods:
         first.facts(pod)
         bound.append(first.bind(pod))
-    second = Leader(build.node("n"), *bound, term=200)
+    second = Placement(build.node("n"), *bound, term=200)
     policy = second.core.engine.policies["kerf"]
     assert isinstance(policy, Kerf)
     assert policy.mix.total == 5

@@ -14,7 +14,7 @@ from shared.model.grant import decode_grant
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
-from tests.unit.services.placement.preemption.test_reservations import World, refused
+from tests.support.harness.proposals import Proposals, empty_cluster, refused
 
 DELETED = "2026-11-21T01:00:00Z"
 
@@ -26,149 +26,120 @@ def owned(name: str, owner: str = "", *, number: int = 0, **rest: Any) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=(reference,)))
 
 
-class MigrationWorld(World):
-    """Two nodes of two GPUs, each with one pod and one that has ended.
-
-    `wants` is pending and requests two GPUs.
-    """
-
-    def __init__(self, **pods: Pod) -> None:
-        super().__init__("a", "b")
-        for number in range(4):
-            self.gives_back(f"low{number}")
-        self.pods = {"x": owned("x"), "y": owned("y")} | pods
-        for name, pod in self.pods.items():
-            other = build.gpu_pod("beside", gpus=1, uid=f"uid-beside-{name}")
-            self.run(pod)
-            self.run(
-                msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name=f"beside-{name}"))
-            )
-        for name in self.pods:
-            self.gives_back(f"beside-{name}")
-        self.wants = build.gpu_pod("wants", gpus=2)
-        self.waits(self.wants)
-
-    def moves(self, *names: str, to: str = "", node: str = "", consolidates: bool = True) -> Plan:
-        """Returns a plan that migrates the pods to the other node, unless `to` says otherwise."""
-        here = node or self.bound[names[0]].spec.node_name
-        plan = self.plan(*names, to=(self.wants,), nodes=(here,))
-        there = to or next(other for other in ("a", "b") if other != here)
-        return msgspec.structs.replace(
-            plan,
-            consolidates=consolidates,
-            victims=tuple(msgspec.structs.replace(v, action="move", to=there) for v in plan.victims),
+def fragmented(**pods: Pod) -> tuple[Proposals, Pod]:
+    """Two nodes of two GPUs, each with one pod and one that has ended; and a pending pod that requests two GPUs."""
+    cluster = empty_cluster("a", "b")
+    running = {"x": owned("x"), "y": owned("y")} | pods
+    for name, pod in running.items():
+        other = build.gpu_pod("beside", gpus=1, uid=f"uid-beside-{name}")
+        cluster.run(pod)
+        cluster.run(
+            msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name=f"beside-{name}"))
         )
+    for name in running:
+        cluster.release(f"beside-{name}")
+    wants = build.gpu_pod("wants", gpus=2)
+    cluster.wait(wants)
+    return cluster, wants
 
-    def node_of(self, pod: Pod) -> str:
-        order = self.leader.binds().get(pod.metadata.uid)
-        return "" if order is None else order.node
+
+def moves(cluster: Proposals, wants: Pod, *names: str, to: str = "", consolidates: bool = True) -> Plan:
+    """Returns a plan that migrates the pods to the other node, unless `to` says otherwise."""
+    here = cluster.bound[names[0]].spec.node_name
+    there = to or next(other for other in ("a", "b") if other != here)
+    plan = with_targets(cluster.plan(*names, to=(wants,), nodes=(here,)), *(there for _ in names))
+    return msgspec.structs.replace(plan, consolidates=consolidates)
 
 
 def test_an_equal_is_migrated_and_the_pending_pod_gets_its_place() -> None:
     """A rival pod of any priority that arrives in between gets neither place."""
-    world = MigrationWorld()
-    there = world.bound["y"].spec.node_name
-    assert world.ask(world.moves("x")).ok
-    world.gives_back("x")
+    cluster, wants = fragmented()
+    there = cluster.bound["y"].spec.node_name
+    assert cluster.propose(moves(cluster, wants, "x")).ok
+    cluster.release("x")
     rival = build.gpu_pod("rival", gpus=1, priority=1000)
-    world.waits(rival)
+    cluster.wait(rival)
     again = owned("x", number=1)
-    world.leader.facts(again)
-    assert (world.node_of(again), world.node_of(world.wants)) == (there, "b" if there == "a" else "a")
-    assert world.node_of(rival) == ""
-    assert world.leader.core.book.overbooked() == []
+    cluster.placement.facts(again)
+    assert (cluster.node_of(again), cluster.node_of(wants)) == (there, "b" if there == "a" else "a")
+    assert cluster.node_of(rival) == ""
+    assert cluster.placement.core.book.overbooked() == []
 
 
 def test_a_migration_of_equals_needs_a_consolidation_plan() -> None:
-    world = MigrationWorld()
-    assert "of no lower priority" in refused(world, world.moves("x", consolidates=False))
+    cluster, wants = fragmented()
+    assert "of no lower priority" in refused(cluster, moves(cluster, wants, "x", consolidates=False))
 
 
 def test_no_pod_of_higher_priority_is_migrated() -> None:
-    world = MigrationWorld(x=owned("x", priority=5))
-    assert "has a higher priority" in refused(world, world.moves("x"))
+    cluster, wants = fragmented(x=owned("x", priority=5))
+    assert "has a higher priority" in refused(cluster, moves(cluster, wants, "x"))
 
 
 def test_a_consolidation_plan_evicts_no_pod_without_a_target() -> None:
-    world = MigrationWorld()
-    plan = world.moves("x")
+    cluster, wants = fragmented()
+    plan = moves(cluster, wants, "x")
     ends = msgspec.structs.replace(
         plan, victims=tuple(msgspec.structs.replace(v, action="evict", to="") for v in plan.victims)
     )
-    assert "would lose its place" in refused(world, ends)
+    assert "would lose its place" in refused(cluster, ends)
 
 
 def test_no_pod_is_migrated_to_a_full_node() -> None:
-    world = MigrationWorld()
-    plan = world.moves("x", to=world.bound["x"].spec.node_name)
-    assert "would not fit even without the victims" in refused(world, plan)
+    cluster, wants = fragmented()
+    plan = moves(cluster, wants, "x", to=cluster.bound["x"].spec.node_name)
+    assert "would not fit even without the victims" in refused(cluster, plan)
 
 
 def test_a_pod_without_a_controller_is_not_migrated() -> None:
-    world = MigrationWorld(x=build.gpu_pod("x", gpus=1))
-    assert "no controller that replaces it" in refused(world, world.moves("x"))
+    cluster, wants = fragmented(x=build.gpu_pod("x", gpus=1))
+    assert "no controller that replaces it" in refused(cluster, moves(cluster, wants, "x"))
 
 
 def test_a_member_that_its_gang_needs_is_not_migrated() -> None:
-    world = MigrationWorld(x=owned("x", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}))
-    assert "its gang needs it" in refused(world, world.moves("x"))
+    cluster, wants = fragmented(x=owned("x", annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}))
+    assert "its gang needs it" in refused(cluster, moves(cluster, wants, "x"))
 
 
 def test_only_members_that_a_gang_can_spare_are_migrated() -> None:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-min": "1"}
-    world = empty_world("a", "b", "c")
-    run_on(world, "b", owned("k"))
-    run_on(world, "c", owned("l"))
-    run_on(world, "a", owned("x", annotations=notes), owned("y", annotations=notes))
+    cluster = empty_cluster("a", "b", "c")
+    cluster.run_on("b", owned("k"))
+    cluster.run_on("c", owned("l"))
+    cluster.run_on("a", owned("x", annotations=notes), owned("y", annotations=notes))
     wants, small = (
         build.gpu_pod("wants", gpus=2),
         build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"}),
     )
-    world.waits(wants, small)
-    both = with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
-    assert "its gang needs it" in refused(world, both)
-    assert world.ask(with_targets(world.plan("x", to=(small,), nodes=("a",)), "b")).ok
-    world.gives_back("x")
-    world.leader.facts(again := owned("x", number=1, annotations=notes))
-    assert world.leader.binds()[again.metadata.uid].node == "b"
-    assert world.leader.binds()[small.metadata.uid].node == "a"
+    cluster.wait(wants, small)
+    both = with_targets(cluster.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")
+    assert "its gang needs it" in refused(cluster, both)
+    assert cluster.propose(with_targets(cluster.plan("x", to=(small,), nodes=("a",)), "b")).ok
+    cluster.release("x")
+    cluster.placement.facts(again := owned("x", number=1, annotations=notes))
+    assert cluster.placement.binds()[again.metadata.uid].node == "b"
+    assert cluster.placement.binds()[small.metadata.uid].node == "a"
 
 
 def test_a_non_borrowing_pod_is_not_migrated() -> None:
-    world = MigrationWorld()
-    world.leader.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
-    assert "guarantee by policy" in refused(world, world.moves("x"))
+    cluster, wants = fragmented()
+    cluster.placement.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))
+    assert "guarantee by policy" in refused(cluster, moves(cluster, wants, "x"))
 
 
 def test_no_pod_is_migrated_beyond_the_beneficiarys_quota() -> None:
     label = {"kerf.dev/queue": "q"}
-    world = MigrationWorld(x=owned("x", labels=label), y=owned("y", labels=label))
-    world.wants = build.gpu_pod("more", gpus=2, labels=label)
-    world.waits(world.wants)
-    world.leader.facts(build.queues("queues: [{name: q, limit: {gpus: 3}}]"))
-    assert "would exceed the quota" in refused(world, world.moves("x"))
+    cluster, wants = fragmented(x=owned("x", labels=label), y=owned("y", labels=label))
+    wants = build.gpu_pod("more", gpus=2, labels=label)
+    cluster.wait(wants)
+    cluster.placement.facts(build.queues("queues: [{name: q, limit: {gpus: 3}}]"))
+    assert "would exceed the quota" in refused(cluster, moves(cluster, wants, "x"))
 
 
 def test_no_pod_is_migrated_without_need() -> None:
-    world = MigrationWorld()
-    plan = world.moves("x", "y", to=world.bound["y"].spec.node_name)
-    assert "would fit without preempting team/y" in refused(world, plan)
-
-
-def empty_world(*nodes: str) -> World:
-    world = World(*nodes)
-    for name in list(world.bound):
-        world.gives_back(name)
-    return world
-
-
-def run_on(world: World, node: str, *pods: Pod) -> None:
-    """Binds these pods to that node, as if it were the only one."""
-    others = [name for name in world.leader.core.book.nodes if name != node]
-    world.leader.facts(*(build.node(name, unschedulable=True) for name in others))
-    for pod in pods:
-        world.run(pod)
-    world.leader.facts(*(build.node(name) for name in others))
+    cluster, wants = fragmented()
+    plan = moves(cluster, wants, "x", "y", to=cluster.bound["y"].spec.node_name)
+    assert "would fit without preempting team/y" in refused(cluster, plan)
 
 
 def with_targets(plan: Plan, *to: str) -> Plan:
@@ -184,68 +155,68 @@ def test_an_early_replacement_gets_its_place_when_it_is_free() -> None:
 
     Pending pods of higher priority get none of it.
     """
-    world = empty_world("a", "b", "c")
-    run_on(world, "a", owned("x"))
-    run_on(world, "b", owned("y"), owned("k"))
-    run_on(world, "c", owned("l"))
+    cluster = empty_cluster("a", "b", "c")
+    cluster.run_on("a", owned("x"))
+    cluster.run_on("b", owned("y"), owned("k"))
+    cluster.run_on("c", owned("l"))
     wants = build.gpu_pod("wants", gpus=2)
-    world.waits(wants)
-    assert world.ask(with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
+    cluster.wait(wants)
+    assert cluster.propose(with_targets(cluster.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
     rival, again, other = build.gpu_pod("rival", gpus=1, priority=1000), owned("x", number=1), owned("y", number=1)
-    world.waits(rival)
-    world.gives_back("x")
-    world.waits(again)
-    held = world.leader.core.book.pods[world.bound["y"].metadata.uid].grant_id
-    world.leader.gone(world.bound["y"])
-    world.leader.facts(other)
-    assert world.leader.binds()[other.metadata.uid].node == "c"
-    world.waits(again)
-    world.leader.send(m.ReleaseSeen("b", held))
-    binds = world.leader.binds()
+    cluster.wait(rival)
+    cluster.release("x")
+    cluster.wait(again)
+    held = cluster.placement.core.book.pods[cluster.bound["y"].metadata.uid].grant_id
+    cluster.placement.gone(cluster.bound["y"])
+    cluster.placement.facts(other)
+    assert cluster.placement.binds()[other.metadata.uid].node == "c"
+    cluster.wait(again)
+    cluster.placement.send(m.ReleaseSeen("b", held))
+    binds = cluster.placement.binds()
     assert (binds[again.metadata.uid].node, binds[wants.metadata.uid].node) == ("b", "a")
     assert rival.metadata.uid not in binds
-    assert world.leader.core.book.overbooked() == []
+    assert cluster.placement.core.book.overbooked() == []
 
 
 def test_an_unclaimed_place_is_released_at_the_deadline() -> None:
-    world = MigrationWorld()
-    there = world.bound["y"].spec.node_name
-    assert world.ask(world.moves("x")).ok
-    world.gives_back("x")
+    cluster, wants = fragmented()
+    there = cluster.bound["y"].spec.node_name
+    assert cluster.propose(moves(cluster, wants, "x")).ok
+    cluster.release("x")
     rival = build.gpu_pod("rival", gpus=1)
-    world.waits(rival)
+    cluster.wait(rival)
     for _ in range(7):
-        world.leader.send(m.BeatSeen(("a", "b")))
-        world.leader.tick(10)
-    assert world.node_of(rival) == there
+        cluster.placement.send(m.BeatSeen(("a", "b")))
+        cluster.placement.tick(10)
+    assert cluster.node_of(rival) == there
 
 
 def test_a_migration_on_the_same_node_uses_another_gpu() -> None:
     """Two halves are put together; the place of the second goes to the pending pod and to no other before."""
-    world = empty_world("a")
+    cluster = empty_cluster("a")
     for name, pod in (
         ("x", owned("x", gpus=0, memory="45Gi")),
         ("y", owned("y", gpus=0, memory="45Gi")),
         ("u", owned("u", gpus=0, memory="30Gi")),
         ("v", owned("v", gpus=0, memory="30Gi")),
     ):
-        assert world.run(pod).metadata.name == name
+        assert cluster.run(pod).metadata.name == name
     for name in ("x", "y"):
-        world.gives_back(name)
+        cluster.release(name)
     wants = build.gpu_pod("wants", gpus=1)
-    world.waits(wants)
-    plan = with_targets(world.plan("v", to=(wants,)), "a")
-    assert world.ask(plan).ok
+    cluster.wait(wants)
+    plan = with_targets(cluster.plan("v", to=(wants,)), "a")
+    assert cluster.propose(plan).ok
     again = owned("v", number=1, gpus=0, memory="30Gi")
-    world.leader.send(m.FactsSeen((Gone(object=world.bound["v"]),)))  # its node has not given it back yet
-    world.leader.facts(again)
-    stays = world.leader.core.book.pods["uid-team-u-0"].grant_id
-    moved = decode_grant(world.leader.binds()[again.metadata.uid].grant)
-    assert _gpus(moved.containers) == _gpus(world.leader.core.book.grants[stays].grant.containers)
-    assert wants.metadata.uid not in world.leader.binds()
-    world.leader.send(m.ReleaseSeen("a", plan.victims[0].grant_id))
-    assert world.leader.binds()[wants.metadata.uid].node == "a"
-    assert world.leader.core.book.overbooked() == []
+    cluster.placement.send(m.FactsSeen((Gone(object=cluster.bound["v"]),)))  # its node has not given it back yet
+    cluster.placement.facts(again)
+    stays = cluster.placement.core.book.pods["uid-team-u-0"].grant_id
+    moved = decode_grant(cluster.placement.binds()[again.metadata.uid].grant)
+    assert _gpus(moved.containers) == _gpus(cluster.placement.core.book.grants[stays].grant.containers)
+    assert wants.metadata.uid not in cluster.placement.binds()
+    cluster.placement.send(m.ReleaseSeen("a", plan.victims[0].grant_id))
+    assert cluster.placement.binds()[wants.metadata.uid].node == "a"
+    assert cluster.placement.core.book.overbooked() == []
 
 
 def _gpus(containers: Any) -> set[str]:
@@ -254,32 +225,32 @@ def _gpus(containers: Any) -> set[str]:
 
 def test_two_replacements_of_one_job_get_one_place_each() -> None:
     """Another pod of that job waits as long as no further pod of it has ended."""
-    world = empty_world("a", "b", "c")
-    run_on(world, "a", owned("x", "job"), owned("y", "job"))
-    run_on(world, "b", owned("f"))
-    run_on(world, "c", owned("g"))
+    cluster = empty_cluster("a", "b", "c")
+    cluster.run_on("a", owned("x", "job"), owned("y", "job"))
+    cluster.run_on("b", owned("f"))
+    cluster.run_on("c", owned("g"))
     wants = build.gpu_pod("wants", gpus=2)
-    world.waits(wants)
-    assert world.ask(with_targets(world.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
+    cluster.wait(wants)
+    assert cluster.propose(with_targets(cluster.plan("x", "y", to=(wants,), nodes=("a",)), "b", "c")).ok
     third = owned("z", "job")
-    world.waits(third)
+    cluster.wait(third)
     nodes = []
     for name in ("x", "y"):
-        world.gives_back(name)
+        cluster.release(name)
         again = owned(name, "job", number=1)
-        world.leader.facts(again)
-        nodes.append(world.leader.binds()[again.metadata.uid].node)
+        cluster.placement.facts(again)
+        nodes.append(cluster.placement.binds()[again.metadata.uid].node)
     assert sorted(nodes) == ["b", "c"]
-    assert world.leader.binds()[wants.metadata.uid].node == "a"
-    assert third.metadata.uid not in world.leader.binds()
+    assert cluster.placement.binds()[wants.metadata.uid].node == "a"
+    assert third.metadata.uid not in cluster.placement.binds()
 
 
 @pytest.mark.parametrize("ending", [False, True])
 def test_a_cancelled_plan_keeps_only_the_places_of_evicted_pods(ending: bool) -> None:
-    world = MigrationWorld()
-    assert world.ask(world.moves("x")).ok
+    cluster, wants = fragmented()
+    assert cluster.propose(moves(cluster, wants, "x")).ok
     if ending:
-        world.leader.facts(build.newer(world.bound["x"], deletion_timestamp=DELETED))
-    world.leader.send(m.AbandonAsked("plan", "why not"))
-    kept = [key for key in world.leader.core.book.digest() if key.startswith("grant/reserved/")]
+        cluster.placement.facts(build.newer(cluster.bound["x"], deletion_timestamp=DELETED))
+    cluster.placement.send(m.AbandonAsked("plan", "why not"))
+    kept = [key for key in cluster.placement.core.book.digest() if key.startswith("grant/reserved/")]
     assert len(kept) == ending

@@ -17,7 +17,7 @@ from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import OwnerReference
 from tests.support import build
-from tests.support.leader import Leader, only
+from tests.support.harness.placement import Placement, only
 
 READY = ((40, TermRecord(holder="a", session="a/1")), (50, ReadyRecord(term=40)))
 WHOLE = {"gpus": 1}
@@ -33,26 +33,26 @@ def grant(sequence: int, term: int = 40) -> Grant:
     )
 
 
-def deleted(leader: Leader) -> list[m.BeginLogAnew]:
-    return only(leader.said, m.BeginLogAnew)
+def deleted(placement: Placement) -> list[m.BeginLogAnew]:
+    return only(placement.commands, m.BeginLogAnew)
 
 
 def test_a_log_with_its_own_ready_and_its_marked_record_is_trusted() -> None:
-    leader = Leader(build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50)
-    assert (leader.core.phase, leader.core.stats.touched, deleted(leader)) == ("leading", 0, [])
+    placement = Placement(build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50)
+    assert (placement.core.phase, placement.core.stats.touched, deleted(placement)) == ("leading", 0, [])
 
 
 def test_a_leader_that_died_before_its_ready_leaves_a_log_that_is_not_trusted() -> None:
     """It may have found the log incomplete, and had not yet touched all the pods that it had to touch."""
     records = (*READY, (60, TermRecord(holder="b")))
-    leader = Leader(build.gpu_pod("p", **WHOLE), term=100, records=records, mark=60)
-    assert leader.core.phase == "touching"
-    assert deleted(leader) == [], "no record is lost: terms go on rising by themselves"
+    placement = Placement(build.gpu_pod("p", **WHOLE), term=100, records=records, mark=60)
+    assert placement.core.phase == "touching"
+    assert deleted(placement) == [], "no record is lost: terms go on rising by themselves"
 
 
 def test_the_ready_of_an_earlier_term_does_not_count_for_the_newest_term() -> None:
     records = (*READY, (60, TermRecord(holder="b")), (61, DecisionBatch(term=60, decisions=())))
-    assert Leader(build.gpu_pod("p"), term=100, records=records, mark=61).core.phase == "touching"
+    assert Placement(build.gpu_pod("p"), term=100, records=records, mark=61).core.phase == "touching"
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_the_ready_of_an_earlier_term_does_not_count_for_the_newest_term() -> No
 def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before(
     mark: int, seen: int, first: int, why: str
 ) -> None:
-    leader = Leader(build.gpu_pod("p", **WHOLE), build.node("n"), term=100, records=READY, mark=mark, seen=seen)
-    (command,) = deleted(leader)
-    assert (command.first_sequence, leader.core.phase) == (first, "over")
+    placement = Placement(build.gpu_pod("p", **WHOLE), build.node("n"), term=100, records=READY, mark=mark, seen=seen)
+    (command,) = deleted(placement)
+    assert (command.first_sequence, placement.core.phase) == (first, "over")
     assert why in command.reason
-    assert (leader.binds(), leader.log) == ({}, [])
+    assert (placement.binds(), placement.log) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -90,148 +90,148 @@ def test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_befor
     ids=["of another term", "of another session"],
 )
 def test_a_record_that_got_the_marked_ones_sequence_after_a_loss_is_not_that_record(mark: LogMark) -> None:
-    leader = Leader(build.gpu_pod("p", **WHOLE), answer=False)
-    leader.core = Core("again")
-    leader.answer = True
-    leader.send(m.TermTaken(term=100, records=READY, mark=mark))
-    assert [command.first_sequence for command in deleted(leader)] == [101]
+    placement = Placement(build.gpu_pod("p", **WHOLE), answer=False)
+    placement.core = Core("again")
+    placement.answer = True
+    placement.send(m.TermTaken(term=100, records=READY, mark=mark))
+    assert [command.first_sequence for command in deleted(placement)] == [101]
 
 
 def test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss() -> None:
     """No live watcher has seen the number: it is on the pod."""
     bound = build.bound(build.gpu_pod("b", **WHOLE), "n", grant(sequence=130))
-    (command,) = deleted(Leader(bound, build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50))
+    (command,) = deleted(Placement(bound, build.gpu_pod("p", **WHOLE), term=100, records=READY, mark=50))
     assert command.first_sequence == 131
 
 
 def test_a_log_that_was_just_recreated_is_not_deleted_again() -> None:
     """The session that did so has marked the sequence before its first."""
-    leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=100)
-    assert (leader.core.phase, deleted(leader)) == ("touching", [])
+    placement = Placement(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=100)
+    assert (placement.core.phase, deleted(placement)) == ("touching", [])
 
 
 def test_a_first_leader_that_died_before_it_did_anything_leaves_a_log_that_has_lost_nothing() -> None:
-    leader = Leader(build.gpu_pod("p", **WHOLE), answer=False)
-    leader.core = Core("again")
-    leader.answer = True
-    leader.send(m.TermTaken(term=100, records=((50, TermRecord(holder="a")),), mark=LogMark(term=0, sequence=49)))
-    assert (leader.core.phase, deleted(leader)) == ("touching", [])
+    placement = Placement(build.gpu_pod("p", **WHOLE), answer=False)
+    placement.core = Core("again")
+    placement.answer = True
+    placement.send(m.TermTaken(term=100, records=((50, TermRecord(holder="a")),), mark=LogMark(term=0, sequence=49)))
+    assert (placement.core.phase, deleted(placement)) == ("touching", [])
 
 
 def test_an_empty_log_without_a_mark_may_have_lost_everything() -> None:
     """As on the very first start. A backup from that time would give the first term's number a second time."""
-    leader = Leader(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=0)
-    assert [command.first_sequence for command in deleted(leader)] == [2001]
+    placement = Placement(build.gpu_pod("p", **WHOLE), term=2000, records=(), mark=0)
+    assert [command.first_sequence for command in deleted(placement)] == [2001]
 
 
 # --- pods that cannot be touched --------------------------------------------------------------------------------
 
 
-def touched(leader: Leader) -> list[str]:
-    return [p.uid for p in leader.patches() if isinstance(p, TouchPod)]
+def touched(placement: Placement) -> list[str]:
+    return [p.uid for p in placement.patches() if isinstance(p, TouchPod)]
 
 
-def refuse(leader: Leader, uid: str, times: int = 3) -> list[m.Command]:
+def refuse(placement: Placement, uid: str, times: int = 3) -> list[m.Command]:
     said: list[m.Command] = []
     for _ in range(times):
-        said += leader.send(
+        said += placement.send(
             m.PatchesAnswered((Answer(uid=uid, outcome="refused", message="metadata.annotations: Too long"),))
         )
-        said += leader.tick(2.5)
+        said += placement.tick(2.5)
     return said
 
 
-def takeover_with_an_untouchable_pod(**pod: object) -> tuple[Leader, object, object]:
+def takeover_with_an_untouchable_pod(**pod: object) -> tuple[Placement, object, object]:
     stuck, other = build.gpu_pod("stuck", **WHOLE, **pod), build.gpu_pod("other", **WHOLE)
-    leader = Leader(build.node("n"), stuck, other)
-    leader.send(m.InventorySeen(build.inventory("n", gpus=2)))
-    refuse(leader, stuck.metadata.uid)
-    leader.facts(build.newer(other))
-    return leader, stuck, other
+    placement = Placement(build.node("n"), stuck, other)
+    placement.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    refuse(placement, stuck.metadata.uid)
+    placement.facts(build.newer(other))
+    return placement, stuck, other
 
 
 def test_a_pod_that_cannot_be_touched_blocks_no_other_pod() -> None:
-    leader, stuck, other = takeover_with_an_untouchable_pod()
-    assert leader.core.phase == "leading"
-    assert set(leader.binds()) == {other.metadata.uid}
-    assert leader.core.recovery.excluded == {stuck.metadata.uid: stuck.metadata.resource_version}
-    (event,) = leader.events(TermTaken)
+    placement, stuck, other = takeover_with_an_untouchable_pod()
+    assert placement.core.phase == "leading"
+    assert set(placement.binds()) == {other.metadata.uid}
+    assert placement.core.recovery.excluded == {stuck.metadata.uid: stuck.metadata.resource_version}
+    (event,) = placement.events(TermTaken)
     assert (event.touched, event.excluded) == (2, 1)
 
 
 def test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it() -> None:
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
-    (note,) = [p for p in leader.patches() if isinstance(p, AnnounceEvent)]
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
+    (note,) = [p for p in placement.patches() if isinstance(p, AnnounceEvent)]
     assert (note.uid, note.reason, note.type) == (stuck.metadata.uid, "NotUpdatable", "Warning")
     assert "metadata.annotations: Too long" in note.note
-    explained = leader.core.explainer.why(leader.core.book.pods[stuck.metadata.uid], max_nodes=0)
+    explained = placement.core.explainer.why(placement.core.book.pods[stuck.metadata.uid], max_nodes=0)
     assert [reason.code for reason in explained.summary] == ["not-updatable"]
 
 
 def test_one_refusal_excludes_no_pod() -> None:
     """A refusal may be temporary, such as that of a webhook that is restarted."""
     stuck = build.gpu_pod("stuck", **WHOLE)
-    leader = Leader(build.node("n"), stuck)
-    refuse(leader, stuck.metadata.uid, times=2)
-    assert (leader.core.phase, leader.core.recovery.excluded) == ("touching", {})
+    placement = Placement(build.node("n"), stuck)
+    refuse(placement, stuck.metadata.uid, times=2)
+    assert (placement.core.phase, placement.core.recovery.excluded) == ("touching", {})
 
 
 def test_other_outcomes_exclude_no_pod() -> None:
     stuck = build.gpu_pod("stuck", **WHOLE)
-    leader = Leader(build.node("n"), stuck)
+    placement = Placement(build.node("n"), stuck)
     for outcome in ("unknown", "throttled", "conflict", "gone") * 3:
-        leader.send(m.PatchesAnswered((Answer(uid=stuck.metadata.uid, outcome=outcome),)))
-    assert leader.core.phase == "touching"
+        placement.send(m.PatchesAnswered((Answer(uid=stuck.metadata.uid, outcome=outcome),)))
+    assert placement.core.phase == "touching"
 
 
 def test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved() -> None:
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
-    before = touched(leader).count(stuck.metadata.uid)
-    leader.tick(31.0)
-    assert touched(leader).count(stuck.metadata.uid) == before + 1
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
+    before = touched(placement).count(stuck.metadata.uid)
+    placement.tick(31.0)
+    assert touched(placement).count(stuck.metadata.uid) == before + 1
     moved = build.newer(stuck)
-    leader.send(m.BeatSeen(("n",)))
-    leader.facts(moved)
-    assert leader.core.recovery.excluded == {}
-    assert leader.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
+    placement.send(m.BeatSeen(("n",)))
+    placement.facts(moved)
+    assert placement.core.recovery.excluded == {}
+    assert placement.binds()[stuck.metadata.uid].resource_version == moved.metadata.resource_version
 
 
 def test_an_old_binding_gives_an_excluded_pod_no_gpu() -> None:
     """The GPU that it names belongs to another pod by now. The pod's controller creates another pod."""
     owner = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
     stuck = build.newer(stuck, owner_references=owner)
     # The same pod, still at the version at which it cannot be touched, appears bound by a Binding of an earlier
     # leader.
     late = build.bound(stuck, "n", grant(sequence=39, term=39))
-    said = leader.facts(late)
-    assert "39-x" not in leader.core.book.grants
+    said = placement.facts(late)
+    assert "39-x" not in placement.core.book.grants
     assert only(said, m.SendGrant) == []
     (order,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, DeletePod)]
     assert (order.uid, order.resource_version) == (stuck.metadata.uid, late.metadata.resource_version)
-    assert leader.core.book.overbooked() == []
-    assert leader.core.recovery.excluded == {}
+    assert placement.core.book.overbooked() == []
+    assert placement.core.recovery.excluded == {}
 
 
 def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_with_a_message_on_what_to_do() -> None:
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
-    said = leader.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
+    said = placement.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
     (note,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
     assert note.reason == "GrantVoid"
     assert "delete it and create it again" in note.note
 
 
 def test_an_excluded_pod_that_is_deleted_is_forgotten() -> None:
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
-    leader.gone(stuck)
-    assert leader.core.recovery.excluded == {}
-    leader.tick(31.0)
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
+    placement.gone(stuck)
+    assert placement.core.recovery.excluded == {}
+    placement.tick(31.0)
 
 
 def test_a_successor_excludes_what_its_predecessor_excluded() -> None:
     """The log is complete for it, and yet an earlier Binding may succeed for this pod: it has not been touched."""
-    leader, stuck, other = takeover_with_an_untouchable_pod()
-    successor = Leader(build.node("n"), stuck, build.newer(other), term=500, records=tuple(leader.log))
+    placement, stuck, other = takeover_with_an_untouchable_pod()
+    successor = Placement(build.node("n"), stuck, build.newer(other), term=500, records=tuple(placement.log))
     successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
     assert successor.core.phase == "leading"
     assert stuck.metadata.uid in successor.core.recovery.excluded
@@ -245,15 +245,15 @@ def test_a_successor_excludes_what_its_predecessor_excluded() -> None:
 
 
 def test_a_renewed_term_remembers_the_excluded() -> None:
-    leader, stuck, _ = takeover_with_an_untouchable_pod()
-    leader.send(m.TermRenewed(term=900))
-    assert leader.log[-1][1] == ReadyRecord(term=900, excluded={stuck.metadata.uid: stuck.metadata.resource_version})
+    placement, stuck, _ = takeover_with_an_untouchable_pod()
+    placement.send(m.TermRenewed(term=900))
+    assert placement.log[-1][1] == ReadyRecord(term=900, excluded={stuck.metadata.uid: stuck.metadata.resource_version})
 
 
 def test_a_successor_places_a_pod_that_has_moved_since_it_was_excluded() -> None:
-    leader, stuck, other = takeover_with_an_untouchable_pod()
+    placement, stuck, other = takeover_with_an_untouchable_pod()
     moved = build.newer(stuck)
-    successor = Leader(build.node("n"), moved, build.newer(other), term=500, records=tuple(leader.log))
+    successor = Placement(build.node("n"), moved, build.newer(other), term=500, records=tuple(placement.log))
     successor.send(m.InventorySeen(build.inventory("n", gpus=2)))
     assert successor.core.recovery.excluded == {}
     assert successor.binds()[moved.metadata.uid].resource_version == moved.metadata.resource_version
@@ -293,9 +293,9 @@ def test_a_touch_of_a_later_term_or_version_writes_something_else() -> None:
 
 def test_no_pod_is_decided_while_others_are_still_to_be_touched() -> None:
     """Not even a pod without GPUs, for which no agent has to answer: an old Binding may take its capacity."""
-    leader = Leader(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
-    leader.facts(build.pod("new", requests={"cpu": "1"}))
-    assert (leader.core.phase, leader.core.holds, leader.log) == ("touching", {}, [])
+    placement = Placement(build.node("n"), build.pod("stuck", requests={"cpu": "64"}))
+    placement.facts(build.pod("new", requests={"cpu": "1"}))
+    assert (placement.core.phase, placement.core.holds, placement.log) == ("touching", {}, [])
 
 
 def pods(count: int) -> list[PodState]:
@@ -327,28 +327,28 @@ def test_every_second_touch_of_a_pod_is_by_its_status_only() -> None:
 def test_a_pod_that_no_touch_moves_is_excluded_whatever_the_answers_are() -> None:
     """A webhook that hangs gives no answer, and one that undoes the touch answers yes. Neither stops the cluster."""
     stuck, other = build.gpu_pod("stuck", **WHOLE), build.gpu_pod("other", **WHOLE)
-    leader = Leader(build.node("n"), stuck, other)
-    leader.send(m.InventorySeen(build.inventory("n", gpus=2)))
-    leader.facts(build.newer(other))
+    placement = Placement(build.node("n"), stuck, other)
+    placement.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    placement.facts(build.newer(other))
     for _ in range(29):
-        leader.tick(2.0)
-    assert leader.core.phase == "touching"
-    leader.tick(2.5)
-    assert leader.core.phase == "leading"
-    assert set(leader.core.recovery.excluded) == {stuck.metadata.uid}
-    assert set(leader.binds()) == {other.metadata.uid}
+        placement.tick(2.0)
+    assert placement.core.phase == "touching"
+    placement.tick(2.5)
+    assert placement.core.phase == "leading"
+    assert set(placement.core.recovery.excluded) == {stuck.metadata.uid}
+    assert set(placement.binds()) == {other.metadata.uid}
 
 
 def test_no_pod_is_excluded_while_no_watcher_runs() -> None:
     stuck = build.gpu_pod("stuck", **WHOLE)
-    leader = Leader(build.node("n"), stuck)
+    placement = Placement(build.node("n"), stuck)
     for _ in range(40):
-        leader.tick(2.0)
-        leader.send(m.TouchesNotSent((stuck.metadata.uid,)))
-    assert (leader.core.phase, leader.core.recovery.excluded) == ("touching", {})
+        placement.tick(2.0)
+        placement.send(m.TouchesNotSent((stuck.metadata.uid,)))
+    assert (placement.core.phase, placement.core.recovery.excluded) == ("touching", {})
     for _ in range(30):
-        leader.tick(2.0)
-    assert set(leader.core.recovery.excluded) == {stuck.metadata.uid}
+        placement.tick(2.0)
+    assert set(placement.core.recovery.excluded) == {stuck.metadata.uid}
 
 
 def test_very_many_excluded_pods_take_several_records_and_the_log_is_complete_with_the_last() -> None:
@@ -382,11 +382,11 @@ def test_the_excluded_of_an_earlier_ready_are_not_those_of_a_later_one() -> None
 
 
 def test_a_leader_that_has_written_a_part_of_the_excluded_does_not_lead_yet() -> None:
-    leader = Leader(answer=False)
-    leader.send(m.SnapshotSeen((), 0))
-    leader.core.batcher.in_flight = ReadyRecord(term=leader.core.term, more=True)
-    leader.send(m.Appended(500))
-    assert leader.core.phase == "readying"
+    placement = Placement(answer=False)
+    placement.send(m.SnapshotSeen((), 0))
+    placement.core.batcher.in_flight = ReadyRecord(term=placement.core.term, more=True)
+    placement.send(m.Appended(500))
+    assert placement.core.phase == "readying"
 
 
 def test_a_sequence_beyond_any_log_is_not_believed() -> None:

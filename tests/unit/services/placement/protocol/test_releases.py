@@ -13,24 +13,24 @@ from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
-from tests.support.leader import Leader, only
+from tests.support.harness.placement import Placement, only
 
 OWNED = (OwnerReference(kind="Job", name="j", uid="j", controller=True),)
 
 
-def bound(*, owned: bool = True) -> tuple[Leader, Pod, str]:
+def bound(*, owned: bool = True) -> tuple[Placement, Pod, str]:
     """A leader, a pod that is bound to the only GPU of its node, and its grant."""
-    leader = Leader().nodes("n", gpus=1)
+    placement = Placement().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
     if owned:
         pod = build.newer(pod, owner_references=OWNED)
-    leader.facts(pod)
-    seen = leader.bind(pod)
-    return leader, seen, leader.core.book.pods[seen.metadata.uid].grant_id
+    placement.facts(pod)
+    seen = placement.bind(pod)
+    return placement, seen, placement.core.book.pods[seen.metadata.uid].grant_id
 
 
-def dead(leader: Leader, grant_id: str, node: str = "n") -> list[m.Command]:
-    return leader.send(m.GrantAcknowledged(node, grant_id, ok=False, reason="it was released", dead=True))
+def dead(placement: Placement, grant_id: str, node: str = "n") -> list[m.Command]:
+    return placement.send(m.GrantAcknowledged(node, grant_id, ok=False, reason="it was released", dead=True))
 
 
 def patches(said: list[m.Command]) -> list[Any]:
@@ -44,95 +44,101 @@ def deletions(said: list[m.Command]) -> list[tuple[str, str]]:
 
 
 def test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_replaced() -> None:
-    leader, pod, grant_id = bound()
-    said = dead(leader, grant_id)
+    placement, pod, grant_id = bound()
+    said = dead(placement, grant_id)
     assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
-    assert [event.grant_id for event in leader.events(GrantEnded)] == [grant_id]
-    assert leader.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
+    assert [event.grant_id for event in placement.events(GrantEnded)] == [grant_id]
+    assert placement.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
 
 
 def test_a_bare_pod_with_a_dead_grant_stays_with_a_message_on_what_to_do() -> None:
-    leader, _, grant_id = bound(owned=False)
-    said = patches(dead(leader, grant_id))
+    placement, _, grant_id = bound(owned=False)
+    said = patches(dead(placement, grant_id))
     assert [type(patch) for patch in said] == [AnnounceEvent]
     assert said[0].reason == "GrantVoid"
 
 
 def test_a_pod_that_has_ended_is_not_replaced_for_its_dead_grant() -> None:
     """It has released its grant, as expected."""
-    leader, pod, grant_id = bound()
-    leader.facts(build.newer(pod, phase="Succeeded"))
-    assert patches(dead(leader, grant_id)) == []
-    assert leader.core.book.grants == {}
+    placement, pod, grant_id = bound()
+    placement.facts(build.newer(pod, phase="Succeeded"))
+    assert patches(dead(placement, grant_id)) == []
+    assert placement.core.book.grants == {}
 
 
 def test_a_terminating_pod_is_not_deleted_again() -> None:
-    leader, pod, grant_id = bound()
-    leader.facts(build.newer(pod, deletion_timestamp="2026-11-22T00:00:00Z"))
-    assert patches(dead(leader, grant_id)) == []
+    placement, pod, grant_id = bound()
+    placement.facts(build.newer(pod, deletion_timestamp="2026-11-22T00:00:00Z"))
+    assert patches(dead(placement, grant_id)) == []
 
 
 def test_a_node_cannot_report_on_another_nodes_grant() -> None:
-    leader, _, grant_id = bound()
-    leader.nodes("other", gpus=1)
-    assert dead(leader, grant_id, node="other") == []
-    assert list(leader.core.book.grants) == [grant_id]
+    placement, _, grant_id = bound()
+    placement.nodes("other", gpus=1)
+    assert dead(placement, grant_id, node="other") == []
+    assert list(placement.core.book.grants) == [grant_id]
 
 
 def test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed() -> None:
     """Its pod may yet be bound with it: then the node reports it again, and the pod is replaced."""
-    leader = Leader().nodes("n", gpus=1)
-    leader.facts(build.gpu_pod("p", gpus=1))
-    (grant_id,) = leader.core.book.grants
-    assert patches(dead(leader, grant_id)) == []
-    assert list(leader.core.book.grants) == [grant_id]
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=1))
+    (grant_id,) = placement.core.book.grants
+    assert patches(dead(placement, grant_id)) == []
+    assert list(placement.core.book.grants) == [grant_id]
 
 
 def test_a_release_that_a_node_reports_in_its_sync_frees_the_grant() -> None:
     """Under an earlier leader; its successor has only the pod's annotation."""
     _, pod, grant_id = bound()
-    leader = Leader(build.node("n"), pod, term=200, answer=False)
-    leader.send(m.SnapshotSeen(leader.objects, 0))
-    leader.send(m.Appended(201))
-    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    placement = Placement(build.node("n"), pod, term=200, answer=False)
+    placement.send(m.SnapshotSeen(placement.objects, 0))
+    placement.send(m.Appended(201))
+    (sync,) = [
+        c.sync for c in placement.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)
+    ]
     answer = NodeSyncAnswer(
         node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,)
     )  # fmt: skip
-    said = leader.send(m.SyncAnswered(answer))
+    said = placement.send(m.SyncAnswered(answer))
     assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
-    assert leader.core.book.grants == {}
+    assert placement.core.book.grants == {}
 
 
 def test_a_hold_that_its_node_calls_released_stays_booked() -> None:
     """Its Binding may be on the way. If it succeeds, the node refuses the grant, and the pod is replaced."""
-    leader = Leader(build.node("n"), term=200, answer=False)
-    leader.send(m.SnapshotSeen(leader.objects, 0))
-    leader.send(m.Appended(201))
-    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    placement = Placement(build.node("n"), term=200, answer=False)
+    placement.send(m.SnapshotSeen(placement.objects, 0))
+    placement.send(m.Appended(201))
+    (sync,) = [
+        c.sync for c in placement.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)
+    ]
     answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number)
-    leader.send(m.SyncAnswered(answer))
-    leader.facts(build.gpu_pod("p", gpus=1))
-    (grant_id,) = leader.core.book.grants
-    leader.core.nodes.lost("n")
-    (sync,) = [c.sync for c in leader.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)]
+    placement.send(m.SyncAnswered(answer))
+    placement.facts(build.gpu_pod("p", gpus=1))
+    (grant_id,) = placement.core.book.grants
+    placement.core.nodes.lost("n")
+    (sync,) = [
+        c.sync for c in placement.send(m.InventorySeen(build.inventory("n", gpus=1))) if isinstance(c, m.SendSync)
+    ]
     assert [named.grant.grant_id for named in sync.grants] == [grant_id]
-    leader.send(m.SyncAnswered(msgspec.structs.replace(answer, number=sync.number, tombstones=(grant_id,))))
-    assert list(leader.core.book.grants) == [grant_id]
+    placement.send(m.SyncAnswered(msgspec.structs.replace(answer, number=sync.number, tombstones=(grant_id,))))
+    assert list(placement.core.book.grants) == [grant_id]
 
 
 def test_a_release_is_acknowledged_to_its_node_as_often_as_the_node_repeats_it() -> None:
-    leader, pod, grant_id = bound()
-    leader.gone(pod)
+    placement, pod, grant_id = bound()
+    placement.gone(pod)
     for _ in range(2):
-        said = leader.send(m.ReleaseSeen("n", grant_id))
+        said = placement.send(m.ReleaseSeen("n", grant_id))
         assert [(c.node, c.grant_ids) for c in only(said, m.SendReleasesSeen)] == [("n", (grant_id,))]
-    assert len(leader.events(GrantEnded)) == 1
+    assert len(placement.events(GrantEnded)) == 1
 
 
 def test_a_release_for_a_live_pod_replaces_the_pod() -> None:
     """Its node had released the grant for good before the pod was bound with it, and reports it again before it refuses
     the grant."""
-    leader, pod, grant_id = bound()
-    said = leader.send(m.ReleaseSeen("n", grant_id))
+    placement, pod, grant_id = bound()
+    said = placement.send(m.ReleaseSeen("n", grant_id))
     assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
-    assert leader.core.book.grants == {}
+    assert placement.core.book.grants == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.placement.scheduling.queue import Queue
 from shared.book.states import pod_state
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
 def add(
@@ -87,29 +87,29 @@ def test_ahead_counts_those_tried_before() -> None:
 
 def test_many_doomed_pods_cost_one_attempt_each_time_something_changes() -> None:
     """Problem 23 of other schedulers: one doomed pod starves the others every cycle."""
-    leader = Leader().nodes("n", gpus=1)
-    leader.facts(*[build.gpu_pod(f"doomed{i}", gpus=4) for i in range(200)])
-    tried = leader.core.stats.rejections
-    assert leader.place(*[build.gpu_pod(f"ok{i}", memory="1Gi") for i in range(20)]) == {
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(*[build.gpu_pod(f"doomed{i}", gpus=4) for i in range(200)])
+    tried = placement.core.stats.rejections
+    assert placement.place(*[build.gpu_pod(f"ok{i}", memory="1Gi") for i in range(20)]) == {
         f"ok{i}": "n" for i in range(20)
     }
-    assert leader.core.stats.rejections == tried == 1
+    assert placement.core.stats.rejections == tried == 1
 
 
 def test_freed_capacity_goes_to_the_oldest_pod_that_fits() -> None:
     from services.placement import messages as m
 
-    leader = Leader().nodes("n", gpus=1)
+    placement = Placement().nodes("n", gpus=1)
     pod = build.gpu_pod("p", gpus=1)
-    leader.facts(pod)
-    seen = leader.bind(pod)
-    leader.facts(build.gpu_pod("young", gpus=1, created="2026-11-21T00:02:00Z"))
-    leader.facts(build.gpu_pod("old", gpus=1, created="2026-11-21T00:01:00Z"))
-    leader.gone(seen)
-    grant_id = next(iter(leader.core.book.grants))
-    leader.send(m.ReleaseSeen("n", grant_id))
-    assert "uid-team-old" in leader.binds()
-    assert "uid-team-young" not in leader.binds()
+    placement.facts(pod)
+    seen = placement.bind(pod)
+    placement.facts(build.gpu_pod("young", gpus=1, created="2026-11-21T00:02:00Z"))
+    placement.facts(build.gpu_pod("old", gpus=1, created="2026-11-21T00:01:00Z"))
+    placement.gone(seen)
+    grant_id = next(iter(placement.core.book.grants))
+    placement.send(m.ReleaseSeen("n", grant_id))
+    assert "uid-team-old" in placement.binds()
+    assert "uid-team-young" not in placement.binds()
 
 
 def test_a_pod_with_an_always_refused_binding_blocks_no_other_of_its_shape() -> None:

@@ -15,7 +15,7 @@ from shared.queues.amounts import Amount
 from shared.queues.tree import Branch, Offer, Tree, first_over
 from shared.queues.usage import Usage
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 GPU = 1000
 
@@ -218,8 +218,8 @@ STEPS = st.lists(
 def test_limits_hold_and_what_is_counted_is_what_the_book_has(
     steps: list[tuple[str, int, dict[str, Any], str]],
 ) -> None:
-    leader = Leader().nodes("n0", gpus=4).nodes("n1", gpus=3, memory_mib=40_000)
-    leader.facts(build.queues(POLICY))
+    placement = Placement().nodes("n0", gpus=4).nodes("n1", gpus=3, memory_mib=40_000)
+    placement.facts(build.queues(POLICY))
     pods: dict[str, Pod] = {}
     for number, (what, which, ask, queue) in enumerate(steps):
         labels = {"kerf.dev/queue": queue} if queue else {}
@@ -231,27 +231,27 @@ def test_limits_hold_and_what_is_counted_is_what_the_book_has(
                 for i in range(2)
             ]
             pods |= {p.metadata.uid: p for p in made}
-            leader.facts(*made)
+            placement.facts(*made)
         elif what == "gpus":
-            leader.send(
+            placement.send(
                 m.InventorySeen(build.inventory("n1", gpus=which % 4, memory_mib=40_000, generation=number + 2))
             )
-        elif some and what == "bind" and not pods[some].spec.node_name and some in leader.core.holds:
-            pods[some] = leader.bind(pods[some])
+        elif some and what == "bind" and not pods[some].spec.node_name and some in placement.core.holds:
+            pods[some] = placement.bind(pods[some])
         elif some and what == "void" and not pods[some].spec.node_name:
             pods[some] = build.newer(pods[some])
-            leader.facts(pods[some])
+            placement.facts(pods[some])
         elif some and what == "end":
-            grant = leader.core.book.pods[some].grant_id
-            leader.gone(pods.pop(some))
+            grant = placement.core.book.pods[some].grant_id
+            placement.gone(pods.pop(some))
             if which % 2:
-                leader.send(m.ReleaseSeen("n0", grant))
-        leader.tick()
-        check(leader)
+                placement.send(m.ReleaseSeen("n0", grant))
+        placement.tick()
+        check(placement)
 
 
-def check(leader: Leader) -> None:
-    fair = leader.core.fair
+def check(placement: Placement) -> None:
+    fair = placement.core.fair
     assert fair.tree is not None
     for queue in fair.tree.queues.values():
         assert all(limit is None or used <= limit for used, limit in zip(queue.used, queue.limit, strict=True)), (
@@ -262,9 +262,9 @@ def check(leader: Leader) -> None:
     recounted = Tree(fair.tree.policy)
     for name in fair.tree.queues:
         recounted.find("", name)
-    counts = Usage(recounted, leader.core.book)
+    counts = Usage(recounted, placement.core.book)
     assert fair.usage is not None
-    book = leader.core.book
+    book = placement.core.book
     # What a removed GPU was worth, and the label of a deleted pod, are known only to those that saw them.
     if not counts.guessed and not fair.usage.guessed and all(held.uid in book.pods for held in book.grants.values()):
         assert picture(fair.tree) == picture(recounted)

@@ -10,7 +10,7 @@ from shared.book.states import pod_state
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, ResourceQuota, Resources
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 
 def quota(
@@ -61,8 +61,8 @@ def asked(limits: dict[str, str], init: dict[str, str] | None = None) -> Pod:
 def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
     given: ResourceQuota, pod: Pod, sentence: str
 ) -> None:
-    leader = Leader(given).nodes("n")
-    said = leader.core.explainer.why(pod_state(pod), max_nodes=1, exists=False)
+    placement = Placement(given).nodes("n")
+    said = placement.core.explainer.why(pod_state(pod), max_nodes=1, exists=False)
     assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == (
         [("quota", sentence)] if sentence else []
     )
@@ -70,5 +70,5 @@ def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
 
 
 def test_a_pod_that_exists_has_been_counted_already() -> None:
-    leader = Leader(quota({"requests.kerf.dev/gpu": "0"})).nodes("n")
-    assert leader.place(build.gpu_pod("p", gpus=1)) == {"p": "n"}
+    placement = Placement(quota({"requests.kerf.dev/gpu": "0"})).nodes("n")
+    assert placement.place(build.gpu_pod("p", gpus=1)) == {"p": "n"}

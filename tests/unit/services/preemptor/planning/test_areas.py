@@ -12,41 +12,41 @@ from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, Pod, PodDisruptionBudget
 from tests.support import build
-from tests.unit.services.preemptor.world import Cluster
+from tests.support.harness.preemptor import Preemptor
 
 RACK = "topology.kubernetes.io/rack"
 
 
-def racks(gpus: int = 2, **of: str) -> Cluster:
+def racks(gpus: int = 2, **of: str) -> Preemptor:
     """Empty nodes with racks."""
-    cluster = Cluster(*of, gpus=gpus)
+    preemptor = Preemptor(*of, gpus=gpus)
     for node, rack in of.items():
-        cluster.say(m.FactsSeen((Put(object=build.node(node, labels={RACK: rack} if rack else {})),)))
-    return cluster
+        preemptor.send(m.FactsSeen((Put(object=build.node(node, labels={RACK: rack} if rack else {})),)))
+    return preemptor
 
 
-def member(cluster: Cluster, name: str, size: int, *, least: int = 0, **rest: object) -> Pod:
+def member(preemptor: Preemptor, name: str, size: int, *, least: int = 0, **rest: object) -> Pod:
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack"}
-    return cluster.wait(name, annotations=notes | ({"kerf.dev/gang-min": str(least)} if least else {}), **rest)
+    return preemptor.wait(name, annotations=notes | ({"kerf.dev/gang-min": str(least)} if least else {}), **rest)
 
 
-def areas(cluster: Cluster, *pods: Pod, closed: tuple[str, ...] = ()) -> list[str]:
-    members = [cluster.core.book.pods[pod.metadata.uid] for pod in pods]
+def areas(preemptor: Preemptor, *pods: Pod, closed: tuple[str, ...] = ()) -> list[str]:
+    members = [preemptor.core.book.pods[pod.metadata.uid] for pod in pods]
     return [
         f"{area.name}:{''.join(node.name for node in area.nodes)}"
-        for area in Areas(cluster.core.book, cluster.core.gangs).of(members, closed)
+        for area in Areas(preemptor.core.book, preemptor.core.gangs).of(members, closed)
     ]
 
 
 def test_all_nodes_are_one_area_without_a_required_level() -> None:
-    cluster = racks(a="x", b="y", c="")
-    assert areas(cluster, cluster.wait("alone")) == [":abc"]
+    preemptor = racks(a="x", b="y", c="")
+    assert areas(preemptor, preemptor.wait("alone")) == [":abc"]
 
 
 def test_each_rack_is_an_area_and_nodes_without_rack_are_none() -> None:
-    cluster = racks(a="x", b="y", c="")
-    cluster.run("low", "a", 0)
-    assert areas(cluster, *(member(cluster, f"g{i}", 2) for i in range(2))) == ["x:a", "y:b"]
+    preemptor = racks(a="x", b="y", c="")
+    preemptor.run("low", "a", 0)
+    assert areas(preemptor, *(member(preemptor, f"g{i}", 2) for i in range(2))) == ["x:a", "y:b"]
 
 
 @pytest.mark.parametrize(
@@ -62,32 +62,32 @@ def test_each_rack_is_an_area_and_nodes_without_rack_are_none() -> None:
     ],
 )
 def test_racks_that_are_too_small_are_left_out(asks: dict[str, object], size: int, expected: list[str]) -> None:
-    cluster = racks(a="x", b="x", c="y")
+    preemptor = racks(a="x", b="x", c="y")
     more = {"kerf.dev/gpu-model": "T4"} if asks == {"annotations": "T4"} else {}
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": str(size), "kerf.dev/gang-topology": "required=rack", **more}
     pods = [
-        cluster.wait(f"g{i}", **{"annotations": notes} | {k: v for k, v in asks.items() if k != "annotations"})
+        preemptor.wait(f"g{i}", **{"annotations": notes} | {k: v for k, v in asks.items() if k != "annotations"})
         for i in range(size)
     ]  # type: ignore[arg-type]
-    assert areas(cluster, *pods) == expected
+    assert areas(preemptor, *pods) == expected
 
 
 def test_closed_nodes_do_not_count() -> None:
-    cluster = racks(a="x", b="x", c="y")
-    pods = [member(cluster, f"g{i}", 3) for i in range(3)]
-    assert areas(cluster, *pods, closed=("b",)) == []
+    preemptor = racks(a="x", b="x", c="y")
+    pods = [member(preemptor, f"g{i}", 3) for i in range(3)]
+    assert areas(preemptor, *pods, closed=("b",)) == []
 
 
 def test_a_gang_stays_in_the_rack_where_it_has_begun() -> None:
-    cluster = racks(a="x", b="x", c="y")
+    preemptor = racks(a="x", b="x", c="y")
     notes = {
         "kerf.dev/gang": "g",
         "kerf.dev/gang-size": "3",
         "kerf.dev/gang-min": "1",
         "kerf.dev/gang-topology": "required=rack",
     }
-    cluster.run("g0", "c", 0, annotations=notes)
-    assert areas(cluster, member(cluster, "g1", 3, least=1)) == ["y:c"]
+    preemptor.run("g0", "c", 0, annotations=notes)
+    assert areas(preemptor, member(preemptor, "g1", 3, least=1)) == ["y:c"]
 
 
 @pytest.mark.parametrize(("slice_mib", "tried_there"), [(0, 0), (61_440, 2)])
@@ -106,25 +106,25 @@ def test_a_rack_is_abandoned_as_soon_as_it_costs_more_than_the_best_one(
         return fit(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(attempt, "fit", counted)
-    cluster = racks(gpus=1, a="x", b="x", c="x", d="y", e="y", f="y")
+    preemptor = racks(gpus=1, a="x", b="x", c="x", d="y", e="y", f="y")
     for node in "abc":
-        cluster.run(node, node, 0, ran_s=10, memory_mib=slice_mib)
+        preemptor.run(node, node, 0, ran_s=10, memory_mib=slice_mib)
     for node in "def":
-        cluster.run(node, node, 0, ran_s=18, memory_mib=slice_mib)
+        preemptor.run(node, node, 0, ran_s=18, memory_mib=slice_mib)
     for number in range(3):
-        member(cluster, f"g{number}", 3, **({"gpus": 0, "memory": f"{slice_mib}Mi"} if slice_mib else {}))
-    assert cluster.victims() == [["a", "b", "c"]]
+        member(preemptor, f"g{number}", 3, **({"gpus": 0, "memory": f"{slice_mib}Mi"} if slice_mib else {}))
+    assert preemptor.victims() == [["a", "b", "c"]]
     assert len(set(tried) & set("def")) == tried_there
 
 
 def test_further_areas_are_tried_in_the_next_tick_and_all_in_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The areas with the lowest bounds have a budget that allows one eviction, but not two."""
     monkeypatch.setattr(planner, "MAX_AREAS", 1)
-    cluster = racks(gpus=1, a="x", b="x", c="y", d="y", e="z", f="z")
+    preemptor = racks(gpus=1, a="x", b="x", c="y", d="y", e="z", f="z")
     for rack in ("ab", "cd"):
         meta = Meta(name=rack, namespace="team", uid=f"uid-{rack}", resource_version=build.next_version())
         spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": rack}))
-        cluster.say(
+        preemptor.send(
             m.FactsSeen(
                 (
                     Put(
@@ -136,12 +136,12 @@ def test_further_areas_are_tried_in_the_next_tick_and_all_in_a_dry_run(monkeypat
             )
         )
         for node in rack:
-            cluster.run(node, node, 0, ran_s=1, labels={"app": rack})
+            preemptor.run(node, node, 0, ran_s=1, labels={"app": rack})
     for node in "ef":
-        cluster.run(node, node, 0, ran_s=9_000)
+        preemptor.run(node, node, 0, ran_s=9_000)
     for number in range(2):
-        member(cluster, f"g{number}", 2)
-    answer = cluster.core.dry_run("team", "g0", cluster.now)
+        member(preemptor, f"g{number}", 2)
+    answer = preemptor.core.dry_run("team", "g0", preemptor.now)
     assert answer.plan is not None
     assert sorted(victim.name for victim in answer.plan.victims) == ["e", "f"]
-    assert [cluster.victims(), cluster.victims(), cluster.victims()] == [[], [], [["e", "f"]]]
+    assert [preemptor.victims(), preemptor.victims(), preemptor.victims()] == [[], [], [["e", "f"]]]

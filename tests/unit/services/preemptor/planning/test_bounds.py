@@ -11,14 +11,14 @@ from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.bounds import Bounds
 from services.preemptor.planning.planner import Option, Planner
 from shared.book.states import PodState
-from tests.unit.services.preemptor.world import Cluster
+from tests.support.harness.preemptor import Preemptor
 
 NODES = ("a", "b", "c", "d")
 
 
-def filled(rng: random.Random) -> Cluster:
+def filled(rng: random.Random) -> Preemptor:
     """Fills nodes with whole GPUs, slices and gangs over nodes, with free GPUs in between."""
-    cluster = Cluster(*NODES, gpus=4)
+    preemptor = Preemptor(*NODES, gpus=4)
     for node in NODES:
         gpu = 0
         while gpu < 4:
@@ -26,17 +26,17 @@ def filled(rng: random.Random) -> Cluster:
             gang = {"kerf.dev/gang": f"g{gpu}", "kerf.dev/gang-size": "2"} if rng.random() < 0.3 else {}
             match rng.choice(("one", "two", "slices", "soft", "free")):
                 case "one":
-                    cluster.run(name, node, gpu, ran_s=ran_s, priority=priority, annotations=gang)
+                    preemptor.run(name, node, gpu, ran_s=ran_s, priority=priority, annotations=gang)
                 case "two" if gpu < 3:
-                    cluster.run(name, node, gpu, gpu + 1, ran_s=ran_s, priority=priority, annotations=gang)
+                    preemptor.run(name, node, gpu, gpu + 1, ran_s=ran_s, priority=priority, annotations=gang)
                     gpu += 1
                 case "slices":
                     for part in range(rng.randint(1, 3)):
-                        cluster.run(
+                        preemptor.run(
                             f"{name}-{part}", node, gpu, memory_mib=20_480, ran_s=ran_s + part, priority=priority
                         )
                 case "soft":
-                    cluster.run(
+                    preemptor.run(
                         name,
                         node,
                         gpu,
@@ -47,13 +47,13 @@ def filled(rng: random.Random) -> Cluster:
                         priority=priority,
                     )
             gpu += 1
-    return cluster
+    return preemptor
 
 
-def way_on(cluster: Cluster, state: PodState, node: str) -> Option | None:
+def way_on(preemptor: Preemptor, state: PodState, node: str) -> Option | None:
     """Returns the cheapest option on this node alone."""
-    core = cluster.core
-    candidates = core._candidates.begin(cluster.now)
+    core = preemptor.core
+    candidates = core._candidates.begin(preemptor.now)
     options = Planner(
         core.book, candidates, Areas(core.book, core.gangs), {name for name in NODES if name != node}
     ).plan([state])
@@ -63,8 +63,8 @@ def way_on(cluster: Cluster, state: PodState, node: str) -> Option | None:
 @pytest.mark.parametrize("seed", range(60))
 def test_no_option_costs_less_than_its_bound(seed: int) -> None:
     rng = random.Random(seed)
-    cluster = filled(rng)
-    core = cluster.core
+    preemptor = filled(rng)
+    core = preemptor.core
     asks: dict[str, object] = rng.choice(
         (
             {"gpus": 1},
@@ -74,12 +74,12 @@ def test_no_option_costs_less_than_its_bound(seed: int) -> None:
             {"gpus": 0, "memory": "30Gi", "compute": 50},
         )
     )
-    state = core.book.pods[cluster.wait("high", **asks).metadata.uid]
-    options = {name: way_on(cluster, state, name) for name in NODES}
+    state = core.book.pods[preemptor.wait("high", **asks).metadata.uid]
+    options = {name: way_on(preemptor, state, name) for name in NODES}
     bounds = {
         node.name: bound
         for bound, node in Bounds(
-            core._candidates.begin(cluster.now), list(core.book.nodes.values()), wait_for_release=True
+            core._candidates.begin(preemptor.now), list(core.book.nodes.values()), wait_for_release=True
         ).nodes(state, ())
     }
     for name, option in options.items():
@@ -97,10 +97,10 @@ def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(attempt, "fit", counted)
     rng = random.Random(1)
-    cluster = Cluster(*(f"n{i}" for i in range(30)), gpus=4)
+    preemptor = Preemptor(*(f"n{i}" for i in range(30)), gpus=4)
     for node in range(30):
         for gpu in range(4):
-            cluster.run(f"p{node}-{gpu}", f"n{node}", gpu, ran_s=rng.randint(1, 10_000), priority=rng.randint(0, 3))
-    cluster.wait("high", gpus=4)
-    (plan,) = cluster.plans()
+            preemptor.run(f"p{node}-{gpu}", f"n{node}", gpu, ran_s=rng.randint(1, 10_000), priority=rng.randint(0, 3))
+    preemptor.wait("high", gpus=4)
+    (plan,) = preemptor.plans()
     assert tried == {plan.beneficiaries[0].node}

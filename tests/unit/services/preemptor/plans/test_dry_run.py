@@ -13,18 +13,18 @@ from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, SchedulingGate
 from tests.support import build
-from tests.unit.services.preemptor.world import Cluster
+from tests.support.harness.preemptor import Preemptor
 
 
-def asked(cluster: Cluster, name: str = "high") -> PreemptAnswer:
-    return cluster.core.dry_run("team", name, cluster.now)
+def asked(preemptor: Preemptor, name: str = "high") -> PreemptAnswer:
+    return preemptor.core.dry_run("team", name, preemptor.now)
 
 
-def budget(cluster: Cluster, label: str) -> None:
+def budget(preemptor: Preemptor, label: str) -> None:
     """Adds a budget that allows no eviction."""
     meta = Meta(name=label, namespace="team", uid=f"uid-{label}", resource_version=build.next_version())
     spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
-    cluster.say(
+    preemptor.send(
         m.FactsSeen(
             (
                 Put(
@@ -38,25 +38,25 @@ def budget(cluster: Cluster, label: str) -> None:
 
 
 def test_ineligible_pods_are_counted_by_reason() -> None:
-    cluster = Cluster("n", "other", gpus=6)
-    budget(cluster, "kept")
+    preemptor = Preemptor("n", "other", gpus=6)
+    budget(preemptor, "kept")
     for gpu in range(2):
-        cluster.run(f"equal-{gpu}", "n", gpu, priority=100)
-    cluster.run("young", "n", 2, annotations={"kerf.dev/min-runtime": "1h"})
+        preemptor.run(f"equal-{gpu}", "n", gpu, priority=100)
+    preemptor.run("young", "n", 2, annotations={"kerf.dev/min-runtime": "1h"})
     for gpu in range(3, 6):
-        cluster.run(f"kept-{gpu}", "n", gpu, labels={"app": "kept"})
-    cluster.wait("high", node_selector={"kubernetes.io/hostname": "n"})
-    answer = asked(cluster)
+        preemptor.run(f"kept-{gpu}", "n", gpu, labels={"app": "kept"})
+    preemptor.wait("high", node_selector={"kubernetes.io/hostname": "n"})
+    answer = asked(preemptor)
     assert answer.plan is None
     assert answer.kept == ("3 pods: disruption budget", "2 pods: of no lower priority", "1 pod: minimum run time")
 
 
 def test_eligible_pods_that_free_too_little_are_counted_too() -> None:
-    cluster = Cluster("n", gpus=2)
-    cluster.run("low", "n", 0)
-    cluster.run("equal", "n", 1, priority=100)
-    cluster.wait("high", gpus=2)
-    assert sorted(asked(cluster).kept) == [
+    preemptor = Preemptor("n", gpus=2)
+    preemptor.run("low", "n", 0)
+    preemptor.run("equal", "n", 1, priority=100)
+    preemptor.wait("high", gpus=2)
+    assert sorted(asked(preemptor).kept) == [
         "1 pod: eligible, but preempting them does not free enough",
         "1 pod: of no lower priority",
     ]
@@ -64,112 +64,112 @@ def test_eligible_pods_that_free_too_little_are_counted_too() -> None:
 
 def test_protected_replacements_and_spent_hourly_budgets_are_named() -> None:
     owner = (OwnerReference(uid="set", kind="ReplicaSet", name="web", controller=True),)
-    cluster = Cluster("n", gpus=1, evictions_per_hour=1)
-    cluster.run("first", "n", 0, owners=owner)
-    cluster.wait("high")
-    (plan,) = cluster.plans()
-    cluster.reserve(plan)
-    cluster.evicted(plan)
-    cluster.gone("first")
-    cluster.say(m.Ended(plan.plan_id, executed=True))
-    cluster.say(m.FactsSeen(build.gone(cluster.pods.pop("high"))))
-    cluster.run("alone", "n", 0)
-    cluster.wait("next")
-    assert asked(cluster, "next").kept == ("1 pod: not evicted: their namespace's hourly eviction budget is spent",)
+    preemptor = Preemptor("n", gpus=1, evictions_per_hour=1)
+    preemptor.run("first", "n", 0, owners=owner)
+    preemptor.wait("high")
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    preemptor.evicted(plan)
+    preemptor.gone("first")
+    preemptor.send(m.Ended(plan.plan_id, executed=True))
+    preemptor.send(m.FactsSeen(build.gone(preemptor.pods.pop("high"))))
+    preemptor.run("alone", "n", 0)
+    preemptor.wait("next")
+    assert asked(preemptor, "next").kept == ("1 pod: not evicted: their namespace's hourly eviction budget is spent",)
 
 
 def test_members_of_a_gang_with_ineligible_members_are_counted() -> None:
-    cluster = Cluster("n", gpus=2)
+    preemptor = Preemptor("n", gpus=2)
     gang = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
-    cluster.run("one", "n", 0, annotations=gang)
-    cluster.run("two", "n", 1, annotations=gang | {"kerf.dev/min-runtime": "1h"})
-    cluster.wait("high")
-    assert sorted(asked(cluster).kept) == [
+    preemptor.run("one", "n", 0, annotations=gang)
+    preemptor.run("two", "n", 1, annotations=gang | {"kerf.dev/min-runtime": "1h"})
+    preemptor.wait("high")
+    assert sorted(asked(preemptor).kept) == [
         "1 pod: minimum run time",
         "1 pod: other members of their gang may not be preempted",
     ]
 
 
 def test_queues_within_their_share_are_named() -> None:
-    cluster = Cluster("n", gpus=1)
-    cluster.say(m.FactsSeen((Put(object=build.queues("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b}]")),)))
-    cluster.run("own", "n", 0, labels={"kerf.dev/queue": "a"})
-    cluster.wait("high", labels={"kerf.dev/queue": "b"})
-    assert asked(cluster).kept == ("1 pod: their queue is within its share",)
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.send(m.FactsSeen((Put(object=build.queues("queues: [{name: a, guaranteed: {gpus: 1}}, {name: b}]")),)))
+    preemptor.run("own", "n", 0, labels={"kerf.dev/queue": "a"})
+    preemptor.wait("high", labels={"kerf.dev/queue": "b"})
+    assert asked(preemptor).kept == ("1 pod: their queue is within its share",)
 
 
 def test_pods_on_unsuitable_nodes_are_not_counted() -> None:
-    cluster = Cluster("n", "other", gpus=1)
-    cluster.run("equal", "n", 0, priority=100)
-    cluster.run("elsewhere", "other", 0, priority=100)
-    cluster.wait("high", node_selector={"kubernetes.io/hostname": "n"})
-    assert asked(cluster).kept == ("1 pod: of no lower priority",)
+    preemptor = Preemptor("n", "other", gpus=1)
+    preemptor.run("equal", "n", 0, priority=100)
+    preemptor.run("elsewhere", "other", 0, priority=100)
+    preemptor.wait("high", node_selector={"kubernetes.io/hostname": "n"})
+    assert asked(preemptor).kept == ("1 pod: of no lower priority",)
 
 
 def test_the_answer_says_when_not_all_pods_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ineligible_pods, "MAX_PODS", 1)
-    cluster = Cluster("n", "other", gpus=1)
+    preemptor = Preemptor("n", "other", gpus=1)
     for node in ("n", "other"):
-        cluster.run(f"equal-{node}", node, 0, priority=100)
-    cluster.wait("high")
-    assert asked(cluster).kept == ("1 pod: of no lower priority", "others: not counted, after 1 pods")
+        preemptor.run(f"equal-{node}", node, 0, priority=100)
+    preemptor.wait("high")
+    assert asked(preemptor).kept == ("1 pod: of no lower priority", "others: not counted, after 1 pods")
 
 
 def test_a_gated_pod_is_answered_as_if_it_had_no_gates() -> None:
-    cluster = Cluster("n", gpus=1)
-    cluster.run("low", "n", 0)
-    cluster.wait("high", scheduling_gates=(SchedulingGate(name="team/quota"),))
-    answer = asked(cluster)
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0)
+    preemptor.wait("high", scheduling_gates=(SchedulingGate(name="team/quota"),))
+    answer = asked(preemptor)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["low"]
     assert answer.sentence == "without its scheduling gates (team/quota): 1 pod would be evicted and lose 0 GPU-seconds"
-    assert cluster.plans() == [], "no pod is preempted for it before they are"
+    assert preemptor.plans() == [], "no pod is preempted for it before they are"
 
 
 def test_a_gated_gang_is_answered_as_a_whole() -> None:
-    cluster = Cluster("n", gpus=2)
+    preemptor = Preemptor("n", gpus=2)
     for gpu in range(2):
-        cluster.run(f"low-{gpu}", "n", gpu)
+        preemptor.run(f"low-{gpu}", "n", gpu)
     notes = {"kerf.dev/gang": "train", "kerf.dev/gang-size": "2"}
     for number in range(2):
-        cluster.wait(f"g{number}", annotations=notes, scheduling_gates=(SchedulingGate(name="gate"),))
-    answer = asked(cluster, "g0")
+        preemptor.wait(f"g{number}", annotations=notes, scheduling_gates=(SchedulingGate(name="gate"),))
+    answer = asked(preemptor, "g0")
     assert answer.plan is not None, answer.sentence
     assert (len(answer.plan.beneficiaries), len(answer.plan.victims)) == (2, 2)
 
 
 def test_alternatives_are_named_with_their_price() -> None:
     """Prices are lower bounds if they were not computed in full; at most two alternatives."""
-    cluster = Cluster("a", "b", "c", "d", gpus=1)
+    preemptor = Preemptor("a", "b", "c", "d", gpus=1)
     for node, ran_s in (("a", 10), ("b", 1_000), ("c", 500), ("d", 2_000)):
-        cluster.run(f"on-{node}", node, 0, ran_s=ran_s)
-    cluster.wait("high")
-    told = asked(cluster).alternatives
+        preemptor.run(f"on-{node}", node, 0, ran_s=ran_s)
+    preemptor.wait("high")
+    told = asked(preemptor).alternatives
     assert told == (
         Alternative(nodes=("c",), action="evict", victims=1, price_gpu_seconds=500, at_least=True),
         Alternative(nodes=("b",), action="evict", victims=1, price_gpu_seconds=1_000, at_least=True),
     )
-    cluster.now += 1
-    (proposed,) = [command for command in cluster.say(m.Tick()) if isinstance(command, m.Propose)]
+    preemptor.now += 1
+    (proposed,) = [command for command in preemptor.send(m.Tick()) if isinstance(command, m.Propose)]
     assert isinstance(proposed.event, PreemptionProposed)
     assert [other.nodes for other in proposed.event.alternatives] == [("c",), ("b",)]
 
 
 def test_a_tried_node_that_costs_more_is_an_alternative_with_its_exact_price() -> None:
     """Two small pods on `a` look cheaper than the one on `b`, until both have to be evicted."""
-    cluster = Cluster("a", "b", gpus=1)
+    preemptor = Preemptor("a", "b", gpus=1)
     for number in range(2):
-        cluster.run(f"small-{number}", "a", 0, memory_mib=40_960, ran_s=1_000)
-    cluster.run("large", "b", 0, memory_mib=81_920, compute_milli=1000, ran_s=600)
-    cluster.wait("high", gpus=0, memory="80Gi")
-    answer = asked(cluster)
+        preemptor.run(f"small-{number}", "a", 0, memory_mib=40_960, ran_s=1_000)
+    preemptor.run("large", "b", 0, memory_mib=81_920, compute_milli=1000, ran_s=600)
+    preemptor.wait("high", gpus=0, memory="80Gi")
+    answer = asked(preemptor)
     assert answer.plan is not None
     assert [victim.name for victim in answer.plan.victims] == ["large"]
     assert answer.alternatives == (Alternative(nodes=("a",), action="evict", victims=2, price_gpu_seconds=1_000),)
 
 
 def test_a_single_option_has_no_alternatives() -> None:
-    cluster = Cluster("n", gpus=1)
-    cluster.run("low", "n", 0)
-    cluster.wait("high")
-    assert asked(cluster).alternatives == ()
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0)
+    preemptor.wait("high")
+    assert asked(preemptor).alternatives == ()

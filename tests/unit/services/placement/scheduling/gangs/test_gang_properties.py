@@ -17,7 +17,7 @@ from shared.contracts.log import DecisionBatch
 from shared.model.objects import Pod
 from shared.scheduling.transaction import Transaction
 from tests.support import build
-from tests.support.leader import Leader
+from tests.support.harness.placement import Placement
 
 RACK = "topology.kubernetes.io/rack"
 ASKS: tuple[dict[str, Any], ...] = (
@@ -39,9 +39,9 @@ def member(name: str, gang: str, size: int, ask: dict[str, Any], **notes: str) -
     )
 
 
-def picture(leader: Leader) -> dict[str, Any]:
+def picture(placement: Placement) -> dict[str, Any]:
     """The whole book: columns, free capacity, grants, and what is charged to which pod."""
-    book = leader.core.book
+    book = placement.core.book
     arrays = {name: value.tolist() for name, value in vars(book.arrays).items() if isinstance(value, np.ndarray)}
     rooms = {n.name: [(g.uuid, g.free_mib, g.free_milli, g.containers) for g in n.gpus] for n in book.nodes.values()}
     used = {
@@ -66,13 +66,13 @@ def picture(leader: Leader) -> dict[str, Any]:
     }
 
 
-def cluster(shapes: list[int], filled: list[dict[str, Any]]) -> Leader:
-    leader = Leader()
+def cluster(shapes: list[int], filled: list[dict[str, Any]]) -> Placement:
+    placement = Placement()
     for i, gpus in enumerate(shapes):
-        leader.facts(build.node(f"n{i}", cpu="4", labels={RACK: f"r{i % 2}"}))
-        leader.send(m.InventorySeen(build.inventory(f"n{i}", gpus=gpus)))
-    leader.place(*(build.gpu_pod(f"full{i}", **ask) for i, ask in enumerate(filled)))
-    return leader
+        placement.facts(build.node(f"n{i}", cpu="4", labels={RACK: f"r{i % 2}"}))
+        placement.send(m.InventorySeen(build.inventory(f"n{i}", gpus=gpus)))
+    placement.place(*(build.gpu_pod(f"full{i}", **ask) for i, ask in enumerate(filled)))
+    return placement
 
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -81,11 +81,11 @@ WANTED = st.lists(st.tuples(st.sampled_from(ASKS), st.booleans()), min_size=1, m
 TOPOLOGY = st.sampled_from(("", "required=rack", "preferred=rack", "required=node"))
 
 
-def states_of(leader: Leader, wanted: list[tuple[dict[str, Any], bool]]) -> list[Any]:
+def states_of(placement: Placement, wanted: list[tuple[dict[str, Any], bool]]) -> list[Any]:
     """Members on the book that stay in the queue: their gang lacks one more."""
     pods = [member(f"m{i}", "g", len(wanted) + 1, ask) for i, (ask, _) in enumerate(wanted)]
-    leader.facts(*pods)
-    return [leader.core.book.pods[p.metadata.uid] for p in pods]
+    placement.facts(*pods)
+    return [placement.core.book.pods[p.metadata.uid] for p in pods]
 
 
 @settings(max_examples=150, deadline=None)
@@ -93,9 +93,9 @@ def states_of(leader: Leader, wanted: list[tuple[dict[str, Any], bool]]) -> list
 def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct(
     shapes: list[int], filled: list[dict[str, Any]], wanted: list[tuple[dict[str, Any], bool]], topology: str, need: int
 ) -> None:
-    leader = cluster(shapes, filled)
-    states = states_of(leader, wanted)
-    core, engine = leader.core, leader.core.engine
+    placement = cluster(shapes, filled)
+    states = states_of(placement, wanted)
+    core, engine = placement.core, placement.core.engine
     how, _, level = topology.partition("=")
     gang = GangState(
         namespace="team",
@@ -103,7 +103,7 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
         minimum=need,
         **({how: RACK if level == "rack" else "kubernetes.io/hostname"} if how else {}),
     )
-    before = picture(leader)
+    before = picture(placement)
     transaction = Transaction(core.book)
     tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.grants, transaction=transaction)
     assert (tried.misfit is None) == (len(tried.placed) == min(need, len(states)))
@@ -112,7 +112,7 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
         assert len({core.book.nodes[p.place.node].object.metadata.labels[label] for p in tried.placed}) == 1  # type: ignore[union-attr]
     assert core.book.overbooked() == []
     transaction.roll_back()
-    assert picture(leader) == before
+    assert picture(placement) == before
     for state in states:
         fresh = Row(state, engine.policy_of(state), core.book)
         assert engine.row(state).refresh().tolist() == fresh.refresh().tolist()
@@ -124,14 +124,14 @@ def test_counting_never_excludes_a_request_that_fits(
     shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int
 ) -> None:
     """The number of pods that can be placed one after another on a node never exceeds the count."""
-    leader = cluster(shapes, filled)
-    (state, *_) = states_of(leader, [(ask, True)])
-    room = room_for(state, leader.core.engine).copy()
-    placed = leader.place(*(build.gpu_pod(f"x{i}", **ask) for i in range(count)))
+    placement = cluster(shapes, filled)
+    (state, *_) = states_of(placement, [(ask, True)])
+    room = room_for(state, placement.core.engine).copy()
+    placed = placement.place(*(build.gpu_pod(f"x{i}", **ask) for i in range(count)))
     by_node: dict[str, int] = {}
     for node in placed.values():
         by_node[node] = by_node.get(node, 0) + 1
-    assert all(n <= room[leader.core.book.nodes[name].row] for name, n in by_node.items())
+    assert all(n <= room[placement.core.book.nodes[name].row] for name, n in by_node.items())
 
 
 EVENT = st.one_of(
@@ -155,13 +155,13 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
 ) -> None:
     """Whenever members of a gang without places are placed, one log record has as many of them as its minimum still
     lacked."""
-    leader = cluster(shapes, [])
+    placement = cluster(shapes, [])
     names = [f"n{i}" for i in range(len(shapes))]
     pods: dict[str, Pod] = {}
     gang_of: dict[str, int] = {}
     for number, (kind, index, ask) in enumerate(events):
-        core = leader.core
-        records = len(leader.log)
+        core = placement.core
+        records = len(placement.log)
         # A member that is done, of a controller, would count too; these pods have none.
         has = [
             sum(1 for uid, g in gang_of.items() if g == i and uid in core.book.pods and core.book.pods[uid].charged)
@@ -175,33 +175,35 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
                 f"p{number}", f"g{index}", size, ask, min=str(minimum), **({"topology": topology} if topology else {})
             )
             pods[made.metadata.uid], gang_of[made.metadata.uid] = made, index
-            leader.facts(made)
+            placement.facts(made)
         elif kind == "tick":
-            leader.send(m.BeatSeen(tuple(names)))
-            leader.tick(float(index))
+            placement.send(m.BeatSeen(tuple(names)))
+            placement.tick(float(index))
         elif kind == "release" and core.book.grants:
             leaving = [g for g in core.book.grants.values() if g.phase == "leaving"]
             if leaving:
-                leader.send(m.ReleaseSeen(leaving[index % len(leaving)].node, leaving[index % len(leaving)].grant_id))
+                placement.send(
+                    m.ReleaseSeen(leaving[index % len(leaving)].node, leaving[index % len(leaving)].grant_id)
+                )
         elif some is None:
             continue
         elif kind == "bind" and uid in core.holds:
-            pods[uid] = leader.bind(some)
+            pods[uid] = placement.bind(some)
         elif kind == "edit":
             pods[uid] = build.newer(
                 core.book.pods[uid].pod if uid in core.book.pods else some, labels={"edited": str(number)}
             )
-            leader.facts(pods[uid])
+            placement.facts(pods[uid])
         elif kind == "end" and some.spec.node_name:
-            leader.facts(build.newer(pods.pop(uid), phase="Failed"))
+            placement.facts(build.newer(pods.pop(uid), phase="Failed"))
         elif kind == "delete":
-            leader.gone(pods.pop(uid))
+            placement.gone(pods.pop(uid))
         elif kind == "why" and uid in core.book.pods:
-            before = picture(leader)
+            before = picture(placement)
             core.explainer.why(core.book.pods[uid], max_nodes=3)
-            assert picture(leader) == before
+            assert picture(placement) == before
         first = True
-        for _, record in leader.log[records:]:
+        for _, record in placement.log[records:]:
             for i, (_, minimum) in enumerate(SIZES):
                 new = (
                     [d for d in record.decisions if isinstance(record, DecisionBatch) and gang_of[d.uid] == i]
@@ -213,13 +215,13 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
             first = False
         assert core.book.overbooked() == []
     # No gang waits that could be placed: every complete gang that fits has its places.
-    leader.send(m.BeatSeen(tuple(names)))
-    leader.tick(11.0)
-    leader.tick(0.1)
-    for gang in leader.core.gangs.by_key.values():
-        if gang.gathered and not any(leader.core.queue.paused(uid, leader.now) for uid in gang.waiting):
-            members = [leader.core.book.pods[uid] for uid in gang.waiting]
-            core, transaction = leader.core, Transaction(leader.core.book)
+    placement.send(m.BeatSeen(tuple(names)))
+    placement.tick(11.0)
+    placement.tick(0.1)
+    for gang in placement.core.gangs.by_key.values():
+        if gang.gathered and not any(placement.core.queue.paused(uid, placement.now) for uid in gang.waiting):
+            members = [placement.core.book.pods[uid] for uid in gang.waiting]
+            core, transaction = placement.core, Transaction(placement.core.book)
             tried = place_gang(gang, by_size(members), gang.need, core.engine, core.grants, transaction=transaction)
             transaction.roll_back()
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

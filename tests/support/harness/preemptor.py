@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,18 +25,29 @@ NOW = 1_800_000_000.0
 TOTAL_MIB = 81_920
 
 
-class Cluster:
-    def __init__(self, *nodes: str, gpus: int = 2, **settings: Any) -> None:
-        numbers = itertools.count(1)
-        self.core = Core(Config(**settings), lambda: f"plan-{next(numbers)}")
+class Preemptor:
+    """Feeds inputs; the caller carries out the commands, or answers plans by `reserve` and `evicted`."""
+
+    def __init__(self, *nodes: str, gpus: int = 2, numbers: Iterator[int] | None = None, **settings: Any) -> None:
+        """`numbers`: of the plans."""
+        self._numbers = itertools.count(1) if numbers is None else numbers
+        self.config = Config(**settings)
+        self.core = self._new_core()
         self.now = NOW
         self.pods: dict[str, Pod] = {}
         self.gpus = gpus
         for name in nodes:
-            self.say(m.FactsSeen((Put(object=build.node(name)),)))
-            self.say(m.InventorySeen(build.inventory(name, gpus=gpus)))
+            self.send(m.FactsSeen((Put(object=build.node(name)),)))
+            self.send(m.InventorySeen(build.inventory(name, gpus=gpus)))
 
-    def say(self, event: m.Input) -> list[m.Command]:
+    def _new_core(self) -> Core:
+        return Core(self.config, lambda: f"plan-{next(self._numbers)}")
+
+    def restart(self) -> None:
+        """Another preemptor begins with the same settings, and knows nothing."""
+        self.core = self._new_core()
+
+    def send(self, event: m.Input) -> list[m.Command]:
         return self.core.handle(event, self.now)
 
     def run(
@@ -71,19 +83,19 @@ class Cluster:
         meta = msgspec.structs.replace(pod.metadata, owner_references=owners or pod.metadata.owner_references)
         pod = msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase="Running", start_time=started))
         self.pods[name] = pod
-        self.say(m.FactsSeen((Put(object=pod),)))
+        self.send(m.FactsSeen((Put(object=pod),)))
         return pod
 
     def wait(self, name: str, *, priority: int = 100, **rest: Any) -> Pod:
         """Adds a pending pod that placement has rejected."""
         pod = self.pods[name] = build.gpu_pod(name, priority=priority, **({"gpus": 1} | rest))
-        self.say(m.FactsSeen((Put(object=pod),)))
-        self.say(m.Rejected(pod.metadata.uid))
+        self.send(m.FactsSeen((Put(object=pod),)))
+        self.send(m.Rejected(pod.metadata.uid))
         return pod
 
     def plans(self, after_s: float = 1.0) -> list[Plan]:
         self.now += after_s
-        return [command.plan for command in self.say(m.Tick()) if isinstance(command, m.Propose)]
+        return [command.plan for command in self.send(m.Tick()) if isinstance(command, m.Propose)]
 
     def victims(self) -> list[list[str]]:
         """Returns the victims' names of each plan that is proposed now."""
@@ -92,7 +104,7 @@ class Cluster:
     def reserve(self, plan: Plan, *, ok: bool = True, reason: str = "no") -> list[str]:
         """Sends placement's answer; returns the names of the pods whose eviction is then requested."""
         answer = Reserved(plan_id=plan.plan_id, ok=ok, reason="" if ok else reason)
-        return _asked(self.say(m.Answered(answer)))
+        return _asked(self.send(m.Answered(answer)))
 
     def evicted(self, plan: Plan, *names: str, **not_done: Outcome) -> list[str]:
         """Sends the outcome of evictions, by default accepted for all.
@@ -101,13 +113,13 @@ class Cluster:
         """
         asked = {victim.name: victim.uid for victim in plan.victims if victim.name in names or not names}
         answers = tuple(Answer(uid=asked[name], outcome=outcome) for name, outcome in not_done.items())
-        return _asked(self.say(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))
+        return _asked(self.send(m.Evicted(plan.plan_id, tuple(asked.values()), answers)))
 
     def gone(self, name: str) -> None:
         """The pod has ended, and its node has released its grant."""
-        self.say(m.FactsSeen((Gone(object=self.pods.pop(name)),)))
-        self.say(m.GrantOver(f"grant-{name}"))
+        self.send(m.FactsSeen((Gone(object=self.pods.pop(name)),)))
+        self.send(m.GrantOver(f"grant-{name}"))
 
 
-def _asked(said: list[m.Command]) -> list[str]:
-    return [order.name for command in said if isinstance(command, m.Execute) for order in command.evictions]
+def _asked(commands: list[m.Command]) -> list[str]:
+    return [order.name for command in commands if isinstance(command, m.Execute) for order in command.evictions]

@@ -10,12 +10,10 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from shared.bus.embedded import EmbeddedServer
-from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, UsageAnswer, UsageQuery
-from shared.kube.transport import Transport, TransportError
+from shared.kube.transport import TransportError
 from shared.model.hollow_node import HollowNode
 from shared.model.objects import Pod
 from tests.chaos import audit
@@ -24,7 +22,6 @@ from tests.chaos.processes import Process
 from tests.chaos.site import Site, on_site
 from tests.support.manifests import apply_all
 from tests.support.waiting import eventually
-from tests.support.wire import Wire
 from tools.control_plane import ControlPlane
 
 NODES, GPUS_A_NODE, MEMORY_MIB = 20, 4, 81_920
@@ -32,26 +29,25 @@ SETTLED_S = 60.0
 _NUMBERS = itertools.count(1)
 
 
-class World(Site):
-    def __init__(
-        self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path
-    ) -> None:
-        super().__init__(plane, nats, wire, kube, bus, state)
+class ChaosCluster:
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        state = site.state
         hollow = [
             HollowNode(name=f"chaos-{i}", count=GPUS_A_NODE, memory_mib=MEMORY_MIB, nvlinks=0) for i in range(NODES)
         ]
         self.gpus = audit.inventory(hollow)
         fleet = state / "fleet.json"
         fleet.write_bytes(encode(hollow))
-        common = {"KERF_NATS_URL": nats.url, "KERF_LOG_LEVEL": "info"}
+        common = {"KERF_NATS_URL": site.nats.url, "KERF_LOG_LEVEL": "info"}
         settings = {
             "placement": {},
-            "watcher": {"KERF_KUBECONFIG": str(self.watcher_kubeconfig())},
+            "watcher": {"KERF_KUBECONFIG": str(self.site.watcher_kubeconfig())},
             "node_agent": {"KERF_HOLLOW_FILE": str(fleet)},
             "metrics": {"KERF_DATABASE": str(state / "usage.db")},
         }
         copies = {"placement": 2, "watcher": 2, "node_agent": 1, "metrics": 1}
-        self.services = {
+        self.site.services = {
             f"{module}-{i}": Process(f"{module}-{i}", module, common | settings[module], state)
             for module, count in copies.items()
             for i in range(count)
@@ -60,25 +56,25 @@ class World(Site):
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await asyncio.to_thread(apply_all, self.plane, "00", "10", "11")
-        await self.create_nodes({node for node, _ in self.gpus})
+        await asyncio.to_thread(apply_all, self.site.plane, "00", "10", "11")
+        await self.site.create_nodes({node for node, _ in self.gpus})
         await self.repair_all()
 
     async def repair_all(self) -> None:
         """Everything runs and nothing is held up; returns when a leader has all nodes."""
-        self.repair()
+        self.site.repair()
         await eventually(self._whole, within_s=SETTLED_S, every_s=0.2, what="a leader that has synced all nodes")
 
     async def _whole(self) -> bool:
-        status = await self.status()
+        status = await self.site.status()
         return status is not None and status.synced_nodes == NODES and status.nodes == NODES
 
     # --- looking ------------------------------------------------------------------------------------------------
 
     async def leader(self) -> Process:
         """The leading process; its id is in the holder's name."""
-        status: StatusAnswer = await eventually(self.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
-        process = self.process_of(status)
+        status: StatusAnswer = await eventually(self.site.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
+        process = self.site.process_of(status)
         assert process is not None, f"{status.holder} has ended"
         return process
 
@@ -86,14 +82,14 @@ class World(Site):
         """The status of a leader whose term is later than `old`."""
 
         async def later() -> StatusAnswer | None:
-            status = await self.status()
+            status = await self.site.status()
             return status if status is not None and status.term > old else None
 
         found: StatusAnswer = await eventually(later, within_s=SETTLED_S, every_s=0.1, what=f"a term after {old}")
         return found
 
     async def term(self) -> int:
-        status: StatusAnswer = await eventually(self.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
+        status: StatusAnswer = await eventually(self.site.status, within_s=SETTLED_S, every_s=0.1, what="a leader")
         return status.term
 
     # --- the verdict --------------------------------------------------------------------------------------------
@@ -113,10 +109,10 @@ class World(Site):
         await self.repair_all()
         self.fair(await self.settled(load), load)
         assert await self._book() == book, "the rebuilt book is not the lost one"
-        usage = await self.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
+        usage = await self.site.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
         assert usage is not None, "metrics does not answer"
         assert usage.error == ""
-        dead = [name for name, process in self.services.items() if not process.alive]
+        dead = [name for name, process in self.site.services.items() if not process.alive]
         assert not dead, f"ended by themselves: {dead}"
 
     def fair(self, pods: list[Pod], load: Load) -> None:
@@ -131,7 +127,7 @@ class World(Site):
 
         async def when_settled() -> list[Pod] | None:
             nonlocal why
-            status = await self.status()
+            status = await self.site.status()
             if status is None:
                 why = "no leader answers"
                 return None
@@ -153,13 +149,13 @@ class World(Site):
         try:
             found: list[Pod] = await eventually(when_settled, within_s=SETTLED_S, every_s=0.3, what="a settled cluster")
         except AssertionError as error:
-            raise AssertionError(f"{error}; at last: {why}\n{self.tails()}") from error
+            raise AssertionError(f"{error}; at last: {why}\n{self.site.tails()}") from error
         return found
 
     async def _book(self) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
         """By GPU: booked MiB, booked milli, the pods."""
         answer: InspectAnswer = await eventually(
-            lambda: self.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer),
+            lambda: self.site.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer),
             within_s=SETTLED_S,
             every_s=0.1,
             what="an inspection",
@@ -181,7 +177,7 @@ class World(Site):
         await load.clear()
 
         async def free() -> bool:
-            status = await self.status()
+            status = await self.site.status()
             return (
                 status is not None
                 and status.gpu_milli_allocated == 0 == status.gpu_memory_mib_allocated
@@ -191,7 +187,7 @@ class World(Site):
         try:
             await eventually(free, within_s=SETTLED_S, every_s=0.2, what="all capacity back")
         except AssertionError as error:
-            raise AssertionError(f"{error}: {await self.status()}\n{self.tails()}") from error
+            raise AssertionError(f"{error}: {await self.site.status()}\n{self.site.tails()}") from error
 
 
 def _by_objects(pods: list[Pod]) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
@@ -203,36 +199,37 @@ def _by_objects(pods: list[Pod]) -> dict[tuple[str, str], tuple[int, int, tuple[
 
 
 @contextlib.asynccontextmanager
-async def world(plane: ControlPlane, state: Path) -> AsyncIterator[World]:
-    async with on_site(World, plane, state) as made:
-        await made.start()
-        yield made
+async def chaos_cluster(plane: ControlPlane, state: Path) -> AsyncIterator[ChaosCluster]:
+    async with on_site(plane, state) as site:
+        cluster = ChaosCluster(site)
+        await cluster.start()
+        yield cluster
 
 
 @contextlib.asynccontextmanager
-async def loaded(made: World, seed: int) -> AsyncIterator[Load]:
+async def loaded(cluster: ChaosCluster, seed: int) -> AsyncIterator[Load]:
     """Its own namespace with an auditor. At the end the cluster is emptied, and all capacity must be free again."""
     namespace = f"chaos-{os.getpid()}-{next(_NUMBERS)}"
-    await made.repair_all()
-    await made.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    load = Load(made.kube, namespace, seed=seed, memory_mib=MEMORY_MIB)
-    auditor = asyncio.create_task(_audit(made, load))
+    await cluster.repair_all()
+    await cluster.site.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    load = Load(cluster.site.kube, namespace, seed=seed, memory_mib=MEMORY_MIB)
+    auditor = asyncio.create_task(_audit(cluster, load))
     try:
         yield load
         assert not auditor.done(), auditor.exception()
     finally:
         auditor.cancel()
-        made.wire.thaw()
+        cluster.site.wire.thaw()
         await load.clear()
-    await made.emptied(load)
+    await cluster.emptied(load)
 
 
-async def _audit(made: World, load: Load) -> None:
+async def _audit(cluster: ChaosCluster, load: Load) -> None:
     """Checks continuously, because a temporary double booking is one too."""
     while True:
         with contextlib.suppress(TransportError):
             pods = await load.pods()
-            assert audit.double_bookings(pods, made.gpus) == []
+            assert audit.double_bookings(pods, cluster.gpus) == []
         await asyncio.sleep(0.25)
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from services.placement import messages as m
-from services.placement.core import Core
-from services.placement.settings import Settings
 from shared.contracts.facts import Put
-from shared.contracts.log import LogMark, ReadyRecord, TermRecord
-from shared.contracts.node_commands import NodeSyncAnswer
+from shared.contracts.log import ReadyRecord, TermRecord
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory, Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta, OwnerReference, Quantities
 from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
+from tests.support.harness.placement import Placement, Respond
+
+if TYPE_CHECKING:
+    from bench.peercases.eviction import Eviction
 
 CONTAINER = "main"
 ROUNDS = 4
@@ -25,23 +27,33 @@ _ROUND_S = 15.0
 _NAMESPACE = "cases"
 
 
-class World:
-    """Objects are gathered, then `settle` lets the core decide, as a leader whose log and API server answer at once."""
+class CaseCluster:
+    """Objects are gathered, then `settle` lets the core decide, as a leader whose log and API server answer at once.
 
-    def __init__(self, policy: str) -> None:
-        self.core = Core("peercases", Settings(policy=policy))
+    `eviction`: what a preemptor adds; without one nothing is evicted.
+    """
+
+    def __init__(self, policy: str, eviction: Eviction | None = None) -> None:
+        self.numbers = itertools.count(1001)
+        """Of the versions of objects and of the plans."""
+        self.eviction = eviction
+        self.placement = Placement(
+            records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))),
+            respond=self._respond,
+            begins=False,
+            policy=policy,
+        )
+        if eviction is not None:
+            eviction.begin(self)
         self.nodes: list[Node] = []
         self.inventories: list[Inventory] = []
         self.pods: dict[str, Pod] = {}
         self.others: list[Any] = []
         self.bound: dict[str, tuple[str, Grant | None]] = {}
         """Node and grant of each pod that the core has placed, by name."""
-        self._version = 1000
-        self._now = 0.0
 
     def version(self) -> str:
-        self._version += 1
-        return str(self._version)
+        return str(next(self.numbers))
 
     def add_node(self, name: str, gpus: tuple[Gpu, ...], *, allocatable: Quantities, labels: dict[str, str]) -> None:
         meta = Meta(
@@ -102,26 +114,22 @@ class World:
 
     def settle(self) -> None:
         """Takes the lead and decides; then rounds in which placed pods run, and waiting ones are tried
-        again."""
+        again. Then the preemptor plans."""
         for node in self.inventories:
-            self._send(m.InventorySeen(node))
-        self._send(
-            m.TermTaken(
-                term=100,
-                records=((98, TermRecord(holder="before")), (99, ReadyRecord(term=98))),
-                mark=LogMark(term=98, sequence=99),
-            )
-        )
+            self.send(m.InventorySeen(node))
+        self.send(self.placement.beginning)
         for _ in range(ROUNDS):
-            self._run_bound()
-            self._pass_time(_ROUND_S)
-            self._send(m.Tick())
+            self.run_bound()
+            self.pass_time(_ROUND_S)
+            self.send(m.Tick())
+        if self.eviction is not None:
+            self.eviction.settle()
 
-    def _pass_time(self, seconds: float) -> None:
-        self._now += seconds
-        self._send(m.BeatSeen(tuple(node.node for node in self.inventories)))
+    def pass_time(self, seconds: float) -> None:
+        self.placement.now += seconds
+        self.send(m.BeatSeen(tuple(node.node for node in self.inventories)))
 
-    def _run_bound(self) -> None:
+    def run_bound(self) -> None:
         for name, (node, grant) in self.bound.items():
             pod = self.pods[name]
             if pod.spec.node_name:
@@ -132,45 +140,29 @@ class World:
             pod = self.pods[name] = msgspec.structs.replace(
                 pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=node), status=status
             )
-            self._send(m.FactsSeen((Put(object=pod),)))
+            self.send(m.FactsSeen((Put(object=pod),)))
 
-    def _send(self, event: m.Input) -> None:
-        todo: list[m.Input] = [event]
-        while todo:
-            for command in self.core.handle(todo.pop(0), self._now):
-                todo += self._answers(command)
+    def send(self, event: m.Input) -> None:
+        if self.eviction is not None:
+            self.eviction.hear(event)
+        self.placement.send(event)
 
-    def _answers(self, command: m.Command) -> list[m.Input]:
+    def _respond(self, command: m.Command, default: Respond) -> list[m.Input]:
+        answers = self._answers(command, default)
+        return answers if self.eviction is None else self.eviction.answers(command, answers)
+
+    def _answers(self, command: m.Command, default: Respond) -> list[m.Input]:
         match command:
-            case m.Append():
-                self._version += 1
-                return [m.Appended(self._version)]
             case m.TakeSnapshot():
                 objects = [*self.nodes, *self.others, *self.pods.values()]
                 return [m.SnapshotSeen(tuple(Put(object=o) for o in objects), 0)]
-            case m.SendSync():
-                return [
-                    m.SyncAnswered(
-                        NodeSyncAnswer(
-                            node=command.sync.node,
-                            boot_id="boot",
-                            term=command.sync.term,
-                            accepted=True,
-                            number=command.sync.number,
-                        )
-                    )
-                ]
-            case m.SendGrant():
-                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
             case m.SendBinds():
                 for bind in command.binds:
                     self.bound[bind.name] = (bind.node, decode_grant(bind.grant) if bind.grant else None)
-            case m.Again():
-                return [m.Tick()]
             case m.Later():
-                self._pass_time(command.seconds)
+                self.pass_time(command.seconds)
                 return [m.Wake()]
-        return []
+        return default(command)
 
 
 def plain_gpu(node: str, index: int, memory_mib: int, **more: Any) -> Gpu:

@@ -56,10 +56,10 @@ FAULTS = (
     "go_rogue",
     "repair_touch",
 )
-"""Methods of World, without their underscore; twice named is twice as likely."""
+"""Methods of Simulation, without their underscore; twice named is twice as likely."""
 
 
-class World:
+class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         # Each world has a part of the kinds, often or seldom. If all of them happened all the time, no state would last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from services.placement import messages as m
@@ -18,10 +18,12 @@ from shared.model.objects import Pod
 from tests.support import build
 
 T = TypeVar("T")
+Respond = Callable[[m.Command], list[m.Input]]
+"""What the surroundings answer to a command."""
 
 
-class Leader:
-    """Feeds inputs, answers appends, snapshots and syncs, and keeps the core's other commands."""
+class Placement:
+    """Feeds inputs, answers appends, snapshots and syncs, and keeps all commands of the core."""
 
     def __init__(
         self,
@@ -31,12 +33,17 @@ class Leader:
         mark: int | None = None,
         answer: bool = True,
         seen: int = 0,
+        respond: Callable[[m.Command, Respond], list[m.Input]] | None = None,
+        begins: bool = True,
         **settings: Any,
     ) -> None:
         """`records`: an earlier leader's; its term record is put before them. `mark`: the last of them by default; of
-        an empty log that of the session that created it."""
-        self.core = Core("tester", Settings(**settings))
-        self.said: list[m.Command] = []
+        an empty log that of the session that created it. `respond`: answers commands; it gets the default answers as
+        its second argument. `begins`: takes its term now; if not, the caller sends `beginning`."""
+        self._settings = Settings(**settings)
+        self.core = Core("tester", self._settings)
+        self.commands: list[m.Command] = []
+        self._respond = respond
         self.objects: tuple[Fact, ...] = build.put(*objects)
         self.sequence = term
         self.log_sequence_seen = seen
@@ -45,19 +52,23 @@ class Leader:
         self.log: list[Any] = []
         records = with_term(records)
         newest = records[-1][0] if records else 1
-        self.send(m.TermTaken(term=term, records=records, mark=mark_of(records, newest if mark is None else mark)))
+        self.beginning = m.TermTaken(
+            term=term, records=records, mark=mark_of(records, newest if mark is None else mark)
+        )
+        if begins:
+            self.send(self.beginning)
 
     def send(self, event: m.Input) -> list[m.Command]:
         """One input and all commands that follow from it."""
-        said: list[m.Command] = []
+        commands: list[m.Command] = []
         todo = [event]
         while todo:
             for command in self.core.handle(todo.pop(0), self.now):
-                said.append(command)
+                commands.append(command)
                 if self.answer:
-                    todo += self._answers(command)
-        self.said += said
-        return said
+                    todo += self._answers(command) if self._respond is None else self._respond(command, self._answers)
+        self.commands += commands
+        return commands
 
     def _answers(self, command: m.Command) -> list[m.Input]:
         match command:
@@ -92,7 +103,18 @@ class Leader:
     def gone(self, *objects: Any, certain: bool = True) -> list[m.Command]:
         return self.send(m.FactsSeen(build.gone(*objects, certain=certain)))
 
-    def nodes(self, *names: str, **inventory: Any) -> Leader:
+    def succeed(self, *objects: Any) -> None:
+        """Another leader begins, without a term; a snapshot will contain these objects."""
+        self.sequence += 1
+        self.core, self.objects = Core("tester", self._settings), build.put(*objects)
+
+    def next_term(self) -> m.TermTaken:
+        """The term of a leader that succeeds the one whose log this is."""
+        term, records = self.sequence, with_term(tuple(self.log))
+        self.log.append((term, TermRecord(holder="tester")))
+        return m.TermTaken(term=term, records=records, mark=mark_of(records, records[-1][0]))
+
+    def nodes(self, *names: str, **inventory: Any) -> Placement:
         """Nodes with GPUs, synced."""
         for name in names:
             self.facts(build.node(name))
@@ -111,13 +133,13 @@ class Leader:
         return seen
 
     def binds(self) -> dict[str, Bind]:
-        return {b.uid: b for c in self.said if isinstance(c, m.SendBinds) for b in c.binds}
+        return {b.uid: b for c in self.commands if isinstance(c, m.SendBinds) for b in c.binds}
 
     def patches(self) -> list[Patch]:
-        return [p for c in self.said if isinstance(c, m.SendPatches) for p in c.patches]
+        return [p for c in self.commands if isinstance(c, m.SendPatches) for p in c.patches]
 
     def events(self, kind: type[Event]) -> list[Any]:
-        return [c.event for c in self.said if isinstance(c, m.Publish) and isinstance(c.event, kind)]
+        return [c.event for c in self.commands if isinstance(c, m.Publish) and isinstance(c.event, kind)]
 
     def place(self, *pods: Pod) -> dict[str, str]:
         """Node by pod name, for pods that were placed."""
@@ -147,5 +169,5 @@ def with_term(records: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(whole)
 
 
-def only(said: Iterable[m.Command], kind: type[T]) -> list[T]:
-    return [c for c in said if isinstance(c, kind)]
+def only(commands: Iterable[m.Command], kind: type[T]) -> list[T]:
+    return [c for c in commands if isinstance(c, kind)]

@@ -40,9 +40,11 @@ class Seen(msgspec.Struct, frozen=True):
     """Files below /usr, where its image has none."""
 
 
-class World(Whole):
+class NodeCluster:
+    """Kerf against a real API server, and one real node with its agent."""
+
     def __init__(self, sandbox: Sandbox, gpus: Gpus, made: Stack, agent: Agent, namespace: str) -> None:
-        super().__init__(sandbox.plane, made, namespace)
+        self.whole = Whole(sandbox.plane, made, namespace)
         self.sandbox, self.gpus, self.agent = sandbox, gpus, agent
 
     async def create_pod(
@@ -58,12 +60,12 @@ class World(Whole):
                 "initContainers": init or [], **(spec or {}),
             },
         }  # fmt: skip
-        return await self.ask("POST", resources.POD.collection(self.namespace), document)
+        return await self.whole.ask("POST", resources.POD.collection(self.whole.namespace), document)
 
     async def pods(self) -> dict[str, Any]:
         return {
             pod["metadata"]["name"]: pod
-            for pod in (await self.ask("GET", resources.POD.collection(self.namespace)))["items"]
+            for pod in (await self.whole.ask("GET", resources.POD.collection(self.whole.namespace)))["items"]
         }
 
     async def running(self, *names: str) -> dict[str, Any]:
@@ -89,8 +91,8 @@ class World(Whole):
         return f"{late}; {status}; {messages}\nagent: {self.sandbox.log('agent')}"
 
     async def events(self, name: str) -> list[Any]:
-        listed = await self.ask(
-            "GET", f"/api/v1/namespaces/{self.namespace}/events?fieldSelector=involvedObject.name={name}"
+        listed = await self.whole.ask(
+            "GET", f"/api/v1/namespaces/{self.whole.namespace}/events?fieldSelector=involvedObject.name={name}"
         )
         return list(listed["items"])
 
@@ -114,10 +116,9 @@ class World(Whole):
         """What the container reports that it was given, through the API server and the kubelet."""
 
         async def said() -> Seen | None:
-            path = (
-                f"{resources.POD.path(name, self.namespace)}/log?container={container}&previous={str(previous).lower()}"
-            )
-            status, text = await asyncio.to_thread(self.plane.request, "GET", path)
+            pod = resources.POD.path(name, self.whole.namespace)
+            path = f"{pod}/log?container={container}&previous={str(previous).lower()}"
+            status, text = await asyncio.to_thread(self.whole.plane.request, "GET", path)
             return msgspec.json.decode(text, type=Seen) if status == 200 and text.endswith(b"\n") else None
 
         seen: Seen = await eventually(said, within_s=WITHIN_S, every_s=0.1, what=f"the log of {name}")
@@ -125,8 +126,8 @@ class World(Whole):
 
     async def bind_by_hand(self, name: str) -> str:
         """Binds a pod around placement, with the only account that the policies let bind. Returns the pod's UID."""
-        uid = str((await self.seen("Pod", name))["metadata"]["uid"])
-        access = await load_access(str(self.plane.service_account("kerf-system", "kerf-watcher")))
+        uid = str((await self.whole.seen("Pod", name))["metadata"]["uid"])
+        access = await load_access(str(self.whole.plane.service_account("kerf-system", "kerf-watcher")))
         client = transport_for(access, max_connections=1)
         try:
             body = {
@@ -136,7 +137,7 @@ class World(Whole):
                 "target": {"kind": "Node", "name": NODE},
             }
             answer = await client.request(
-                "POST", f"{resources.POD.path(name, self.namespace)}/binding", msgspec.json.encode(body)
+                "POST", f"{resources.POD.path(name, self.whole.namespace)}/binding", msgspec.json.encode(body)
             )
             assert answer.status == 201, answer
         finally:
@@ -150,8 +151,8 @@ class World(Whole):
     async def delete(self, *names: str, query: str = "") -> None:
         """A pod that is already gone is ignored."""
         for name in names:
-            path = resources.POD.path(name, self.namespace) + query
-            status, answer = await asyncio.to_thread(self.plane.request, "DELETE", path)
+            path = resources.POD.path(name, self.whole.namespace) + query
+            status, answer = await asyncio.to_thread(self.whole.plane.request, "DELETE", path)
             assert status in (200, 202, 404), answer.decode()
 
     async def gone(self, *names: str) -> None:
@@ -162,7 +163,7 @@ class World(Whole):
 
     async def node(self) -> InspectNode | None:
         """This node in placement's book, queried over NATS."""
-        answer = await ask(self.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
+        answer = await ask(self.whole.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
         return next((n for n in answer.nodes if n.node == NODE), None)
 
     async def free(self) -> None:
@@ -199,7 +200,7 @@ class World(Whole):
     async def _offered(self) -> bool:
         if not self.agent.ready:
             return False
-        node = await self.ask("GET", f"/api/v1/nodes/{NODE}")
+        node = await self.whole.ask("GET", f"/api/v1/nodes/{NODE}")
         known = await self.node()
         slots = int(node["status"].get("allocatable", {}).get("kerf.dev/slot", 0))
         return slots > 0 and known is not None and known.ready and known.synced and len(known.gpus) == self.gpus.count
@@ -219,7 +220,7 @@ def grant_of(pod: Any) -> Grant:
     return decode_grant(pod["metadata"]["annotations"]["kerf.dev/grant"])
 
 
-def expected(world: World, pod: Any, container: str = "main") -> tuple[dict[str, str], list[str]]:
+def expected(cluster: NodeCluster, pod: Any, container: str = "main") -> tuple[dict[str, str], list[str]]:
     """The environment that the container must have, and its device nodes, by the pod's grant."""
     grant = grant_of(pod)
     shares = grant.containers[container].gpus
@@ -231,7 +232,7 @@ def expected(world: World, pod: Any, container: str = "main") -> tuple[dict[str,
         "KERF_GPU_COMPUTE_MILLI": str(sum(share.compute_milli for share in shares)),
     }
     uuids = {share.uuid for share in shares}
-    nodes = [f"/dev/nvidia{minor(i)}" for i in range(world.gpus.count) if world.gpus.uuid(i) in uuids]
+    nodes = [f"/dev/nvidia{minor(i)}" for i in range(cluster.gpus.count) if cluster.gpus.uuid(i) in uuids]
     return words, sorted([*nodes, "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"])
 
 
@@ -242,23 +243,25 @@ def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
 
 
 @contextlib.asynccontextmanager
-async def world_on(sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | None = None) -> AsyncIterator[World]:
+async def cluster_on(
+    sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[NodeCluster]:
     """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace, settings=settings)
-        world = World(sandbox, gpus, made, agent, namespace)
-        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
+        cluster = NodeCluster(sandbox, gpus, made, agent, namespace)
+        await cluster.whole.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await eventually(lambda: has_account(cluster), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
-            await world.offered()
-            yield world
+            await cluster.offered()
+            yield cluster
             assert made.failed() == ""
         finally:
             try:
-                await world.delete(*await world.pods(), query="?gracePeriodSeconds=1")
-                await world.gone(*await world.pods())
+                await cluster.delete(*await cluster.pods(), query="?gracePeriodSeconds=1")
+                await cluster.gone(*await cluster.pods())
             finally:  # a leftover agent would offer its slots to the next test's kubelet
                 if sandbox.status("agent") is None:
                     agent.end()
