@@ -1,7 +1,7 @@
 """Malformed queries, commands, events, facts and inventories, sent to running services over real NATS.
 
 Each gets a clear error (in its answer, or in a log line if no client waits for an answer), and nothing else is
-affected: right after it a valid pod is placed. Invalid requests in a pod's own manifest are in test_bad_pods.py,
+affected: right after it a valid pod is placed. Invalid requests in a pod's own manifest are in test_core_refusals.py,
 settings are in test_bad_settings.py.
 """
 

@@ -252,7 +252,7 @@ async def cluster_on(
         agent = Agent(sandbox, gpus, made.url, checkpoint=namespace, settings=settings)
         cluster = NodeCluster(sandbox, gpus, made, agent, namespace)
         await cluster.whole.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        await eventually(lambda: has_account(cluster), within_s=WITHIN_S, what="the namespace's account")
+        await eventually(lambda: has_account(cluster.whole), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
             await cluster.offered()

@@ -5,9 +5,8 @@ from tests.mutants.mutant import Mutant
 _LEDGER = "shared/book/ledger.py"
 _GIVING = "services/placement/protocol/releases.py"
 _TESTS = "tests/unit/shared/book/test_book.py::"
-_CORE = "tests/unit/services/placement/test_core.py::"
+_CORE_RELEASES = "tests/unit/services/placement/test_core_releases.py::"
 _GIVING_TESTS = "tests/unit/services/placement/protocol/test_releases.py::"
-_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 
 MUTANTS = [
     Mutant(
@@ -61,7 +60,7 @@ MUTANTS = [
         old="            granted |= taken\n",
         new="            granted |= 0\n",
         tests=(
-            "tests/unit/services/placement/test_mig.py::"
+            "tests/unit/services/placement/test_core_mig.py::"
             "test_an_instance_of_a_fixed_layout_is_named_by_its_uuid_and_given_once",
         ),
     ),
@@ -71,7 +70,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old='        held.phase = "leaving"\n        return [Change("ended", state.uid, held.grant_id)]',
         new='        self.release(held.grant_id)\n        return [Change("ended", state.uid, held.grant_id)]',
-        tests=(_CORE + "test_a_terminal_phase_alone_frees_no_gpu",),
+        tests=(_CORE_RELEASES + "test_a_terminal_phase_alone_frees_no_gpu",),
     ),
     Mutant(
         name="returned-grant-counts-again",
@@ -88,7 +87,7 @@ MUTANTS = [
         file=_GIVING,
         old='if held is not None and (held.phase == "holding" or held.node != event.node):',
         new='if held is not None and held.phase == "holding":',
-        tests=(_CORE + "test_no_node_releases_grants_of_another_node",),
+        tests=(_CORE_RELEASES + "test_no_node_releases_grants_of_another_node",),
     ),
     Mutant(
         name="hold-is-given-back",
@@ -96,7 +95,7 @@ MUTANTS = [
         file=_GIVING,
         old='if held is not None and (held.phase == "holding" or held.node != event.node):',
         new="if held is not None and held.node != event.node:",
-        tests=(_CORE + "test_a_release_before_the_bound_pod_is_seen_waits_until_the_node_repeats_it",),
+        tests=(_CORE_RELEASES + "test_a_release_before_the_bound_pod_is_seen_waits_until_the_node_repeats_it",),
     ),
     Mutant(
         name="another-nodes-word-on-a-grant",
@@ -197,6 +196,6 @@ MUTANTS = [
             "            self.release(held.grant_id)\n"
         ),
         new="",
-        tests=(_CORE + "test_a_deleted_node_frees_grants_that_it_had_not_released",),
+        tests=(_CORE_RELEASES + "test_a_deleted_node_frees_grants_that_it_had_not_released",),
     ),
 ]  # fmt: skip

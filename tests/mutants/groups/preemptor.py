@@ -8,6 +8,7 @@ PROTECTION = "services/preemptor/protection.py"
 UNIT = "tests/unit/services/preemptor"
 TEST = f"{UNIT}/test_core.py"
 PLANS = f"{UNIT}/planning/test_planner.py"
+PLANS_QUEUES = "tests/unit/services/preemptor/planning/test_planner_queues.py"
 WRITES = "tests/unit/shared/kube/test_writes.py"
 VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_of_its_name"
 
@@ -84,7 +85,7 @@ MUTANTS = [
         file=BUDGETS,
         old="self._promised = Counter(name for uid in promised if uid in self._book.pods for name in self.of(uid))",
         new="self._promised = Counter()",
-        tests=(f"{PLANS}::test_plans_in_progress_count_against_budgets",),
+        tests=(f"{PLANS_QUEUES}::test_plans_in_progress_count_against_budgets",),
     ),
     Mutant(
         name="plans-of-a-round-not-counted",
@@ -92,7 +93,7 @@ MUTANTS = [
         file=BUDGETS,
         old="        self._promised.update(name for victim in victims if",
         new="        self._promised.update(name for victim in () if",
-        tests=(f"{PLANS}::test_plans_of_one_round_count_against_budgets",),
+        tests=(f"{PLANS_QUEUES}::test_plans_of_one_round_count_against_budgets",),
     ),
     Mutant(
         name="hourly-budget-of-a-plan",

@@ -3,7 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
-_QUEUES = "tests/unit/services/placement/scheduling/fair/test_queues.py::"
+_QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
 _SUSPENSION = "tests/unit/services/placement/preemption/test_suspension.py::"
 _PREEMPTION = "services/placement/preemption/plans.py"

@@ -114,7 +114,7 @@ MUTANTS = [
         file="shared/bus/provision.py",
         old='        body["first_seq"] = max(int(time.time() * 1000), first_sequence)',
         new="        pass",
-        tests=("tests/unit/shared/bus/test_log.py::test_after_a_wipe_appends_fail_and_terms_continue_to_rise",),
+        tests=("tests/unit/shared/bus/test_log_stream.py::test_after_a_wipe_appends_fail_and_terms_continue_to_rise",),
     ),
     Mutant(
         name="begun-anew-too-low",

@@ -7,6 +7,7 @@ _STEPS = "tests/unit/services/placement/leader/test_log_protocol.py::"
 _CLIENT = "tests/unit/services/placement/leader/test_log_client.py::"
 _SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
+_CORE_SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
 
 MUTANTS = [
     Mutant(
@@ -18,7 +19,7 @@ MUTANTS = [
 '            _FENCE_SUBJECT: fence_subject,\n'
 ),
         new='',
-        tests=("tests/unit/shared/bus/test_log.py::test_a_stale_leader_is_refused_and_leaves_nothing_in_the_log",),
+        tests=("tests/unit/shared/bus/test_log_stream.py::test_a_stale_leader_is_refused_and_leaves_nothing_in_the_log",),
     ),
     Mutant(
         name="append-without-chain-header",
@@ -176,7 +177,7 @@ MUTANTS = [
         file="services/placement/core.py",
         old='return self.phase == "leading" and self.batcher.in_flight is None',
         new='return self.phase == "leading"',
-        tests=(_CORE + "test_no_term_is_renewed_while_an_append_is_under_way",),
+        tests=(_CORE_SESSIONS + "test_no_term_is_renewed_while_an_append_is_under_way",),
     ),
     Mutant(
         name="renewal-before-leading",
@@ -184,7 +185,7 @@ MUTANTS = [
         file="services/placement/core.py",
         old='return self.phase == "leading" and self.batcher.in_flight is None',
         new="return self.batcher.in_flight is None",
-        tests=(_CORE + "test_no_term_is_renewed_before_the_session_leads",),
+        tests=(_CORE_SESSIONS + "test_no_term_is_renewed_before_the_session_leads",),
     ),
     Mutant(
         name="leader-never-renews",
@@ -232,6 +233,6 @@ MUTANTS = [
         file="services/placement/protocol/nodes.py",
         old="        if now - self._term_checked_at < CHECK_TERM_S:\n            return []\n",
         new="",
-        tests=(_CORE + "test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
+        tests=(_CORE_SESSIONS + "test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
     ),
 ]  # fmt: skip

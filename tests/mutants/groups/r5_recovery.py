@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 _TAKEOVER = "services/placement/protocol/recovery.py"
 _CORE = "services/placement/core.py"
 _TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
-_CORE_TESTS = "tests/unit/services/placement/test_core.py::"
+_SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
 _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
 _UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_blocks_no_other_pod",)
 _VOID = (_TESTS + "test_an_old_binding_gives_an_excluded_pod_no_gpu",)
@@ -139,7 +139,7 @@ MUTANTS = [
         file=_CORE,
         old="        if self.recovery.ready:\n",
         new="        if True:\n",
-        tests=(_CORE_TESTS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
+        tests=(_SESSIONS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
     ),
     Mutant(
         name="any-ready-counts",
@@ -179,7 +179,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="        return not self._touching\n",
         new="        return True\n",
-        tests=(_CORE_TESTS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
+        tests=(_SESSIONS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
     ),
     Mutant(
         name="touched-at-the-same-version",
@@ -195,7 +195,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S]",
         new="late: list[str] = []",
-        tests=(_CORE_TESTS + "test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved",),
+        tests=(_SESSIONS + "test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved",),
     ),
     Mutant(
         name="touch-is-not-under-its-version",
@@ -215,7 +215,7 @@ MUTANTS = [
             "                self._replayed = {k: v for k, v in self._replayed.items() if k[0] != decision.uid}\n"
             "                self._replayed[decision.uid, decision.resource_version] = (sequence, decision)\n"
         ),
-        tests=(_CORE_TESTS + "test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it",),
+        tests=(_SESSIONS + "test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it",),
     ),
     Mutant(
         name="decision-at-another-version-is-adopted",
@@ -223,7 +223,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="        return self._replayed.get((state.uid, state.pod.metadata.resource_version))\n",
         new="        return next((found for (uid, _), found in self._replayed.items() if uid == state.uid), None)\n",
-        tests=(_CORE_TESTS + "test_a_logged_decision_is_not_re_adopted_if_the_pods_version_has_changed",),
+        tests=(_SESSIONS + "test_a_logged_decision_is_not_re_adopted_if_the_pods_version_has_changed",),
     ),
     Mutant(
         name="decisions-are-not-adopted",
@@ -232,7 +232,7 @@ MUTANTS = [
         old="        self.book.hold(state.uid, decision.node, decision.grant)\n",
         new="        return\n",
         tests=(
-            _CORE_TESTS
+            _SESSIONS
             + "test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_version_is_unchanged",
         ),
     ),
@@ -249,7 +249,7 @@ MUTANTS = [
 '        )\n'
 ),
         new='        self.batcher.owe(self.term, [], self.preemption.records(self.term), self.recovery.excluded)\n',
-        tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
+        tests=(_SESSIONS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     Mutant(
         name="renewal-does-not-log-open-holds",
@@ -257,7 +257,7 @@ MUTANTS = [
         file=_CORE,
         old="[h.decision for h in self.holds.values() if h.sequence]",
         new="[]",
-        tests=(_CORE_TESTS + "test_a_renewed_term_logs_open_holds_and_ready_again",),
+        tests=(_SESSIONS + "test_a_renewed_term_logs_open_holds_and_ready_again",),
     ),
     Mutant(
         name="ready-before-open-holds",
@@ -265,7 +265,7 @@ MUTANTS = [
         file="services/placement/protocol/write_batcher.py",
         old="            return [self.append(self.owed.pop(0))]\n",
         new="            return [self.append(self.owed.pop())]\n",
-        tests=(_CORE_TESTS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
+        tests=(_SESSIONS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     # --- pods that cannot be touched ------------------------------------------------------------------------------
     Mutant(

@@ -8,6 +8,7 @@ _WATCHER = "services/watcher/executors.py"
 _TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
 _OF_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
+_CORE_RELEASES = "tests/unit/services/placement/test_core_releases.py::"
 
 MUTANTS = [
     Mutant(
@@ -188,7 +189,7 @@ MUTANTS = [
         file="services/placement/core.py",
         old="if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:",
         new="if False:",
-        tests=(_CORE + "test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant",),
+        tests=(_CORE_RELEASES + "test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant",),
     ),
     Mutant(
         name="late-beginning-hides-a-loss",
@@ -197,7 +198,7 @@ MUTANTS = [
         old="await _mark_new_log(js, *mark)",
         new="await _mark_new_log(js, *await Mark(js).read())",
         tests=(
-            "tests/unit/shared/bus/test_log.py::"
+            "tests/unit/shared/bus/test_log_stream.py::"
             "test_a_process_that_stalls_after_creating_the_log_does_not_claim_that_nothing_was_lost",
         ),
     ),

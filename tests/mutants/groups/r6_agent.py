@@ -10,7 +10,7 @@ FILE = "services/node_agent/checkpoint.py"
 EVIDENCE = "services/node_agent/release/evidence.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
-LATE = f"{UNIT}/test_late_orders.py"
+LATE = f"{UNIT}/test_core_late_orders.py"
 REAL = "tests/contract/test_node_agent_real.py"
 SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_slices"
 FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_synced_before_the_rename_and_the_directory_after_it"
@@ -612,7 +612,7 @@ MUTANTS = [
         file=CORE,
         old="            ailments=self.ailments,\n",
         new="",
-        tests=(f"{UNIT}/test_cordon.py::test_a_change_of_ailments_alone_is_saved",),
+        tests=(f"{UNIT}/test_core_cordons.py::test_a_change_of_ailments_alone_is_saved",),
     ),
     Mutant(
         name="cordons-not-saved",
@@ -620,6 +620,6 @@ MUTANTS = [
         file=CORE,
         old="            cordons=self._cordons.saved,\n",
         new="",
-        tests=(f"{UNIT}/test_cordon.py::test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts",),
+        tests=(f"{UNIT}/test_core_cordons.py::test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts",),
     ),
 ]

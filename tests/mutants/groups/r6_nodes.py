@@ -3,7 +3,6 @@
 from tests.mutants.mutant import Mutant
 
 NODES = "services/placement/protocol/nodes.py"
-GIVING_BACK = "services/placement/protocol/releases.py"
 CORE = "services/placement/core.py"
 SESSION = "services/placement/leader/session.py"
 UNIT = "tests/unit/services/placement"
@@ -86,7 +85,7 @@ MUTANTS = [
         file=NODES,
         old='                self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")',
         new="                pass",
-        tests=(f"{UNIT}/test_core.py::test_a_silent_agent_gets_nothing_new_until_it_beats_again",),
+        tests=(f"{UNIT}/test_core_sessions.py::test_a_silent_agent_gets_nothing_new_until_it_beats_again",),
     ),
     Mutant(
         name="refusing-node-used",
@@ -102,7 +101,7 @@ MUTANTS = [
         file=NODES,
         old='return [m.CheckTerm(f"node {answer.node}: {trouble}")]',
         new="return []",
-        tests=(f"{UNIT}/test_core.py::test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
+        tests=(f"{UNIT}/test_core_sessions.py::test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log",),
     ),
     # --- whose answers count ---------------------------------------------------------------------------------------
     Mutant(
@@ -159,7 +158,7 @@ MUTANTS = [
         file=NODES,
         old="                self.book.book_leaving(_stranger(slice_, answer.node))",
         new="                pass",
-        tests=(f"{UNIT}/test_core.py::test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released",),
+        tests=(f"{UNIT}/test_core_sessions.py::test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released",),
     ),
     Mutant(
         name="tombstones-of-anothers-grants",
@@ -318,7 +317,9 @@ MUTANTS = [
         file=NODES,
         old="            case m.SendRelease(node, release) if release.term != self.term:",
         new="            case m.SendRelease(node, release) if False:",
-        tests=(f"{UNIT}/test_core.py::test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term",),
+        tests=(
+            f"{UNIT}/test_core_sessions.py::test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term",
+        ),
     ),
     Mutant(
         name="asked-for-a-grant-that-is-only-decided",

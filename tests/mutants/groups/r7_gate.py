@@ -100,7 +100,9 @@ MUTANTS = [
         file=START_CHECKS,
         old="    if strategy_refusal is not None:\n",
         new="    if False:\n",
-        tests=(f"{UNIT}/test_promises.py::test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on",),
+        tests=(
+            f"{UNIT}/test_start_checks.py::test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on",
+        ),
     ),
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(

@@ -132,7 +132,7 @@ MUTANTS = [
         old="        if certain and not last.spec.node_name and",
         new="        if not last.spec.node_name and",
         tests=(
-            "tests/unit/services/placement/test_core.py::"
+            "tests/unit/services/placement/test_core_releases.py::"
             "test_a_hold_of_a_pod_that_vanished_unseen_is_released_only_by_the_node",
         ),
     ),

@@ -8,13 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.preemptor import core
 from services.preemptor import messages as m
-from services.preemptor.planning import victims
-from shared.book import disruption_cost
-from shared.book.book import Book
-from shared.book.disruption_cost import DisruptionCost
-from shared.book.states import PodState
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
@@ -24,15 +18,6 @@ from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import Condition, DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, PodStatus
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
-
-
-@pytest.fixture
-def preemptor() -> Preemptor:
-    made = Preemptor("a", "b", gpus=1)
-    made.run("cheap", "a", 0, ran_s=10)
-    made.run("dear", "b", 0, ran_s=1_000)
-    made.wait("high")
-    return made
 
 
 def test_no_pod_is_preempted_before_the_patience_time_is_over(preemptor: Preemptor) -> None:
@@ -325,164 +310,6 @@ def test_an_obsolete_plan_does_not_count_as_failed_suspension() -> None:
         preemptor.reserve(plan)
         preemptor.send(m.FactsSeen((Gone(object=preemptor.pods.pop(name)),)))
         preemptor.send(m.Ended(plan.plan_id, executed=False))
-
-
-def test_one_tick_plans_no_longer_than_the_lease_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other groups are planned in the next tick, the highest priority first."""
-    monkeypatch.setattr(core, "MAX_NODES_CHECKED", 3 + 300 + 1)
-    preemptor = Preemptor("a", "b", "c", gpus=1)
-    for name in "abc":
-        preemptor.run(f"low-{name}", name, 0)
-    for priority in (1, 3, 2):
-        preemptor.wait(f"high-{priority}", priority=priority)
-    assert [[b.name for plan in preemptor.plans() for b in plan.beneficiaries] for _ in range(3)] == [
-        ["high-3", "high-2"],
-        ["high-1"],
-        [],
-    ]
-
-
-def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collects the nodes whose prices are computed from now on."""
-    made: list[str] = []
-
-    def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
-        made.append(state.charged)
-        return disruption_cost.price_of(state, book, now)
-
-    monkeypatch.setattr(victims, "price_of", price_of)
-    return made
-
-
-@pytest.mark.parametrize("proposes", [False, True])
-def test_a_tick_builds_candidates_of_limited_nodes_and_planning_waits_for_all(
-    monkeypatch: pytest.MonkeyPatch, proposes: bool
-) -> None:
-    """This also holds for a standby instance and without pending pods.
-
-    The first plan finds the candidates.
-    """
-    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 2)
-    made = made_on(monkeypatch)
-    preemptor = Preemptor(*"abcde", gpus=1)
-    for number, name in enumerate("abcde"):
-        preemptor.run(f"low-{name}", name, 0, ran_s=100 - number)
-    preemptor.wait("high")
-    seen = []
-    for _ in range(3):
-        made.clear()
-        preemptor.now += 1
-        said = preemptor.send(m.Tick(proposes=proposes))
-        seen.append(set(made))
-        assert bool(said) == (proposes and len(seen) == 3)
-    assert [len(nodes) for nodes in seen] == [2, 2, 1]
-    made.clear()
-    if not proposes:
-        assert preemptor.victims() == [["low-e"]]
-        assert made == []
-
-
-def test_a_dry_run_says_that_not_all_nodes_have_been_examined(
-    monkeypatch: pytest.MonkeyPatch, preemptor: Preemptor
-) -> None:
-    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 1)
-    answers = [preemptor.core.dry_run("team", "high", preemptor.now) for _ in range(2)]
-    assert [answer.plan is None for answer in answers] == [True, False]
-    assert answers[0].sentence == "not all nodes have been examined yet; ask again in a few seconds"
-
-
-def test_a_round_rebuilds_limited_changed_nodes_and_leaves_out_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    preemptor = Preemptor(*"abc", gpus=1)
-    for number, name in enumerate("abc"):
-        preemptor.run(f"low-{name}", name, 0, ran_s=100 - number)
-    assert preemptor.plans() == []
-    monkeypatch.setattr(victims, "MAX_NODES_BUILT", 0)
-    monkeypatch.setattr(victims, "MAX_NODES_RENEWED", 0)
-    for name in "bc":
-        preemptor.send(m.FactsSeen((Put(object=build.newer(preemptor.pods[f"low-{name}"])),)))
-    preemptor.wait("high")
-    assert preemptor.victims() == [["low-a"]]
-    preemptor.wait("other")
-    assert preemptor.victims() == []
-    monkeypatch.undo()
-    assert preemptor.victims() == [["low-c"]]
-
-
-def put_budget(preemptor: Preemptor, allowed: int, label: str = "kept") -> None:
-    meta = Meta(name="budget", namespace="team", uid="uid-budget", resource_version=build.next_version())
-    spec = DisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": label}))
-    preemptor.send(
-        m.FactsSeen(
-            (
-                Put(
-                    object=PodDisruptionBudget(
-                        metadata=meta, spec=spec, status=DisruptionBudgetStatus(disruptions_allowed=allowed)
-                    )
-                ),
-            )
-        )
-    )
-
-
-def test_current_budgets_apply_to_candidates_built_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The budget did not exist before, or allowed another number, or selected other pods.
-
-    Candidates are not built again for a budget whose selector is known.
-    """
-    preemptor = Preemptor("a", "b", gpus=1)
-    preemptor.run("kept", "a", 0, ran_s=1, labels={"app": "kept"})
-    preemptor.run("dear", "b", 0, ran_s=9_000)
-    preemptor.wait("high")
-
-    def victims_with(allowed: int, label: str = "kept") -> list[str]:
-        put_budget(preemptor, allowed, label)
-        preemptor.send(m.Tick(proposes=False))
-        answer = preemptor.core.dry_run("team", "high", preemptor.now)
-        assert answer.plan is not None
-        return [victim.name for victim in answer.plan.victims]
-
-    preemptor.send(m.Tick(proposes=False))
-    assert victims_with(0) == ["dear"]
-    made = made_on(monkeypatch)
-    assert victims_with(1) == ["kept"]
-    assert victims_with(0) == ["dear"]
-    assert made == []
-    assert victims_with(0, "others") == ["kept"]
-
-
-def test_idle_ticks_rebuild_changed_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_on(monkeypatch)
-    preemptor = Preemptor(*"abc", gpus=1)
-    for name in "abc":
-        preemptor.run(f"low-{name}", name, 0)
-    preemptor.plans()
-    preemptor.send(m.FactsSeen((Put(object=build.newer(preemptor.pods["low-b"])),)))
-    made.clear()
-    preemptor.plans()
-    assert made == ["b"] * len(made) != []
-    made.clear()
-    preemptor.plans()
-    assert made == []
-
-
-def test_prices_of_unchanged_nodes_are_refreshed_a_few_per_tick(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(victims, "MAX_NODES_RENEWED", 1)
-    priced = made_on(monkeypatch)
-    preemptor = Preemptor("a", "b", "c", gpus=1)
-    for name in "abc":
-        preemptor.run(f"low-{name}", name, 0)
-    preemptor.wait("high")
-    made = []
-    for _ in range(4):
-        priced.clear()
-        preemptor.now += 20
-        preemptor.core.dry_run("team", "high", preemptor.now)
-        made.append(set(priced))
-    assert made == [{"a", "b", "c"}, {"a"}, {"b"}, {"c"}]
 
 
 @pytest.mark.parametrize("heard", ["unknown", "too late", "by a snapshot"])

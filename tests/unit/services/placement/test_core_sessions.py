@@ -1,0 +1,164 @@
+"""What a new leader session does before it decides, and what a renewed term repeats."""
+
+from __future__ import annotations
+
+from services.placement import messages as m
+from shared.contracts.commands import TouchPod
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
+from tests.support import build
+from tests.support.harness.placement import Placement, only
+from tests.unit.services.placement.core_pods import HALF
+
+
+def test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided() -> None:
+    pod, node = build.gpu_pod("p", **HALF), build.node("n")
+    placement = Placement(node, pod)
+    placement.send(m.InventorySeen(build.inventory("n")))
+    assert [p.uid for p in placement.patches() if isinstance(p, TouchPod)] == [pod.metadata.uid]
+    assert placement.core.phase == "touching"
+    assert placement.binds() == {}
+    touched = build.newer(pod)
+    placement.facts(touched)
+    assert [type(r) for _, r in placement.log] == [ReadyRecord, DecisionBatch]
+    assert placement.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+def test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved() -> None:
+    placement = Placement(build.gpu_pod("p", **HALF))
+    first = len(placement.patches())
+    placement.tick(3.0)
+    assert len(placement.patches()) == first + 1
+
+
+def test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_version_is_unchanged() -> None:
+    first = Placement(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Placement(build.node("n"), pod, term=200, records=tuple(first.log))
+    assert second.core.stats.readopted == 1
+    sent = [b for c in second.commands if isinstance(c, m.SendBinds) for b in c.binds]
+    assert [(b.uid, b.resource_version) for b in sent] == [(pod.metadata.uid, pod.metadata.resource_version)]
+    assert second.core.book.digest() == first.core.book.digest()
+
+
+def test_an_append_that_was_repeated_behind_a_younger_decision_does_not_hide_it() -> None:
+    """A record with a lost answer may be in the log twice, the second time after what was decided since."""
+    first = Placement(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    moved = build.newer(pod)
+    first.facts(moved)
+    records = [*first.log, (first.log[-1][0] + 1, next(r for _, r in first.log if isinstance(r, DecisionBatch)))]
+    assert len([r for _, r in records if isinstance(r, DecisionBatch)]) == 3
+    second = Placement(build.node("n"), moved, term=200, records=tuple(records))
+    assert second.core.stats.readopted == 1
+    assert second.core.book.digest() == first.core.book.digest()
+
+
+def test_open_holds_are_logged_again_under_the_new_term_before_ready() -> None:
+    first = Placement(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Placement(build.node("n"), pod, term=200, records=tuple(first.log))
+    kinds = [type(r) for _, r in second.log]
+    assert kinds == [DecisionBatch, ReadyRecord]
+    assert second.log[0][1].term == 200
+
+
+def test_a_logged_decision_is_not_re_adopted_if_the_pods_version_has_changed() -> None:
+    first = Placement(term=100).nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    first.facts(pod)
+    second = Placement(build.node("n"), build.newer(pod), term=200, records=tuple(first.log))
+    assert second.core.stats.readopted == 0
+
+
+def test_nothing_new_goes_to_a_node_before_it_has_answered_this_terms_sync() -> None:
+    placement = Placement(build.node("n"))
+    placement.answer = False
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.answer = True
+    assert placement.place(build.gpu_pod("p", **HALF)) == {}
+    placement.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True)))
+    assert "uid-team-p" in placement.binds()
+
+
+def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> None:
+    placement = Placement(build.node("n"))
+    placement.answer = False
+    placement.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    placement.answer = True
+    live = LiveSlice(
+        uid="x",
+        namespace="old",
+        name="ghost",
+        container="c",
+        grant_id="1-1",
+        strategy="exclusive",
+        gpus={"n-gpu-0": (81920, 1000)},
+    )
+    placement.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, live=(live,))))
+    assert placement.place(build.gpu_pod("p", gpus=1)) == {}
+    placement.send(m.ReleaseSeen("n", "1-1"))
+    assert "uid-team-p" in placement.binds()
+
+
+def test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log() -> None:
+    """Its message alone ends no session; nor do many messages query the log more often than once a second."""
+    placement = Placement().nodes("n")
+    refusal = m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=101, accepted=False))
+    assert len(only(placement.send(refusal), m.CheckTerm)) == 1
+    assert only(placement.send(refusal), m.CheckTerm) == []
+    assert placement.place(build.gpu_pod("p", **HALF)) == {}, "nothing new goes to a node that refuses this term"
+    placement.tick(4.0)
+    assert "uid-team-p" in placement.binds(), "the node is asked again, and accepts"
+
+
+def test_a_silent_agent_gets_nothing_new_until_it_beats_again() -> None:
+    placement = Placement().nodes("n", gpus=1)
+    placement.tick(30.0)
+    placement.tick(0.1)
+    assert placement.place(build.gpu_pod("p", gpus=1)) == {}
+    placement.send(m.BeatSeen(("n",)))
+    assert "uid-team-p" in placement.binds()
+
+
+def test_a_renewed_term_logs_open_holds_and_ready_again() -> None:
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=1))
+    before = len(placement.log)
+    placement.send(m.TermRenewed(term=900))
+    assert [type(r) for _, r in placement.log[before:]] == [DecisionBatch, ReadyRecord]
+    assert {r.term for _, r in placement.log[before:]} == {900}
+
+
+def test_no_term_is_renewed_while_an_append_is_under_way() -> None:
+    """The append names the old term: it would be refused, and end the session, or be taken for one of the new term."""
+    placement = Placement().nodes("n")
+    assert placement.core.may_renew
+    placement.answer = False
+    placement.facts(build.gpu_pod("p", **HALF))
+    assert not placement.core.may_renew
+    placement.send(m.Appended(500))
+    assert placement.core.may_renew
+
+
+def test_no_term_is_renewed_before_the_session_leads() -> None:
+    """A ready of a renewed term would say that the log is complete, while pods are still to be touched."""
+    pod = build.gpu_pod("p", **HALF)
+    placement = Placement(pod)
+    assert not placement.core.may_renew
+    placement.facts(build.newer(pod))
+    assert placement.core.may_renew
+
+
+def test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term() -> None:
+    """The node has learned the new term by its sync: it refuses the old one, and the shares would never be freed."""
+    placement = Placement().nodes("n", gpus=1)
+    pod = build.gpu_pod("p", gpus=1)
+    placement.facts(pod)
+    bound = placement.bind(pod)
+    placement.gone(bound)
+    placement.send(m.TermRenewed(term=900))
+    assert {c.release.term for c in only(placement.tick(5.0), m.SendRelease)} == {900}

@@ -1,0 +1,98 @@
+"""Gangs that preempt, and gangs that are preempted."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.preemptor import messages as m
+from shared.contracts.facts import Put
+from tests.support.harness.preemptor import Preemptor
+from tests.unit.services.preemptor.planning.objects import budget, gang
+
+
+def test_a_plan_places_a_whole_gang_or_preempts_no_pod() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    preemptor = Preemptor("a", "b")
+    for node in ("a", "b"):
+        for gpu in (0, 1):
+            preemptor.run(f"{node}{gpu}", node, gpu)
+    for number in range(2):
+        preemptor.wait(f"g{number}", annotations=notes)
+    assert preemptor.victims() == []
+    preemptor.wait("g2", annotations=notes)
+    (plan,) = preemptor.plans()
+    assert (len(plan.victims), len(plan.beneficiaries)) == (3, 3)
+    assert {b.node for b in plan.beneficiaries} == {"a", "b"}
+
+
+def test_a_gang_that_can_never_fit_preempts_no_pod() -> None:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    preemptor = Preemptor("n")
+    for gpu in (0, 1):
+        preemptor.run(f"low{gpu}", "n", gpu)
+    for number in range(3):
+        preemptor.wait(f"g{number}", annotations=notes)
+    assert preemptor.victims() == []
+
+
+def test_a_gang_is_preempted_as_a_whole() -> None:
+    preemptor = Preemptor("a", "b", gpus=1)
+    preemptor.run("g-0", "a", 0, **gang("g", 2))
+    preemptor.run("g-1", "b", 0, **gang("g", 2))
+    preemptor.wait("high")
+    assert preemptor.victims() == [["g-0", "g-1"]]
+
+
+def test_a_gangs_price_is_the_lost_work_of_all_members() -> None:
+    preemptor = Preemptor("a", "b", "c", gpus=1)
+    preemptor.run("g-0", "a", 0, ran_s=100, **gang("g", 2))
+    preemptor.run("g-1", "b", 0, ran_s=100, **gang("g", 2))
+    preemptor.run("alone", "c", 0, ran_s=150)
+    preemptor.wait("high")
+    assert preemptor.victims() == [["alone"]]
+
+
+def test_a_gang_loses_no_more_members_than_needed() -> None:
+    preemptor = Preemptor("n", gpus=3)
+    for number in range(3):
+        preemptor.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
+    preemptor.wait("high")
+    assert preemptor.victims() == [["g-2"]]
+
+
+def test_a_gang_below_its_minimum_is_preempted_as_a_whole() -> None:
+    preemptor = Preemptor("n", gpus=3)
+    for number in range(3):
+        preemptor.run(f"g-{number}", "n", number, **gang("g", 3, least=2))
+    preemptor.wait("high", gpus=2)
+    assert preemptor.victims() == [["g-0", "g-1", "g-2"]]
+
+
+@pytest.mark.parametrize("rest", [{"priority": 100}, {"labels": {"app": "kept"}}])
+def test_a_gang_with_an_ineligible_member_is_not_preempted(rest: dict[str, object]) -> None:
+    preemptor = Preemptor("a", "b", gpus=1)
+    preemptor.send(m.FactsSeen((Put(object=budget(0, app="kept")),)))
+    preemptor.run("g-0", "a", 0, **gang("g", 2))
+    preemptor.run("g-1", "b", 0, **gang("g", 2), **rest)  # type: ignore[arg-type]
+    preemptor.wait("high")
+    assert preemptor.victims() == []
+
+
+def test_capacity_that_a_gang_frees_on_other_nodes_serves_the_same_plan() -> None:
+    preemptor = Preemptor("a", "b", gpus=1)
+    preemptor.run("g-0", "a", 0, **gang("g", 2))
+    preemptor.run("g-1", "b", 0, **gang("g", 2))
+    for number in range(2):
+        preemptor.wait(f"high-{number}", **gang("h", 2))
+    (plan,) = preemptor.plans()
+    assert sorted(v.name for v in plan.victims) == ["g-0", "g-1"]
+    assert sorted(b.node for b in plan.beneficiaries) == ["a", "b"]
+
+
+def test_capacity_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
+    preemptor = Preemptor("n", gpus=3)
+    preemptor.run("cheap", "n", 0, ran_s=10)
+    preemptor.run("dear", "n", 1, 2, ran_s=1_000)
+    for number in range(2):
+        preemptor.wait(f"high-{number}", **gang("h", 2))
+    assert preemptor.victims() == [["dear"]]

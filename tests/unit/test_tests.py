@@ -1,0 +1,32 @@
+"""Each unit test has the name of what it tests, in the folder that mirrors it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "tests" / "unit"
+MIRRORED = {"chaos": ROOT / "tests"}
+"""Where a folder of tests/unit is mirrored, if not at the root."""
+SEVERAL = {
+    "services/preemptor/test_both_cores.py": "placement and the preemptor",
+    "services/preemptor/test_faults.py": "placement and the preemptor, with faults",
+    "services/preemptor/test_migrations_both_cores.py": "placement and the preemptor, with migrations",
+    "services/preemptor/test_tables.py": "placement and the preemptor, by the rows of tables.py",
+}
+"""Tests of several services together, which have the name of what they do."""
+
+
+def test_a_test_file_has_the_name_of_a_module_or_package() -> None:
+    """`test_core_releases.py` tests `core.py`; a package may be tested as a whole, by its own name."""
+    files = {path.relative_to(UNIT) for path in UNIT.rglob("test_*.py")}
+    several = {Path(name) for name in SEVERAL}
+    assert several <= files
+    assert sorted(str(path) for path in files - several if not _has_subject(path)) == []
+
+
+def _has_subject(path: Path) -> bool:
+    folder = MIRRORED.get(path.parts[0], ROOT) / path.parent
+    tested = {folder.name, *(entry.stem for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py")}
+    subject = path.stem.removeprefix("test_")
+    return any(subject == one or subject.startswith(f"{one}_") for one in tested)
