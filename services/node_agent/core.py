@@ -33,6 +33,7 @@ from shared.contracts.node_commands import (
     NodeSync,
     NodeSyncAnswer,
 )
+from shared.model.causes import Inputs
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import Grant
 from shared.model.suspension import Suspension
@@ -69,6 +70,7 @@ class Agent:
         self._cordons = Cordons(saved.cordons)
         self._seen: Inventory | None = None
         self._evict_at = 0.0
+        self.inputs = Inputs()
 
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(
@@ -89,6 +91,10 @@ class Agent:
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
+        self.inputs.begin()
+        return self.inputs.mark(self._handle(event, now))
+
+    def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
             case m.GrantReceived():
                 return self._grant(event.grant)

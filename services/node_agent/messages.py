@@ -19,6 +19,7 @@ from shared.contracts.node_commands import (
     NodeSync,
     NodeSyncAnswer,
 )
+from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant
 from shared.model.suspension import Suspension
@@ -112,8 +113,8 @@ class Tick(Input, frozen=True):
     """Comes about once a second."""
 
 
-class Command(msgspec.Struct, frozen=True):
-    pass
+class Command(Caused, frozen=True):
+    """What the shell is to do. `cause` is the number of the input that it follows from."""
 
 
 class Save(Command, frozen=True):

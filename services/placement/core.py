@@ -7,6 +7,7 @@ a local clock in seconds. It only spaces repetitions and never decides whether s
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine
@@ -37,8 +38,22 @@ from shared.contracts.commands import Answer, Patch
 from shared.contracts.events import PodBound, TermTaken
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.preemption import Reserved
+from shared.model.causes import Inputs
 from shared.model.objects import ConfigMap, Gang, Pod
+from shared.model.state_machine import Transitions
 from shared.queues.preemption_policy import PreemptionPolicy
+
+Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
+PHASES = Transitions[Phase](
+    {
+        "idle": ("listing",),  # it has taken a term
+        "listing": ("touching", "readying", "over"),  # the snapshot has come, and the log is incomplete, complete, lost
+        "touching": ("readying",),  # every pending pod has moved, or is excluded
+        "readying": ("leading",),  # the ready record is in the log
+        "leading": (),
+        "over": (),
+    }
+)
 
 
 class Core:
@@ -79,8 +94,7 @@ class Core:
             stopwatch=stopwatch,
         )
         self.term = 0
-        self.phase = "idle"
-        """idle, listing, touching, readying, leading; or over, when the log has lost records"""
+        self.phase: Phase = "idle"
         self.holds = Holds()
         self.batcher = WriteBatcher(self.settings.max_batch)
         self._capacity_changes = CapacityChanges()
@@ -118,8 +132,10 @@ class Core:
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
         self._began = 0.0
         self._out: list[m.Command] = []
+        self.inputs = Inputs()
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
+        self.inputs.begin()
         match event:
             case m.TermTaken():
                 self._take_term(event, now)
@@ -176,12 +192,16 @@ class Core:
                 self._tick(now)
         self._advance(now)
         out, self._out = self._out, []
-        return out
+        return self.inputs.mark(out)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = PHASES.move(self.phase, phase)
 
     # --- taking over (R5) -------------------------------------------------------------------------------------
 
     def _take_term(self, event: m.TermTaken, now: float) -> None:
-        self.term, self.phase, self._began = event.term, "listing", now
+        self.term, self._began = event.term, now
+        self._enter("listing")
         self.nodes.term = event.term
         self.recovery.replay(event.records, event.mark)
         self._out.append(m.TakeSnapshot())
@@ -210,7 +230,7 @@ class Core:
         seen = max(event.log_sequence_seen, self.book.sequence_seen())
         lost = self.recovery.lost(self.term, seen)
         if lost:
-            self.phase = "over"
+            self._enter("over")
             self._out.append(m.BeginLogAnew(self.recovery.above(self.term, seen), lost))
             return
         self._out += self.suspension.adopt(self.term, now)
@@ -224,7 +244,7 @@ class Core:
             self._out += self.preemption.readopt(self.recovery, self.term, now)
             self._write_ready()
         else:
-            self.phase = "touching"
+            self._enter("touching")
             self.recovery.must_move(pending, now)
             self.stats.touched = len(pending)
             self._touch(now)
@@ -242,7 +262,7 @@ class Core:
         self.stats.readopted += 1
 
     def _write_ready(self) -> None:
-        self.phase = "readying"
+        self._enter("readying")
         self.batcher.owe(
             self.term,
             [h.decision for h in self.holds.values()],
@@ -252,7 +272,7 @@ class Core:
         self._out += self.batcher.due(self.term, self._began)
 
     def _lead(self, now: float) -> None:
-        self.phase = "leading"
+        self._enter("leading")
         self.engine.remember()
         self.nodes.open = True
         self._out += self.nodes.sync_all(now)

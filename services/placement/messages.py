@@ -10,6 +10,7 @@ from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
+from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 from shared.model.suspension import Suspension
 
@@ -122,8 +123,8 @@ class Wake(Input, frozen=True):
     """Sent when the time that `Later` named has passed."""
 
 
-class Command(msgspec.Struct, frozen=True):
-    pass
+class Command(Caused, frozen=True):
+    """What the shell is to do. `cause` is the number of the input that it follows from."""
 
 
 class Append(Command, frozen=True):

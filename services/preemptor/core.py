@@ -29,6 +29,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
+from shared.model.causes import Inputs
 from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
 
@@ -54,6 +55,7 @@ class Core:
         self._settling: list[tuple[Plan, float]] = []
         """Executed plans, with the time. The feed has not shown all their Bindings, so freed capacity still looks
         free."""
+        self.inputs = Inputs()
         self._now = 0.0
         self._leads = True
         """Whether this instance led at the last tick."""
@@ -88,16 +90,14 @@ class Core:
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
+        self.inputs.begin()
         out = self._handle(event, now)
         # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting
         # it twice.
-        return [
-            *(
-                m.SaveProtection(known, self.protection.expires_at(known) - now)
-                for known in self.protection.take_changed()
-            ),
-            *out,
-        ]
+        saved = (
+            m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.take_changed()
+        )
+        return self.inputs.mark([*saved, *out])
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:

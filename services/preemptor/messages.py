@@ -11,6 +11,7 @@ from shared.contracts.facts import Fact
 from shared.contracts.preemption import Plan, Reserved, Spared
 from shared.contracts.queries import AdviseQuery, LeftAlone
 from shared.contracts.samples import UsageSample
+from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 
 
@@ -95,8 +96,8 @@ class Tick(Input, frozen=True):
     """False if another instance leads."""
 
 
-class Command(msgspec.Struct, frozen=True):
-    pass
+class Command(Caused, frozen=True):
+    """What the shell is to do. `cause` is the number of the input that it follows from."""
 
 
 class Propose(Command, frozen=True):

@@ -172,7 +172,7 @@ class Book(Ledger):
                 )
                 state.grant_id = grant.grant_id
             else:
-                known.phase = "bound"
+                known.enter("bound")
         state.seen_bound = True
         return [Change("bound", state.uid, state.grant_id)]
 
@@ -203,7 +203,7 @@ class Book(Ledger):
             return [Change("ended", state.uid)]
         if held.phase == "leaving":
             return []
-        held.phase = "leaving"
+        held.enter("leaving")
         return [Change("ended", state.uid, held.grant_id)]
 
     def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:

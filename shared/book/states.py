@@ -21,11 +21,20 @@ from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
 from shared.model.request import PodRequest, RequestError, read_request
+from shared.model.state_machine import Transitions
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
 """reserved: for a pod that has no place yet; the capacity booked under it may still be in use by another pod."""
+GRANT_PHASES = Transitions[GrantPhase](
+    {
+        "holding": ("bound", "leaving"),  # the pod was seen bound with it, or has ended meanwhile
+        "bound": ("leaving",),  # the pod has ended or is gone; the node has not released the grant
+        "leaving": (),
+        "reserved": (),
+    }
+)
 
 ENDED_PHASES = ("Succeeded", "Failed")
 
@@ -125,6 +134,9 @@ class GrantState(msgspec.Struct):
     whole: Grant | None = None
     """Of a suspended pod: the grant as it was given. `grant` is what it takes now."""
     suspension: Suspension | None = None
+
+    def enter(self, phase: GrantPhase) -> None:
+        self.phase = GRANT_PHASES.move(self.phase, phase)
 
     @property
     def given(self) -> Grant:

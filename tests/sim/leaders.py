@@ -15,6 +15,8 @@ from shared.bus.feed import Follower, Gap
 from shared.bus.port import NoStream, Refused, Unknown
 from shared.contracts.base import decode
 from shared.contracts.facts import FeedBatch, SnapshotPage
+from tests.sim.nats import Violation
+from tests.support.harness.invariants import check
 
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
@@ -233,6 +235,10 @@ class Leader:
             self._held_back.append(event)
             return
         commands = self.core.handle(event, self.simulation.clock.now)
+        try:
+            check(self.core, commands)
+        except AssertionError as broken:
+            raise Violation(str(broken)) from broken
         self.simulation.ever_excluded |= self.core.recovery.excluded.keys()
         for command in commands:
             if self.core is not None:

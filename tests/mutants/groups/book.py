@@ -68,7 +68,7 @@ MUTANTS = [
         name="terminal-phase-frees-the-gpu",
         what="GPUs come back when their pod has ended, before the node has given them back",
         file="shared/book/book.py",
-        old='        held.phase = "leaving"\n        return [Change("ended", state.uid, held.grant_id)]',
+        old='        held.enter("leaving")\n        return [Change("ended", state.uid, held.grant_id)]',
         new='        self.release(held.grant_id)\n        return [Change("ended", state.uid, held.grant_id)]',
         tests=(_CORE_RELEASES + "test_a_terminal_phase_alone_frees_no_gpu",),
     ),

@@ -33,20 +33,8 @@ MUTANTS = [
         name="evictions-before-protection-is-saved",
         what="evictions are requested before the protection records are written",
         file=CORE,
-        old=(
-            "            *(\n"
-            "                m.SaveProtection(known, self.protection.expires_at(known) - now)\n"
-            "                for known in self.protection.take_changed()\n"
-            "            ),\n"
-            "            *out,\n"
-        ),
-        new=(
-            "            *out,\n"
-            "            *(\n"
-            "                m.SaveProtection(known, self.protection.expires_at(known) - now)\n"
-            "                for known in self.protection.take_changed()\n"
-            "            ),\n"
-        ),
+        old="self.inputs.mark([*saved, *out])",
+        new="self.inputs.mark([*out, *saved])",
         tests=(f"{TEST}::test_the_eviction_reason_of_a_reclaimed_pod_names_queue_and_replacement",),
     ),
     Mutant(

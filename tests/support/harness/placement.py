@@ -16,6 +16,7 @@ from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.grant import decode_grant
 from shared.model.objects import Pod
 from tests.support import build
+from tests.support.harness.invariants import check
 
 T = TypeVar("T")
 Respond = Callable[[m.Command], list[m.Input]]
@@ -63,7 +64,9 @@ class Placement:
         commands: list[m.Command] = []
         todo = [event]
         while todo:
-            for command in self.core.handle(todo.pop(0), self.now):
+            caused = self.core.handle(todo.pop(0), self.now)
+            check(self.core, caused)
+            for command in caused:
                 commands.append(command)
                 if self.answer:
                     todo += self._answers(command) if self._respond is None else self._respond(command, self._answers)

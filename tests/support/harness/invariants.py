@@ -1,0 +1,71 @@
+"""What holds after every input of placement's core. Checked by the harness and by the simulation.
+
+The transition tables (`PHASES`, `GRANT_PHASES`) are enforced by the code itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.placement import messages as m
+from services.placement.core import Core
+from shared.book.states import NodeState, room_of
+
+MAX_GRANTS_CHECKED = 256
+"""Above it the arithmetic of GPUs is not checked after every input: a test with thousands of pods would never end."""
+
+
+def check(core: Core, commands: Sequence[m.Command]) -> None:
+    """Raises AssertionError that says what does not hold."""
+    _commands_fit_the_phase(core, commands)
+    _holds_are_booked(core)
+    if len(core.book.grants) <= MAX_GRANTS_CHECKED:
+        for node in core.book.nodes.values():
+            _free_capacity_adds_up(core, node)
+
+
+def _commands_fit_the_phase(core: Core, commands: Sequence[m.Command]) -> None:
+    for command in commands:
+        assert command.cause == core.inputs.count, f"{type(command).__name__} does not name its cause"
+        match command:
+            case m.SendBinds():
+                assert core.phase == "leading", f"Bindings are sent while {core.phase} (R5)"
+                assert command.sequence > 0, "a Binding is sent before its decision is in the log (R2)"
+            case m.Append():
+                assert core.phase in ("readying", "leading"), f"a record is appended while {core.phase} (R5)"
+
+
+def _holds_are_booked(core: Core) -> None:
+    for uid, hold in core.holds.items():
+        state = core.book.pods.get(uid)
+        assert state is not None, f"{uid} has a hold and is not in the book (R4)"
+        assert not state.pod.spec.node_name, f"{state.key} has a hold and is bound (R4)"
+        assert state.charged == hold.decision.node, f"{state.key} holds a place on {state.charged}, not as decided"
+        assert uid not in core.queue, f"{state.key} has a hold and is queued"
+        if hold.decision.grant is not None:
+            held = core.book.grants.get(hold.decision.grant.grant_id)
+            assert held is not None, f"the grant of {state.key}'s hold is not booked (R4)"
+            assert (held.uid, held.phase) == (uid, "holding"), f"{state.key}'s hold is booked as {held.phase}"
+
+
+def _free_capacity_adds_up(core: Core, node: NodeState) -> None:
+    gpus = () if node.inventory is None else sorted(node.inventory.gpus, key=lambda gpu: gpu.index)
+    fresh = {gpu.uuid: room_of(gpu, column, node) for column, gpu in enumerate(gpus)}
+    for held in node.grants.values():
+        assert core.book.grants.get(held.grant_id) is held, f"{held.grant_id} is on {node.name} and not in the book"
+        for container in held.grant.containers.values():
+            for share in container.gpus:
+                if share.node == node.name and share.uuid in fresh:
+                    fresh[share.uuid].take(share.memory_mib, share.compute_milli, kept=held.phase == "reserved")
+    arrays = core.book.arrays
+    for room in node.gpus:
+        expected = fresh[room.uuid]
+        assert (room.free_mib, room.free_milli, room.containers, room.kept) == (
+            expected.free_mib,
+            expected.free_milli,
+            expected.containers,
+            expected.kept,
+        ), f"GPU {room.uuid}: its free capacity is not what its grants leave"
+        if room.usable:
+            there = int(arrays.gpu_free_mib[node.row, room.column]), int(arrays.gpu_free_milli[node.row, room.column])
+            assert there == (room.free_mib, room.free_milli), f"GPU {room.uuid}: the arrays differ from the book"
