@@ -1,14 +1,13 @@
-"""Where the API server is and how to authenticate: kubeconfig, or the service account of the pod.
+"""Where the API server is and how to authenticate: a kubeconfig or the pod's service account, by kubernetes-asyncio.
 
-Plain kubeconfigs (certificates, tokens) and service accounts are read here in milliseconds. Exec plugins and auth
-providers need kubernetes-asyncio, whose import costs 4 s and 114 MB because it brings the models of the whole API: it
-is imported only if a kubeconfig names one (docs/decisions, 0011).
+The library is imported only when a cluster is connected to: it brings the models of the whole API (docs/decisions,
+0011).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import asyncio
+import contextlib
 import os
 import ssl
 import time
@@ -18,10 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-TOKEN_MAX_AGE_S = 60.0
-PLUGIN_TOKEN_MAX_AGE_S = 300.0
+RENEW_S = 60.0
+"""How often credentials of a kubeconfig are looked at again. An exec plugin runs only when its token nears its end."""
 
 STRICT_CODES = range(80, 95)
 """OpenSSL's X509_V_ERR codes of checks that only X509_V_FLAG_X509_STRICT makes (openssl/x509_vfy.h)."""
@@ -72,21 +72,9 @@ async def load_access(
     if not path and env.get("KUBERNETES_SERVICE_HOST") and (service_account / "token").exists():
         return _in_cluster(env, service_account, strict_x509=strict_x509)
     path = path or str(Path.home() / ".kube" / "config")
-    if os.pathsep in path:
-        return await _by_library(path, context, strict_x509=strict_x509)  # several files are merged
-    file = Path(path)
-    try:
-        config = msgspec.yaml.decode(file.read_bytes())  # noqa: ASYNC240 - at start, before anything else runs
-    except OSError as error:
-        raise AccessError(
-            f"kubeconfig {file}: {error.strerror}; name one by kubeconfig or KUBECONFIG, or run in a pod"
-        ) from error
-    except msgspec.DecodeError as error:
-        raise AccessError(f"kubeconfig {file} cannot be read: {error}") from error
-    cluster, user = _select(config, context, str(file))
-    if "exec" in user or "auth-provider" in user:
-        return await _by_library(path, context, strict_x509=strict_x509)
-    return _plain(file, cluster, user, strict_x509=strict_x509)
+    if not any(os.path.exists(os.path.expanduser(file)) for file in path.split(os.pathsep)):  # noqa: ASYNC240 - at start
+        raise AccessError(f"kubeconfig {path}: No such file; name one by kubeconfig or KUBECONFIG, or run in a pod")
+    return await _from_kubeconfig(path, context, strict_x509=strict_x509)
 
 
 def explain(error: OSError) -> str:
@@ -117,143 +105,56 @@ def make_tls(
     return made
 
 
-def token_file(
-    path: Path, max_age_s: float = TOKEN_MAX_AGE_S, clock: Callable[[], float] = time.monotonic
-) -> Callable[[], str]:
-    """The token in a file that the kubelet renews; read again when it is older than `max_age_s`. The first read may
-    raise AccessError."""
-    value, read_at = "", float("-inf")
-
-    def read() -> str:
-        nonlocal value, read_at
-        if clock() - read_at >= max_age_s:
-            try:
-                token = path.read_text().strip()
-            except OSError as error:
-                if not value:
-                    raise AccessError(f"token file {path}: {error.strerror}") from error
-                return value  # the present token may still be valid; otherwise the server refuses it
-            value, read_at = f"Bearer {token}", clock()
-        return value
-
-    read()
-    return read
-
-
 def _in_cluster(env: Mapping[str, str], account: Path, *, strict_x509: bool) -> Access:
-    host, port = env["KUBERNETES_SERVICE_HOST"], env.get("KUBERNETES_SERVICE_PORT", "443")
+    from kubernetes_asyncio import client, config  # noqa: PLC0415 - heavy
+
+    origin = "the service account of this pod"
+    settings: Any = client.Configuration()
     try:
-        tls = make_tls(ca=str(account / "ca.crt"), strict=strict_x509)
-    except OSError as error:
-        raise AccessError(f"{account}/ca.crt: {error}") from error
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(
-        server=server, tls=tls, authorization=token_file(account / "token"), origin="the service account of this pod"
-    )
+        config.load_incluster_config(  # type: ignore[no-untyped-call]
+            settings,
+            token_filename=str(account / "token"),
+            cert_filename=str(account / "ca.crt"),
+            environ=env,
+        )
+    except (config.ConfigException, OSError) as error:
+        raise AccessError(f"{origin}, {account}: {error}") from error
+
+    def authorization() -> str:
+        # A token that cannot be read again may still be valid; otherwise the server refuses it.
+        with contextlib.suppress(config.ConfigException, OSError):
+            settings.refresh_api_key_hook(settings)
+        return _token_of(settings)
+
+    return _access(settings, authorization, origin, strict_x509=strict_x509)
 
 
-def _select(config: Any, context: str, origin: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The cluster and the user that the context names."""
-    if not isinstance(config, dict):
-        raise AccessError(f"kubeconfig {origin} holds no object")
-    wanted = context or config.get("current-context", "")
-    chosen = _named(config, "contexts", wanted, "context", origin)
-    cluster = _named(config, "clusters", chosen.get("cluster", ""), "cluster", origin)
-    user = _named(config, "users", chosen["user"], "user", origin) if chosen.get("user") else {}
-    return cluster, user
+async def _from_kubeconfig(path: str, context: str, *, strict_x509: bool) -> Access:
+    from kubernetes_asyncio import client  # noqa: PLC0415 - heavy
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger  # noqa: PLC0415
 
-
-def _named(config: dict[str, Any], group: str, name: str, field: str, origin: str) -> dict[str, Any]:
-    for entry in config.get(group) or ():
-        if isinstance(entry, dict) and entry.get("name") == name:
-            return entry.get(field) or {}
-    raise AccessError(f"kubeconfig {origin} has no {field} {name!r}")
-
-
-def _plain(file: Path, cluster: dict[str, Any], user: dict[str, Any], *, strict_x509: bool) -> Access:
-    base, origin = file.parent, f"kubeconfig {file}"
-    server = cluster.get("server", "")
-    tls = None
-    if server.startswith("https"):
-        with _Pem(base, user, origin) as (certificate, key):
-            try:
-                tls = make_tls(
-                    ca=str(base / cluster["certificate-authority"]) if cluster.get("certificate-authority") else "",
-                    ca_data=_decoded(cluster, "certificate-authority-data", origin),
-                    certificate=certificate,
-                    key=key,
-                    verify=not cluster.get("insecure-skip-tls-verify", False),
-                    strict=strict_x509,
-                )
-            except OSError as error:
-                raise AccessError(f"{origin}: its certificates cannot be used: {error}") from error
-    authorization: Callable[[], str] = lambda: ""  # noqa: E731
-    if user.get("tokenFile"):
-        authorization = token_file(base / user["tokenFile"])
-    elif user.get("token"):
-        bearer = f"Bearer {user['token']}"
-        authorization = lambda: bearer  # noqa: E731
-    elif user.get("username"):
-        basic = base64.b64encode(f"{user['username']}:{user.get('password', '')}".encode()).decode()
-        authorization = lambda: f"Basic {basic}"  # noqa: E731
-    return Access(
-        server=server,
-        tls=tls,
-        server_name=cluster.get("tls-server-name", ""),
-        proxy=cluster.get("proxy-url", ""),
-        authorization=authorization,
-        origin=origin,
-    )
-
-
-def _decoded(section: dict[str, Any], field: str, origin: str) -> bytes:
+    origin = f"kubeconfig {path}"
+    settings: Any = client.Configuration()
     try:
-        return base64.b64decode(section.get(field) or "", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise AccessError(f"{origin}: {field} is no base64: {error}") from error
+        files: Any = KubeConfigMerger(path)
+        loader: Any = KubeConfigLoader(
+            files.config, active_context=context or None, config_base_path=None, config_persister=files.save_changes
+        )
+        name = loader.current_context["context"].get("user")
+        if not name:
+            raise ValueError("its context names no user")
+        user = files.config["users"].get_with_name(name)["user"]
+        await loader.load_and_set(settings)
+    except Exception as error:  # whatever the library runs into in a file that is not as it should be
+        raise AccessError(f"{origin} cannot be used: {error}") from error
+    access = _access(settings, lambda: _token_of(settings), origin, strict_x509=strict_x509)
+    if any(field in user for field in ("exec", "auth-provider", "tokenFile")):
+        access.authorization = _Renewed(loader, settings, access.tls, origin)
+    return access
 
 
-class _Pem:
-    """Paths of the client's certificate and key. If the kubeconfig embeds them: in files that only this user can read
-    and that are gone after the block (the ssl module loads from files only)."""
-
-    def __init__(self, base: Path, user: dict[str, Any], origin: str) -> None:
-        self._base, self._user, self._origin = base, user, origin
-        self._made: list[str] = []
-
-    def __enter__(self) -> tuple[str, str]:
-        return self._path("client-certificate"), self._path("client-key")
-
-    def __exit__(self, *_: object) -> None:
-        for path in self._made:
-            os.unlink(path)
-
-    def _path(self, field: str) -> str:
-        if self._user.get(field):
-            return str(self._base / self._user[field])
-        data = _decoded(self._user, f"{field}-data", self._origin)
-        if not data:
-            return ""
-        import tempfile  # noqa: PLC0415 - rare
-
-        handle, path = tempfile.mkstemp(prefix="kerf-")
-        self._made.append(path)
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        return path
-
-
-async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
-    """Exec plugins, auth providers and merged kubeconfigs, by kubernetes-asyncio. An old token is requested again."""
+def _access(settings: Any, authorization: Callable[[], str], origin: str, *, strict_x509: bool) -> Access:
     try:
-        from kubernetes_asyncio import client, config  # noqa: PLC0415 - 4 s and 114 MB
-    except ImportError as error:
-        raise AccessError(
-            f"kubeconfig {path} needs kubernetes-asyncio (exec plugin, auth provider or several files): {error}"
-        ) from error
-    settings = client.Configuration()
-    try:
-        await config.load_kube_config(config_file=path, context=context or None, client_configuration=settings)
         tls = make_tls(
             ca=settings.ssl_ca_cert or "",
             certificate=settings.cert_file or "",
@@ -261,37 +162,52 @@ async def _by_library(path: str, context: str, *, strict_x509: bool) -> Access:
             verify=settings.verify_ssl,
             strict=strict_x509,
         )
-    except (config.ConfigException, OSError) as error:
-        raise AccessError(f"kubeconfig {path}: {error}") from error
+    except OSError as error:
+        raise AccessError(f"{origin}: its certificates cannot be used: {error}") from error
     return Access(
-        server=settings.host or "",
-        tls=tls,
+        server=settings.host,
+        tls=tls if settings.host.startswith("https") else None,
         server_name=settings.tls_server_name or "",
         proxy=settings.proxy or "",
-        authorization=_Renewed(path, context, settings),
-        origin=f"kubeconfig {path}",
+        authorization=authorization,
+        origin=origin,
     )
 
 
-class _Renewed:
-    """The token of an exec plugin or provider. It is refreshed in the background while the old one is used."""
+def _token_of(settings: Any) -> str:
+    return str(settings.api_key.get("BearerToken", "")).strip()  # a token file ends with a newline
 
-    def __init__(self, path: str, context: str, settings: Any) -> None:
-        self._path, self._context, self._settings = path, context, settings
-        self._fetched_at = time.monotonic()
-        self._task: Any = None
+
+class _Renewed:
+    """The Authorization header by a kubeconfig whose credentials expire.
+
+    They are renewed in the background while the old ones are used: by the library, which runs an exec plugin or asks a
+    provider when they near their end, and reads a token file again. New certificates serve new connections.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        settings: Any,
+        tls: ssl.SSLContext | None,
+        origin: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loader, self._settings, self._tls, self._origin, self._clock = loader, settings, tls, origin, clock
+        self._renewed_at = clock()
+        self._task: asyncio.Task[None] | None = None
 
     def __call__(self) -> str:
-        if time.monotonic() - self._fetched_at > PLUGIN_TOKEN_MAX_AGE_S and (self._task is None or self._task.done()):
-            import asyncio  # noqa: PLC0415
+        if self._clock() - self._renewed_at >= RENEW_S and (self._task is None or self._task.done()):
+            self._renewed_at = self._clock()
+            self._task = asyncio.get_running_loop().create_task(self._renew())
+        return _token_of(self._settings)
 
-            self._fetched_at = time.monotonic()
-            self._task = asyncio.get_running_loop().create_task(self._fetch())
-        return str(self._settings.api_key.get("BearerToken", ""))
-
-    async def _fetch(self) -> None:
-        from kubernetes_asyncio import config  # noqa: PLC0415
-
-        await config.load_kube_config(
-            config_file=self._path, context=self._context or None, client_configuration=self._settings
-        )
+    async def _renew(self) -> None:
+        before = self._settings.cert_file
+        try:
+            await self._loader.load_and_set(self._settings)
+            if self._tls is not None and self._settings.cert_file != before:
+                self._tls.load_cert_chain(self._settings.cert_file, self._settings.key_file)
+        except Exception as error:  # noqa: BLE001 - of a plugin, a provider or a file; the old credentials may still do
+            structlog.get_logger("kube").warning("credentials_not_renewed", origin=self._origin, error=str(error))

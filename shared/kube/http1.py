@@ -1,7 +1,7 @@
 """A lean HTTP/1.1 client for one server: keep-alive connections, one request in flight on each.
 
-Why not a general client: a Binding through aiohttp costs more CPU than everything else that Kerf does for a pod
-(docs/decisions, 0010). This one knows one host, sends whole bodies, and reads answers strictly.
+A Binding through aiohttp costs twice the CPU (docs/decisions, 0010). This client knows one host, sends whole bodies,
+and reads answers strictly.
 """
 
 from __future__ import annotations

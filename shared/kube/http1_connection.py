@@ -89,7 +89,8 @@ class Connection(asyncio.Protocol):
     async def exchange(self, message: bytes, timeout_s: float) -> Response:
         assert self._transport is not None  # noqa: S101
         loop = asyncio.get_running_loop()
-        self._parser, self._body, self._size, self.silent = ResponseParser(), [], 0, True
+        self._parser.begin()
+        self._body, self._size, self.silent = [], 0, True
         self._done = loop.create_future()
         timer = loop.call_later(timeout_s, self._fail, f"no answer in {timeout_s:g} s")
         self._transport.write(message)

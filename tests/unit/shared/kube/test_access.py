@@ -7,12 +7,16 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from kubernetes_asyncio.config import incluster_config
 
-from shared.kube.access import AccessError, load_access, make_tls, token_file
+from shared.kube import access as access_module
+from shared.kube.access import Access, AccessError, load_access, make_tls
 from shared.kube.client import transport_for
 from shared.kube.http1 import Http1Transport
 from shared.kube.transport import TransportError
@@ -87,9 +91,10 @@ async def test_kubeconfig_then_environment_then_service_account(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("change", "wanted"),
     [
-        ({"current-context": "nowhere"}, "no context 'nowhere'"),
-        ({"clusters": []}, "no cluster 'c'"),
-        ({"users": None}, "no user 'u'"),
+        ({"current-context": "nowhere"}, "object with name nowhere in .*contexts list"),
+        ({"clusters": []}, "object with name c in .*clusters list"),
+        ({"users": None}, "object with name u in .*users list"),
+        ({"contexts": [{"name": "here", "context": {"cluster": "c"}}]}, "its context names no user"),
     ],
 )
 async def test_what_is_missing_is_named(tmp_path: Path, change: Any, wanted: str) -> None:
@@ -112,28 +117,168 @@ async def test_a_missing_kubeconfig_raises_an_error_on_what_to_do(tmp_path: Path
 async def test_broken_certificates_are_named(tmp_path: Path, authority: Path) -> None:
     for data in ("not base64!", base64.b64encode(b"no certificate").decode()):
         config = write(tmp_path / "config", cluster={"server": "https://x:1"}, user={"client-certificate-data": data})
-        with pytest.raises(AccessError, match=r"client-certificate-data is no base64|certificates cannot be used"):
+        with pytest.raises(AccessError, match=r"config cannot be used: |certificates cannot be used"):
             await load_access(config)
 
 
-def test_a_token_is_read_again_when_it_is_old(tmp_path: Path) -> None:
+async def test_the_pods_token_is_read_again_when_it_is_old(
+    tmp_path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kubelet renews it; a minute-old one is well within its lifetime."""
-    file, now = tmp_path / "token", [0.0]
-    file.write_text("one")
-    token = token_file(file, 60.0, lambda: now[0])
-    file.write_text("two")
-    now[0] = 59.0
-    assert token() == "Bearer one"
-    now[0] = 60.0
-    assert token() == "Bearer two"
-    file.unlink()
-    now[0] = 200.0
-    assert token() == "Bearer two", "the one we have may live on"
+    (tmp_path / "ca.crt").write_bytes((authority / "ca.crt").read_bytes())
+    token = tmp_path / "token"
+    token.write_text("one\n")
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    access = await load_access(environ=pod, service_account=tmp_path)
+    token.write_text("two")
+    assert access.authorization() == "Bearer one", "it is not read at every request"
+    monkeypatch.setattr(incluster_config, "TOKEN_REFRESH_PERIOD", timedelta(0))
+    access = await load_access(environ=pod, service_account=tmp_path)
+    token.write_text("three")
+    assert access.authorization() == "Bearer three"
+    token.unlink()
+    assert access.authorization() == "Bearer three", "the one we have may live on"
 
 
-def test_no_token_at_first_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="token file"):
-        token_file(tmp_path / "none")
+async def test_a_pod_without_a_readable_account_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("")
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    with pytest.raises(AccessError, match=r"the service account of this pod.*empty"):
+        await load_access(environ=pod, service_account=tmp_path)
+
+
+# --- credentials that expire ------------------------------------------------------------------------------------------
+
+
+class Plugin:
+    """An exec plugin: a script that counts its runs and prints what `status` is, or fails without one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._script, self._runs, self._status = folder / "plugin", folder / "runs", folder / "status"
+        self._runs.write_text("")
+        self._script.write_text(
+            f"#!/bin/sh\necho run >> {self._runs}\n"
+            f"[ -e {self._status} ] || {{ echo 'log in first' >&2; exit 3; }}\ncat {self._status}\n"
+        )
+        self._script.chmod(0o755)
+
+    @property
+    def user(self) -> dict[str, Any]:
+        return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(self._script)}}
+
+    @property
+    def runs(self) -> int:
+        return len(self._runs.read_text().split())
+
+    def gives(self, valid_s: float | None = None, **status: str) -> None:
+        if valid_s is not None:
+            ends = datetime.now(UTC) + timedelta(seconds=valid_s)
+            status["expirationTimestamp"] = ends.strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._status.write_text(
+            json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status})
+        )
+
+    def fails(self) -> None:
+        self._status.unlink()
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
+async def renewed(access: Access) -> None:
+    """Makes a renewal due, asks for the header, which starts it, and waits for its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(access_module, "RENEW_S", 0.0)
+        access.authorization()
+    await access.authorization._task  # type: ignore[attr-defined]
+
+
+async def test_an_exec_plugin_runs_again_only_when_its_token_nears_its_end(plugin: Plugin, tmp_path: Path) -> None:
+    plugin.gives(token="first", valid_s=3600)
+    access = await load_access(write(tmp_path / "config", user=plugin.user))
+    assert access.authorization() == "Bearer first"
+    assert access.authorization._task is None, "nothing is due within a minute"  # type: ignore[attr-defined]
+    await renewed(access)
+    assert plugin.runs == 1, "its token is good for an hour"
+
+
+async def test_a_token_that_nears_its_end_is_renewed_while_the_old_one_is_used(plugin: Plugin, tmp_path: Path) -> None:
+    plugin.gives(token="first", valid_s=30)
+    access = await load_access(write(tmp_path / "config", user=plugin.user))
+    plugin.gives(token="second", valid_s=3600)
+    assert access.authorization() == "Bearer first"
+    await renewed(access)
+    assert access.authorization() == "Bearer second"
+    assert plugin.runs == 2
+
+
+async def test_a_plugin_that_fails_later_leaves_the_old_token_and_is_logged(plugin: Plugin, tmp_path: Path) -> None:
+    plugin.gives(token="first", valid_s=30)
+    access = await load_access(write(tmp_path / "config", user=plugin.user))
+    plugin.fails()
+    with structlog.testing.capture_logs() as logs:
+        await renewed(access)
+    assert access.authorization() == "Bearer first"
+    assert [(entry["event"], "log in first" in entry["error"]) for entry in logs] == [("credentials_not_renewed", True)]
+
+
+async def test_a_plugin_that_fails_at_first_is_an_error_with_its_words(plugin: Plugin, tmp_path: Path) -> None:
+    with pytest.raises(AccessError, match=r"process returned 3\. log in first"):
+        await load_access(write(tmp_path / "config", user=plugin.user))
+
+
+async def test_certificates_of_a_plugin_are_used_and_renewed(plugin: Plugin, tmp_path: Path, authority: Path) -> None:
+    """To a server that only lets clients of the present name in."""
+
+    def gives(name: str) -> None:
+        pki.issue(authority, name, f"/CN={name}")
+        certificate, key = ((authority / f"{name}.{suffix}").read_text() for suffix in ("crt", "key"))
+        plugin.gives(clientCertificateData=certificate, clientKeyData=key, valid_s=30)
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.crt"))
+    context.load_cert_chain(authority / "server.crt", authority / "server.key")
+    context.verify_mode = ssl.CERT_REQUIRED
+    seen: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(dict(part[0] for part in writer.get_extra_info("peercert")["subject"])["commonName"])
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    gives("first")
+    cluster = {"server": address, "certificate-authority": str(authority / "ca.crt")}
+    access = await load_access(write(tmp_path / "config", cluster=cluster, user=plugin.user))
+    client = transport_for(access)
+    await client.request("GET", "/")
+    gives("second")
+    await renewed(access)
+    await client.request("GET", "/")
+    assert seen == ["first", "second"]
+    await client.close()
+    server.close()
+
+
+async def test_a_token_file_of_a_kubeconfig_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "tok").write_text("one")
+    access = await load_access(write(tmp_path / "config", user={"tokenFile": "tok"}))
+    (tmp_path / "tok").write_text("two")
+    await renewed(access)
+    assert access.authorization() == "Bearer two"
+
+
+async def test_several_files_are_merged(tmp_path: Path) -> None:
+    first = write(tmp_path / "first", users=[])
+    second = write(tmp_path / "second", user={"token": "abc"})
+    access = await load_access(environ={"KUBECONFIG": f"{first}:{second}:{tmp_path / 'none'}"})
+    assert access.authorization() == "Bearer abc"
+
+
+# --- strict certificates ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
