@@ -19,8 +19,8 @@ from collections.abc import Iterator
 import msgspec
 
 from services.placement import messages as m
+from services.placement.config import Config
 from services.placement.core import Core
-from services.placement.settings import Settings
 from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
@@ -37,7 +37,7 @@ class Cluster:
     logged."""
 
     def __init__(self, nodes: int) -> None:
-        self.core = Core("bench", Settings(max_holds=nodes * GPUS + 1))  # no Binding is sent here
+        self.core = Core("bench", Config(max_holds=nodes * GPUS + 1))  # no Binding is sent here
         self.records: list[int] = []
         self._sequence = self._versions = 2
         self.say(m.TermTaken(2, mark=LogMark(term=0, sequence=1)))

@@ -16,7 +16,6 @@ from bench.jobs.trace import Job
 from bench.openb.trace import GPU_MIB, Pods, Trace, TracePod
 from services.placement import messages as m
 from services.placement.core import Core
-from services.placement.settings import Settings
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
@@ -71,7 +70,7 @@ class Kerf(Scheduler):
             simulated=True,
         )
         self._index = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
-        self.placement = Core("jobs", Settings())
+        self.placement = Core("jobs")
         self.preemptor = Preemptor(Config(), lambda: f"plan-{self._next_version()}")
         self._send(m.InventorySeen(self._inventory))
         self._send(

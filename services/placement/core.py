@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from services.placement import messages as m
+from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import Reports
@@ -30,7 +31,7 @@ from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.node_avoidance import NodeAvoidance
 from services.placement.scheduling.queue import Queue
-from services.placement.settings import Settings, Stats
+from services.placement.stats import Stats
 from shared.book.book import Book, Change
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -62,19 +63,19 @@ class Core:
     def __init__(
         self,
         holder: str,
-        settings: Settings | None = None,
+        config: Config | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
         trace_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         """`trace_of` returns the traceparent of a pod's trace from its uid alone. The grant carries it to the node."""
         self.holder = holder
-        self.settings = settings or Settings()
+        self.config = config or Config()
         self.stats = Stats()
         self.book = Book()
         self.nodes = Nodes(self.book)
         self.slices = Slices(self.book)
         self.node_avoidance = NodeAvoidance(self.book)
-        self.engine = Engine(self.book, self.settings.policy)
+        self.engine = Engine(self.book, self.config.policy)
         self.gangs = Gangs(self.book)
         self.fair = Fair(self.book)
         requests = GroupRequests(self.book, self.gangs, self.fair)
@@ -96,7 +97,7 @@ class Core:
         self.term = 0
         self.phase: Phase = "idle"
         self.holds = Holds()
-        self.batcher = WriteBatcher(self.settings.max_batch)
+        self.batcher = WriteBatcher(self.config.max_batch)
         self._capacity_changes = CapacityChanges()
         self.suspension = Suspender(
             self.book, self.nodes, PreemptionPolicy(self.fair, self.gangs), self._capacity_changes
@@ -113,7 +114,7 @@ class Core:
             suspender=self.suspension,
             holds=self.holds,
             batcher=self.batcher,
-            settings=self.settings,
+            config=self.config,
             stats=self.stats,
         )
         self.preemption = Preemption(
@@ -395,9 +396,9 @@ class Core:
         self._exclude(self.book.pods[answer.uid], answer.message, now)
 
     def _touch(self, now: float) -> None:
-        for uid in self.recovery.overdue(now, self.settings.exclude_after_s):
+        for uid in self.recovery.overdue(now, self.config.exclude_after_s):
             why = (
-                f"{self.settings.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that "
+                f"{self.config.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that "
                 "answers late, or undoes them"
             )
             self._exclude(self.book.pods[uid], why, now)

@@ -18,7 +18,7 @@ from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, b
 from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unsupported_fields import refusal
-from services.placement.settings import Stats
+from services.placement.stats import Stats
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState

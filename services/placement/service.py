@@ -5,35 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar
+from typing import Any
 
-import msgspec
-
+from services.placement.config import Config
 from services.placement.engine.precompile import exercise
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.session import LeaderSession, LogDeleted
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
-from shared.model.request import POLICIES
 from shared.service import Context, Leadership, Service
-from shared.service.settings import Count, Seconds
 
 _AGAIN_S = 1.0
-
-
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    FORMER_NAMES: ClassVar[dict[str, str]] = {"max_holds": "holds_most"}
-
-    policy: str = "kerf"
-    """For pods that name none: kerf, binpack, spread or least-loaded-nearest."""
-    renew_term_s: Seconds = 6 * 3600
-    """How often a leader takes a new term, so that no record that it needs ages out of the log."""
-    max_holds: Count = 256
-    """Decisions whose Binding has not been seen. At this many, placement waits for the API server."""
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")
 
 
 class Placement(Service):

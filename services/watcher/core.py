@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from services.watcher.config import Config
 from shared.contracts.base import Message, encode
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.resources import REFLECTED
@@ -29,15 +30,6 @@ GRANT_MAX_BYTES = 16 * 1024
 ANNOTATION_LIMIT = 4096
 _SEQUENCE = re.compile(r'"sequence":(\d+)')
 _ORDER = list(dict.fromkeys(resource.kind for resource in REFLECTED))
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """When batches go and how long snapshots are kept."""
-
-    batch_facts: int = 64
-    batch_ms: int = 2
-    heartbeat_s: float = 1.0
-    snapshot_ttl_s: float = 30.0
 
 
 class WireBatch(Message, frozen=True):
@@ -80,9 +72,9 @@ class _Snapshot(msgspec.Struct):
 class Core:
     """State: the newest object of every uid, the batch that gathers, the snapshots that are being read."""
 
-    def __init__(self, epoch: str, settings: Settings | None = None) -> None:
+    def __init__(self, epoch: str, config: Config | None = None) -> None:
         self.epoch = epoch
-        self.settings = settings or Settings()
+        self._config = config or Config()
         self.number = 0
         self.log_sequence_seen = 0
         self.suppressed = 0
@@ -107,7 +99,7 @@ class Core:
     @property
     def due(self) -> float:
         """When `tick` has something to do: the gathering batch, else the next heartbeat."""
-        return self._sent_at + (self.settings.batch_ms / 1000 if self._pending else self.settings.heartbeat_s)
+        return self._sent_at + (self._config.batch_ms / 1000 if self._pending else self._config.heartbeat_s)
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
@@ -123,10 +115,10 @@ class Core:
                 self._flush(commands, now)
             self._pending.append(raw)
             self._pending_bytes += len(raw)
-            if len(self._pending) >= self.settings.batch_facts:
+            if len(self._pending) >= self._config.batch_facts:
                 self._flush(commands, now)
         # Idle: a single fact is sent at once. Under load the batch gathers until it is full or old.
-        if self._pending and now - self._sent_at >= self.settings.batch_ms / 1000:
+        if self._pending and now - self._sent_at >= self._config.batch_ms / 1000:
             self._flush(commands, now)
         return commands
 
@@ -135,7 +127,7 @@ class Core:
         commands: list[Command] = []
         if now >= self.due:
             self._flush(commands, now)
-        for name in [n for n, s in self._snapshots.items() if now - s.used_at > self.settings.snapshot_ttl_s]:
+        for name in [n for n, s in self._snapshots.items() if now - s.used_at > self._config.snapshot_ttl_s]:
             del self._snapshots[name]
         return commands
 

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeVar
 
 from services.watcher.announcer import Announcer
 from services.watcher.config import Config
-from services.watcher.core import Command, Core, Settings
+from services.watcher.core import Command, Core
 from services.watcher.executors import Executors
 from services.watcher.feed import Feed
 from shared.bus.port import Incoming, Subscription
@@ -42,13 +42,7 @@ class Watcher(Service):
         self._serving = False
         self.epoch = secrets.token_hex(6)
         self.source: Source = await make_source(ctx, config)
-        settings = Settings(
-            batch_facts=config.batch_facts,
-            batch_ms=config.batch_ms,
-            heartbeat_s=config.heartbeat_s,
-            snapshot_ttl_s=config.snapshot_ttl_s,
-        )
-        self.core = Core(self.epoch, settings)
+        self.core = Core(self.epoch, config)
         self.feed = Feed(ctx.bus, self.core, ctx.log)
         self.announcer = Announcer(self.source.writes, self._find_pod, lambda: self.executors.binding > 0, ctx.log)
         self.executors = Executors(

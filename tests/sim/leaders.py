@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.node_agent import messages as a
 from services.placement import messages as m
+from services.placement.config import Config
 from services.placement.core import Core
 from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
-from services.placement.settings import Settings
 from shared.bus.feed import Follower, Gap
 from shared.bus.port import NoStream, Refused, Unknown
 from shared.contracts.base import decode
@@ -131,7 +131,7 @@ class Leader:
         self._run(self._log.replay(), self._lead)
 
     def _lead(self, records: Any) -> None:
-        self.core = Core(self.name, Settings(exclude_after_s=EXCLUDE_AFTER_S))
+        self.core = Core(self.name, Config(exclude_after_s=EXCLUDE_AFTER_S))
         self._follower = Follower()
         if not self.simulation.network.calm and self.simulation.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.

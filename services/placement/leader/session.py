@@ -16,7 +16,6 @@ from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import record
 from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries import questions, reader
-from services.placement.settings import Settings
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
@@ -45,7 +44,7 @@ class LeaderSession:
         config = ctx.config
         self.core = Core(
             ctx.instance,
-            Settings(policy=config.policy, max_holds=config.max_holds),
+            config,
             stopwatch=time.perf_counter,
             trace_of=ctx.telemetry.traceparent,
         )

@@ -13,7 +13,7 @@ from services.placement.protocol.recovery import touch
 from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unsupported_fields import refusal
-from services.placement.settings import Stats
+from services.placement.stats import Stats
 from shared.book.book import Book
 from shared.book.gangs import GangState, gang_trace
 from shared.book.states import PodState

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from services.placement import messages as m
+from services.placement.config import Config
 from services.placement.engine.engine import Engine, Place
 from services.placement.explain.pending_reasons import Reports
 from services.placement.protocol.holds import Hold, Holds
@@ -15,7 +16,7 @@ from services.placement.scheduling.claims import allocations
 from services.placement.scheduling.gangs.placing import Placed
 from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.queue import Queue
-from services.placement.settings import Settings, Stats
+from services.placement.stats import Stats
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
@@ -42,12 +43,12 @@ class Committer:
         suspender: Suspender,
         holds: Holds,
         batcher: WriteBatcher,
-        settings: Settings,
+        config: Config,
         stats: Stats,
     ) -> None:
         self._scheduler, self._book, self._engine, self._gangs = scheduler, book, engine, gangs
         self._queue, self._reports, self._grants, self._suspender = queue, reports, grants, suspender
-        self._holds, self._batcher, self._settings, self._stats = holds, batcher, settings, stats
+        self._holds, self._batcher, self._config, self._stats = holds, batcher, config, stats
 
     def turn(self, term: int, now: float, open_plans: Collection[str]) -> list[m.Command]:
         """Tries pods in order until the batch is full or too many holds are open, and appends what is due. Before each
@@ -56,7 +57,7 @@ class Committer:
         self._suspender.begin_turn(open_plans)
         out: list[m.Command] = []
         attempts = 0
-        while not self._batcher.full and len(self._holds) < self._settings.max_holds:
+        while not self._batcher.full and len(self._holds) < self._config.max_holds:
             uid = self._queue.next(now)
             if uid is None:
                 break
@@ -66,7 +67,7 @@ class Committer:
             out += self._suspender.resume_before(self._book.pods[uid], now)
             gang = self._gangs.of(uid)
             if gang is not None:
-                if gang.need > self._settings.max_batch and not self._batcher.empty:
+                if gang.need > self._config.max_batch and not self._batcher.empty:
                     break  # it begins a record of its own
                 attempts += max(1, gang.need)
                 out += self._decide_gang(gang, uid, now)

@@ -49,7 +49,7 @@ MUTANTS = [
         name="gang-in-a-begun-record",
         what="a gang's decisions begin in a log record that is nearly full",
         file="services/placement/protocol/commit.py",
-        old="                if gang.need > self._settings.max_batch and not self._batcher.empty:\n",
+        old="                if gang.need > self._config.max_batch and not self._batcher.empty:\n",
         new="                if False:\n",
         tests=(_GANGS + "test_a_gang_larger_than_a_batch_does_not_begin_in_a_record_that_others_have_begun",),
     ),

@@ -149,7 +149,7 @@ MUTANTS = [
         name="no-backpressure",
         what="decisions go on however many Bindings have not been seen",
         file="services/placement/protocol/commit.py",
-        old="while not self._batcher.full and len(self._holds) < self._settings.max_holds:",
+        old="while not self._batcher.full and len(self._holds) < self._config.max_holds:",
         new="while not self._batcher.full:",
         tests=(_CORE + "test_holds_are_capped_and_continue_when_bindings_are_seen",),
     ),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from services.placement import messages as m
+from services.placement.config import Config
 from services.placement.core import Core
-from services.placement.settings import Settings
 from shared.contracts.commands import Bind, Patch
 from shared.contracts.events import Event
 from shared.contracts.facts import Fact
@@ -36,13 +36,13 @@ class Placement:
         seen: int = 0,
         respond: Callable[[m.Command, Respond], list[m.Input]] | None = None,
         begins: bool = True,
-        **settings: Any,
+        **config: Any,
     ) -> None:
         """`records`: an earlier leader's; its term record is put before them. `mark`: the last of them by default; of
         an empty log that of the session that created it. `respond`: answers commands; it gets the default answers as
         its second argument. `begins`: takes its term now; if not, the caller sends `beginning`."""
-        self._settings = Settings(**settings)
-        self.core = Core("tester", self._settings)
+        self._config = Config(**config)
+        self.core = Core("tester", self._config)
         self.commands: list[m.Command] = []
         self._respond = respond
         self.objects: tuple[Fact, ...] = build.put(*objects)
@@ -109,7 +109,7 @@ class Placement:
     def succeed(self, *objects: Any) -> None:
         """Another leader begins, without a term; a snapshot will contain these objects."""
         self.sequence += 1
-        self.core, self.objects = Core("tester", self._settings), build.put(*objects)
+        self.core, self.objects = Core("tester", self._config), build.put(*objects)
 
     def next_term(self) -> m.TermTaken:
         """The term of a leader that succeeds the one whose log this is."""

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.watcher.core import PAGE_LIMIT_BYTES, Command, Core, FirstSight, Settings, WireBatch, WirePage, trim
+from services.watcher.config import Config
+from services.watcher.core import PAGE_LIMIT_BYTES, Command, Core, FirstSight, WireBatch, WirePage, trim
 from shared.contracts.base import decode, encode
 from shared.contracts.facts import Fact, FeedBatch, Gone, Put, SnapshotPage
 from shared.model.objects import Condition, Namespace, Node
@@ -18,7 +19,7 @@ BATCH_S = 0.002
 
 @pytest.fixture
 def core() -> Core:
-    return Core("epoch")
+    return Core("epoch", Config(batch_ms=2))
 
 
 def batches(commands: list[Command]) -> list[FeedBatch]:
@@ -188,7 +189,7 @@ def test_a_large_snapshot_has_pages_within_the_limit(core: Core) -> None:
 
 
 def test_an_unread_snapshot_expires() -> None:
-    core = Core("e", Settings(snapshot_ttl_s=5.0))
+    core = Core("e", Config(snapshot_ttl_s=5.0))
     core.facts(build.put(build.pod("a")), 10.0)
     _, first = core.snapshot("", 0, 10.0)
     core.tick(14.0)

@@ -1,0 +1,30 @@
+"""Placement's settings."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from shared.model.request import POLICIES
+from shared.service.settings import Count, Seconds
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    FORMER_NAMES: ClassVar[dict[str, str]] = {"max_holds": "holds_most"}
+
+    policy: str = "kerf"
+    """For pods that name none: kerf, binpack, spread or least-loaded-nearest."""
+    renew_term_s: Seconds = 6 * 3600
+    """How often a leader takes a new term, so that no record that it needs ages out of the log."""
+    max_holds: Count = 256
+    """Decisions whose Binding has not been seen. At this many, placement waits for the API server."""
+    max_batch: Count = 64
+    """Decisions in one record of the log."""
+    exclude_after_s: Seconds = 60.0
+    """A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo
+    what a touch writes."""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")
