@@ -1,8 +1,11 @@
-"""Writes `schemas/` from the contracts: `python -m shared.contracts.generate`, with `--check` to compare only.
+"""Writes `schemas/` and the users of NATS from the contracts: `python -m shared.contracts.generate`.
+
+With `--check` it only compares.
 
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
+- k8s/nats.conf, and the same in the ConfigMap of k8s/30-nats.yaml: the users of NATS (`permissions`)
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -17,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from shared.contracts import permissions
 from shared.contracts.asyncapi import document
 from shared.contracts.base import encode
 from shared.contracts.compatibility import breaks
@@ -24,6 +28,7 @@ from shared.contracts.examples import EXAMPLES
 from shared.contracts.registry import DOCUMENTS, message_types
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
+MANIFESTS = SCHEMAS.parent / "k8s"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -50,6 +55,25 @@ def files() -> dict[str, bytes]:
 
 def _pretty(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def configurations(folder: Path = MANIFESTS) -> dict[Path, str]:
+    """What the files with the users of NATS should contain."""
+    manifest = folder / "30-nats.yaml"
+    return {
+        folder / "nats.conf": permissions.render(),
+        manifest: permissions.in_manifest(manifest.read_text()),
+    }
+
+
+def check_configurations(folder: Path = MANIFESTS) -> list[str]:
+    """What differs between the files with the users of NATS and their definition, in sentences."""
+    made = configurations(folder)
+    return [
+        f"{path.name} differs from permissions.py"
+        for path, text in made.items()
+        if not path.exists() or path.read_text() != text
+    ]
 
 
 def check(folder: Path = SCHEMAS) -> list[str]:
@@ -103,9 +127,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     problems = incompatible(options.folder)
     if options.check:
-        problems += check(options.folder)
+        problems += check(options.folder) + check_configurations()
     elif not problems or options.breaking:
         write(options.folder)
+        for path, text in configurations().items():
+            path.write_text(text)
         return 0
     for problem in problems:
         sys.stderr.write(f"{problem}\n")

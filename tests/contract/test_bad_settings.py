@@ -18,7 +18,11 @@ from tests.support.waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 
 BAD: list[tuple[str, str, str]] = [
-    ("placement", "polcy: spread", "there is no setting polcy; known are max_holds, policy, renew_term_s"),
+    (
+        "placement",
+        "polcy: spread",
+        "there is no setting polcy; known are exclude_after_s, max_batch, max_holds, policy, renew_term_s",
+    ),
     ("placement", "policy: best-fit", "policy is 'best-fit'; it must be one of kerf, binpack, spread"),
     ("placement", "policy: fgd", "policy is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
     ("placement", "max_holds: many", "setting max_holds: Expected `int`, got `str`; given was 'many'"),

@@ -1,0 +1,244 @@
+"""What each user may say and hear on NATS. `k8s/nats.conf` and `k8s/30-nats.yaml` are generated from here.
+
+Every service has an inbox of its own, so none reads another's answers. Only placement writes the log.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.contracts import subjects as s
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Subjects that belong together: a line of the configuration."""
+
+    subjects: tuple[str, ...]
+    comment: str = ""
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user of the NATS servers. Its password is the environment variable `KERF_NATS_<NAME>`."""
+
+    name: str
+    publish: tuple[Row, ...]
+    subscribe: tuple[Row, ...]
+    responds: bool = True
+    """Whether it may answer requests, for a minute."""
+    comment: str = ""
+
+
+def row(*subjects: str, comment: str = "") -> Row:
+    return Row(subjects, comment)
+
+
+_QUERIES = (
+    row(s.QUERY_WHY, s.QUERY_WHAT_IF, s.QUERY_WHEN, s.QUERY_ADVISE, s.QUERY_PREEMPT),
+    row(s.QUERY_INSPECT, s.QUERY_STATUS, s.QUERY_QUEUES, s.QUERY_USAGE, s.QUERY_TRACE),
+)
+
+USERS = (
+    User(
+        name="placement",
+        publish=(
+            row(s.LOG_ALL),
+            row(
+                f"{s.VERSION}.event.placement.>",
+                f"{s.VERSION}.event.gang.>",
+                f"{s.VERSION}.event.pod.>",
+                f"{s.VERSION}.event.grant.>",
+                f"{s.VERSION}.event.term.>",
+                f"{s.VERSION}.event.policy.>",
+                f"{s.VERSION}.event.preemption.reserved.>",
+                f"{s.VERSION}.event.preemption.executed.>",
+                f"{s.VERSION}.event.preemption.abandoned.>",
+            ),
+            row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT, f"{s.VERSION}.cmd.node.*.*"),
+            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
+            row(f"{s.VERSION}.spans.placement"),
+            row("$KV.kerf_leader.>", "$KV.kerf_mark.>"),
+            row(
+                "$JS.API.STREAM.INFO.*",
+                "$JS.API.STREAM.CREATE.*",
+                "$JS.API.STREAM.MSG.GET.*",
+                "$JS.API.STREAM.DELETE.KERF_LOG",
+            ),
+            row("$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.DELETE.*.*", "$JS.FC.>"),
+        ),
+        subscribe=(
+            row("_INBOX_placement.>"),
+            row(s.FEED_ALL, s.HEARTBEAT_ALL, f"{s.VERSION}.ack.*.*.*", s.RELEASES_ALL),
+            row(
+                f"{s.VERSION}.ack.*.*",
+                s.SLICES_RELEASED,
+                comment="What a placement before 0.2 hears, until it is replaced.",
+            ),
+            row(
+                s.QUERY_WHY,
+                s.QUERY_WHAT_IF,
+                s.QUERY_WHEN,
+                s.QUERY_ADVISE,
+                s.QUERY_INSPECT,
+                s.QUERY_GRANT,
+                s.QUERY_STATUS,
+                s.QUERY_QUEUES,
+            ),
+            row(s.CMD_RESERVE, s.CMD_ABANDON),
+        ),
+    ),
+    User(
+        name="watcher",
+        publish=(
+            row(s.FEED_ALL),
+            row(f"{s.VERSION}.spans.watcher"),
+        ),
+        subscribe=(
+            row("_INBOX_watcher.>"),
+            row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT),
+            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
+        ),
+    ),
+    User(
+        name="node_agent",
+        comment="One user for all agents: what names a node in a subject is its own word.\n"
+        "A user per node needs an operator's keys (docs/decisions/0020).",
+        publish=(
+            row(f"{s.VERSION}.event.slice.>", f"{s.VERSION}.event.node.>", f"{s.VERSION}.event.gpu.>"),
+            row(s.HEARTBEAT_ALL, s.RELEASES_ALL, s.USAGE_ALL, f"{s.VERSION}.spans.node_agent", s.QUERY_GRANT),
+            row(
+                s.CMD_EVICT,
+                comment="Where evict_unhealthy is set. Disruption budgets are honoured whichever account asks.",
+            ),
+            row("$KV.kerf_nodes.>"),
+            row(
+                "$JS.API.STREAM.INFO.KV_kerf_nodes",
+                "$JS.API.STREAM.MSG.GET.KV_kerf_nodes",
+                "$JS.API.STREAM.INFO.KERF_EVENTS",
+            ),
+        ),
+        subscribe=(row("_INBOX_node_agent.>", f"{s.VERSION}.cmd.node.*.*"),),
+    ),
+    User(
+        name="preemptor",
+        publish=(
+            row(f"{s.VERSION}.event.preemption.proposed.>"),
+            row(s.CMD_RESERVE, s.CMD_ABANDON, s.CMD_EVICT),
+            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*", s.QUERY_ADVISE),
+            row(f"{s.VERSION}.spans.preemptor"),
+            row("$KV.kerf_leader.preemptor", "$KV.kerf_spared.*"),
+            row(
+                "$JS.API.STREAM.INFO.KERF_EVENTS",
+                "$JS.API.STREAM.INFO.KV_kerf_nodes",
+                "$JS.API.STREAM.INFO.KV_kerf_leader",
+                "$JS.API.STREAM.INFO.KV_kerf_spared",
+            ),
+            row(
+                "$JS.API.STREAM.MSG.GET.KV_kerf_leader",
+                "$JS.API.STREAM.MSG.GET.KV_kerf_nodes",
+                "$JS.API.STREAM.MSG.GET.KV_kerf_spared",
+            ),
+            row("$JS.API.CONSUMER.CREATE.KV_kerf_nodes.>", "$JS.API.CONSUMER.DELETE.KV_kerf_nodes.*"),
+            row(
+                "$JS.API.CONSUMER.CREATE.KV_kerf_leader.>",
+                "$JS.API.CONSUMER.DELETE.KV_kerf_leader.*",
+                "$JS.API.CONSUMER.CREATE.KV_kerf_spared.>",
+                "$JS.API.CONSUMER.DELETE.KV_kerf_spared.*",
+                "$JS.FC.>",
+            ),
+        ),
+        subscribe=(
+            row("_INBOX_preemptor.>"),
+            row(s.FEED_ALL, s.REJECTED, s.GRANTS_ENDED, s.PREEMPTIONS),
+            row(s.QUERY_PREEMPT, s.USAGE_ALL),
+        ),
+    ),
+    User(
+        name="metrics",
+        publish=(
+            row(s.QUERY_STATUS, s.QUERY_QUEUES, s.QUERY_INSPECT, f"{s.VERSION}.spans.metrics"),
+            row(
+                "$JS.API.STREAM.INFO.KERF_EVENTS", "$JS.API.STREAM.INFO.KERF_LOG", "$JS.API.STREAM.MSG.GET.KERF_EVENTS"
+            ),
+            row("$JS.API.CONSUMER.CREATE.KERF_EVENTS.>", "$JS.API.CONSUMER.DELETE.KERF_EVENTS.*"),
+            row(
+                "$JS.API.STREAM.INFO.KV_kerf_nodes",
+                "$JS.API.CONSUMER.CREATE.KV_kerf_nodes.>",
+                "$JS.API.CONSUMER.DELETE.KV_kerf_nodes.*",
+                "$JS.FC.>",
+            ),
+        ),
+        subscribe=(
+            row("_INBOX_metrics.>"),
+            row(s.EVENTS_ALL, s.USAGE_ALL, s.SPANS_ALL),
+            row(s.QUERY_USAGE, s.QUERY_TRACE),
+        ),
+    ),
+    User(
+        name="reader",
+        comment="For users: the CLI and programs that listen to events. It changes nothing.",
+        publish=(*_QUERIES,),
+        subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),
+        responds=False,
+    ),
+    User(
+        name="operator",
+        comment="For operators, who may cordon GPUs and drain them: `kerf cordon`, `kerf drain`.",
+        publish=(
+            *_QUERIES,
+            row(f"{s.VERSION}.cmd.node.*.cordon", s.CMD_EVICT),
+        ),
+        subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),
+        responds=False,
+    ),
+)
+
+_HEAD = """\
+# Kerf's users on NATS and what each may say and hear. Generated from shared/contracts/permissions.py (`make schemas`).
+# Used by the StatefulSet in 30-nats.yaml, as a ConfigMap of the same content, and by the tests, which include it into
+# an embedded server. Passwords come from the environment.
+#
+# Every service has an inbox of its own, so none reads another's answers. Only placement writes the log.
+
+max_payload: 1MB
+# A client that is frozen takes its share of a queue group's requests until the server gives it up.
+ping_interval: "5s"
+ping_max: 2
+"""
+
+
+def render() -> str:
+    """Returns the configuration of the users, in the format of NATS' configuration files."""
+    users = "".join(_user(user) for user in USERS)
+    return f"{_HEAD}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
+
+
+def _user(user: User) -> str:
+    lines = [
+        "    {",
+        *([f"      # {line}" for line in user.comment.splitlines()]),
+        f"      user: {user.name}",
+        f"      password: $KERF_NATS_{user.name.upper()}",
+        "      permissions: {",
+        *_list("publish", user.publish),
+        *_list("subscribe", user.subscribe),
+        *(['        allow_responses: { max: -1, expires: "1m" }'] if user.responds else []),
+        "      }",
+        "    }",
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _list(name: str, rows: tuple[Row, ...]) -> list[str]:
+    lines = []
+    for row in rows:
+        lines += [f"          # {row.comment}"] if row.comment else []
+        lines.append("          " + ", ".join(f'"{subject}"' for subject in row.subjects))
+    return [f"        {name}: [", *lines, "        ]"]
+
+
+def in_manifest(manifest: str) -> str:
+    """Returns the manifest with the configuration in its ConfigMap, under `kerf.conf`."""
+    begin = manifest.index("  kerf.conf: |\n")
+    end = manifest.index("---\n", begin)
+    block = "".join(f"    {line}\n" if line else "\n" for line in render().splitlines())
+    return f"{manifest[:begin]}  kerf.conf: |\n{block}{manifest[end:]}"

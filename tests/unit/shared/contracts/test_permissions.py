@@ -1,0 +1,54 @@
+"""The users of NATS have one definition, which agrees with the channels of the registry."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shared.contracts import permissions
+from shared.contracts.generate import check_configurations
+from shared.contracts.permissions import USERS, Row
+from shared.contracts.registry import CHANNELS, Channel
+
+SERVICES = {user.name: user for user in USERS}
+
+
+def allowed(rows: tuple[Row, ...], address: str) -> bool:
+    """Whether one of the rows has a subject that covers the address, whatever its parameters are."""
+    tokens = [re.sub(r"^\{.*\}$", "x", token) for token in address.split(".")]
+    return any(covers(subject.split("."), tokens) for row in rows for subject in row.subjects)
+
+
+def covers(subject: list[str], tokens: list[str]) -> bool:
+    if subject[-1] == ">":
+        return len(tokens) >= len(subject) and covers(subject[:-1], tokens[: len(subject) - 1])
+    return len(subject) == len(tokens) and all(a in ("*", b) for a, b in zip(subject, tokens, strict=True))
+
+
+def of_users(text: str) -> list[str]:
+    """The services in a channel's `publisher` or `receivers`; those of the simulated cluster have no users."""
+    return [] if "simulated" in text else [name for name in SERVICES if re.search(rf"\b{name}\b", text)]
+
+
+@pytest.mark.parametrize("channel", [c for c in CHANNELS if c.kind != "bucket"], ids=lambda c: c.name)
+def test_who_publishes_and_receives_a_channel_may_do_so(channel: Channel) -> None:
+    for name in of_users(channel.publisher) if "simulated" not in channel.receivers else ():
+        assert allowed(SERVICES[name].publish, channel.address), f"{name} may not publish {channel.address}"
+    for name in of_users(channel.receivers):
+        if channel.kind != "log":  # read through JetStream
+            assert allowed(SERVICES[name].subscribe, channel.address), f"{name} may not hear {channel.address}"
+
+
+def test_only_placement_may_write_the_log() -> None:
+    assert [name for name, user in SERVICES.items() if allowed(user.publish, "kerf.v1.log.decisions")] == ["placement"]
+
+
+def test_a_file_that_was_edited_by_hand_is_named(tmp_path: Path) -> None:
+    (tmp_path / "nats.conf").write_text(permissions.render())
+    manifest = "data:\n  kerf.conf: |\n    edited\n---\nkind: Service\n"
+    (tmp_path / "30-nats.yaml").write_text(manifest)
+    assert check_configurations(tmp_path) == ["30-nats.yaml differs from permissions.py"]
+    (tmp_path / "30-nats.yaml").write_text(permissions.in_manifest(manifest))
+    assert check_configurations(tmp_path) == []
