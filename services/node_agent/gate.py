@@ -9,7 +9,7 @@ from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import geometry_of, instance_mask
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
-PROVEN: frozenset[Strategy] = frozenset({"interposer", "time_slice", "mps", "driver", "remote"})
+PROVEN: frozenset[Strategy] = frozenset({"interposer", "time_slice"})
 """The strategies that a node offers only while it has proven them."""
 Occupancy = dict[str, tuple[int, int]]
 """What is handed over, by GPU UUID: (memory_mib, compute_milli)."""

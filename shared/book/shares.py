@@ -11,9 +11,9 @@ from shared.model.gpu import ISOLATION_OF, ISOLATION_RANK, Isolation, Strategy
 from shared.model.request import GpuAsk
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
-SHARED_STRATEGIES: tuple[Strategy, ...] = ("driver", "interposer", "time_slice", "mps", "advisory")
+SHARED_STRATEGIES: tuple[Strategy, ...] = ("interposer", "time_slice", "advisory")
 """For a part of a GPU, the strongest promise first."""
-_BY_TURNS: tuple[Strategy, ...] = ("driver", "time_slice", "interposer", "mps", "advisory")
+_BY_TURNS: tuple[Strategy, ...] = ("time_slice", "interposer", "advisory")
 """The same for pods that reserve no GPU time."""
 
 

@@ -81,7 +81,7 @@ POD_OBJECT = Pod(
 )
 
 NO_ROOM = Reason(
-    code="gpu-memory",
+    code="gpu-full",
     sentence="no GPU has 16 GiB free",
     helps="free 4 GiB on one GPU, or ask for at most 12 GiB",
     nodes=3,
@@ -187,7 +187,7 @@ DECIDED = e.PlacementDecided(
     sequence=SEQUENCE,
     grant=GRANT,
     policy="binpack",
-    scores={"binpack": 71, "spread": 12},
+    scores={"gpu-policy": 71, "preferred-node": 12},
     feasible_nodes=3,
     waited_ms=4,
 )
@@ -195,12 +195,12 @@ SPAN = q.Span(
     trace_id=TRACEPARENT[3:35],
     span_id="50fa3fbcf765e019",
     parent_id=TRACEPARENT[36:52],
-    name="decide",
+    name="placement.rejected",
     service="placement",
     start_ns=1_795_254_276_990_000_000,
     end_ns=1_795_254_276_990_080_000,
-    attributes={"kerf.feasible_nodes": 3, "kerf.node": NODE},
-    events=("filtered",),
+    attributes={"k8s.pod.name": POD, "kerf.reason": "no GPU has 16 GiB free"},
+    events=("3x gpu-full: no GPU has 16 GiB free",),
     links=(),
     error="",
 )

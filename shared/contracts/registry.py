@@ -63,7 +63,7 @@ PARAMETERS = {
     "instance": "The placement process that gave the order, as one token.",
     "service": "The name of a service.",
     "owner": "The uid of the owner whose pods were evicted.",
-    "key": "What the hint is about, such as placement.",
+    "key": "The leader lease, such as placement.",
 }
 
 _EVENT_RETENTION = "KERF_EVENTS: file, 7 days, 2 GiB, duplicates dropped by Nats-Msg-Id within 2 minutes"

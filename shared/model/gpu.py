@@ -11,15 +11,18 @@ from shared.model.mig import MigInstance
 GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
 """Only a healthy GPU takes new slices. Suspect: a sign of trouble, not yet condemned. Draining: cordoned by people."""
 
-Strategy = Literal["exclusive", "mig", "driver", "mps", "interposer", "time_slice", "advisory", "remote"]
+Strategy = Literal["exclusive", "mig", "interposer", "time_slice", "advisory"]
 
 Isolation = Literal["hard", "firm", "soft"]
 """hard: enforced by driver or hardware; firm: by an interposer in the container; soft: watched and accounted."""
 
 ISOLATION_OF: dict[str, Isolation] = {
-    "exclusive": "hard", "mig": "hard", "driver": "hard", "mps": "firm",
-    "interposer": "firm", "time_slice": "firm", "advisory": "soft", "remote": "soft",
-}  # fmt: skip
+    "exclusive": "hard",
+    "mig": "hard",
+    "interposer": "firm",
+    "time_slice": "firm",
+    "advisory": "soft",
+}
 """What each strategy can promise at most."""
 
 ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}

@@ -1,19 +1,13 @@
 """The interface of a sharing strategy: one way in which containers share a GPU.
 
-A driver has six methods, in the order of a slice's life. The table shows how each strategy uses them: first the
-strategies that exist, then those that are planned (`mps`, `mig`, `driver`, `remote`). "Block" is the container's
-control block; its rules hold rates, limits and pauses. An `mps` server enforces limits, and clients get the environment
-of its pipe directory. A `remote` server runs in a slice of another node.
+A driver has six methods, in the order of a slice's life. The table shows how each strategy uses them. "Block" is the
+container's control block; its rules hold rates, limits and pauses.
 
 | | probe | prepare | edits | adjust | observe | release |
 |---|---|---|---|---|---|---|
 | exclusive, advisory | always available | - | - | raises Unadjustable | NVML | - |
 | interposer | library and canary | create block | mount library, block | write rules | read block | remove block |
 | time_slice | as interposer | as interposer, with rank | as interposer | as interposer | read block | remove block |
-| mps | control daemon answers | start server | pipe directory | limits of new clients | client list | stop server |
-| mig | MIG mode is on | create instance | device nodes | raises Unadjustable | NVML of instance | destroy instance |
-| driver (r615) | symbol in NVML | set limit on pod's cgroup | - | same call again | NVML | remove limit |
-| remote | endpoint's canary | start remote server | client, endpoint | forward | forward | stop server |
 
 The control block does not reach a process that bypasses the interposer. The agent time-slices such processes with the
 CUDA driver's process locks (`time_slicing.py`).

@@ -96,7 +96,7 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
         name="p",
         state="waiting",
         sentence="no",
-        summary=(Reason(code="gpu-memory", sentence="too little"),),
+        summary=(Reason(code="gpu-full", sentence="too little"),),
     )
     _, metrics, _ = core(
         PlacementDecided(node="n1", term=7, sequence=9, waited_ms=30, **POD),
@@ -108,7 +108,7 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
     lines = text_of(metrics)
     for line in (
         'kerf_placement_outcomes_total{outcome="decided"} 1.0', 'kerf_placement_outcomes_total{outcome="rejected"} 1.0',
-        'kerf_placement_outcomes_total{outcome="bound"} 1.0', 'kerf_placement_rejections_total{code="gpu-memory"} 1.0',
+        'kerf_placement_outcomes_total{outcome="bound"} 1.0', 'kerf_placement_rejections_total{code="gpu-full"} 1.0',
         'kerf_pod_wait_seconds_bucket{le="0.05"} 1.0', 'kerf_pod_wait_seconds_bucket{le="0.025"} 0.0',
         'kerf_pod_bind_seconds_bucket{le="0.005"} 1.0', "kerf_term 9.0",
     ):  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -16,7 +17,7 @@ from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from services.node_agent.strategies.time_slice import TimeSlice
-from shared.model.gpu import ISOLATION_OF
+from shared.model.gpu import ISOLATION_OF, Strategy
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 SLICE = Slice(
@@ -57,6 +58,12 @@ def write(registry: SliceRegistry, field: Callable[[], int], value: int) -> None
 
 def used(registry: SliceRegistry, ns: int) -> None:
     write(registry, lambda: layout.GpuCounters.used_ns.offset, ns)
+
+
+def test_every_strategy_that_the_contracts_name_is_built() -> None:
+    """MIG instances are handed over without a driver of their own."""
+    drivers = {Exclusive.name, Advisory.name, Interposer.name, TimeSlice.name}
+    assert set(get_args(Strategy)) == drivers | {"mig"} == ISOLATION_OF.keys()
 
 
 @pytest.mark.parametrize("driver", [Exclusive(), Advisory()], ids=lambda d: d.name)
