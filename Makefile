@@ -46,9 +46,8 @@ lint: $(STAMP)
 schemas: $(STAMP)  ## after a change of shared/contracts
 	$(PY) -m shared.contracts.generate
 
-fakes: interposer  ## the fake libnvidia-ml.so.1 and libcuda.so.1
-	@$(MAKE) --quiet -C tests/fakes/nvml
-	@$(MAKE) --quiet -C tests/fakes/cuda
+fakes: $(STAMP)  ## the interposer, the fake libnvidia-ml.so.1 and libcuda.so.1, and the programs that tests run on them
+	@$(PY) -m tests.support.native
 
 interposer:  ## what keeps slices to their limits, in containers
 	@$(MAKE) --quiet -C native/interposer

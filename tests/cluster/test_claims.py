@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
 
-pytestmark = pytest.mark.xdist_group("claims")
+pytestmark = pytest.mark.cluster
 _NUMBERS = itertools.count()
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
 

@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
 
-pytestmark = pytest.mark.xdist_group("preemption")
+pytestmark = pytest.mark.cluster
 _NUMBERS = itertools.count()
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 

@@ -20,8 +20,8 @@ TWO = "driver 580.1\n" + "".join(
 
 
 @pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> None:
-    load(tmp_path_factory.mktemp("nvml"))
+def fake_nvml() -> None:
+    load()
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
 from tests.support.evictions import evictions
+from tests.support.native import built
 from tests.support.waiting import eventually
 from tests.unit.services.node_agent.cdi.hosts import DEBIAN, VERSION, FakeHost
 from tests.unit.services.node_agent.devices.machine import load
@@ -57,9 +58,8 @@ ONE = "driver 580.1\ngpu 0 GPU-a NVIDIA_H200 1000 00000000:01:00.0 0 9 0 0 0\n"
 @pytest.fixture(scope="module", autouse=True)
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The path of the built library."""
-    built = tmp_path_factory.mktemp("nvml")
-    load(built)
-    return built
+    load()
+    return built("nvml")
 
 
 @pytest.fixture

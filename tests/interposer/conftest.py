@@ -1,22 +1,23 @@
-"""Fixtures: the C programs are compiled once per session."""
+"""Fixtures of the tests of the interposer."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from services.node_agent.strategies.control_block import GpuRule, Rules
-from tests.interposer.node import UUID, Container, Node, build, end_all
+from tests.interposer.node import UUID, Container, Node, end_all
+from tests.support import native
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("cc") is None or shutil.which("make") is None:
-        pytest.skip("no C compiler")
-    return build(tmp_path_factory.mktemp("built"))
+def built() -> Path:
+    """A folder with `enforcement`, `programs` and `nvml`."""
+    for name in native.SOURCES:
+        native.built(name)
+    return native.BUILD
 
 
 @pytest.fixture(autouse=True)

@@ -21,19 +21,6 @@ STARTED: list[subprocess.Popen[str]] = []
 """Processes that still run when their test has ended; they are killed."""
 
 
-def build(into: Path) -> Path:
-    """Compiles everything in C that the tests need. Raises CalledProcessError with the compiler's output."""
-    for source, name in (
-        ("tests/fakes/cuda", "fake"),
-        ("native/interposer", "kerf"),
-        ("tests/interposer/programs", "programs"),
-    ):
-        subprocess.run(
-            ["make", "-s", "-C", str(ROOT / source), f"BUILD={into / name}"], check=True, capture_output=True, text=True
-        )
-    return into
-
-
 class Node:
     """One world of the fake driver. Its containers share its devices and its clock."""
 
@@ -41,7 +28,7 @@ class Node:
         """`settings`: KERF_FAKE_CUDA_... in lower case."""
         self.built, self.folder = built, folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.driver = built / "fake" / "libcuda.so.1"
+        self.driver = built / "enforcement" / "libcuda.so.1"
         self.environment = {
             "PATH": os.environ["PATH"],
             "KERF_FAKE_CUDA": str(folder / "world"),
@@ -52,7 +39,7 @@ class Node:
 
     def bare(self, *command: str, **variables: str) -> subprocess.Popen[str]:
         """Starts a program without the interposer."""
-        path = {"LD_LIBRARY_PATH": str(self.built / "fake")}
+        path = {"LD_LIBRARY_PATH": str(self.built / "enforcement")}
         return _start(self.built, command, self.environment | path | variables)
 
     def container(
@@ -72,9 +59,9 @@ class Container:
     def start(self, *command: str, shadow: bool = False, **variables: str) -> subprocess.Popen[str]:
         form = "test/shadow/libcuda.so.1" if shadow else "test/libkerf.so"
         inside = {
-            "LD_PRELOAD": str(self.node.built / "kerf" / form),
+            "LD_PRELOAD": str(self.node.built / "enforcement" / form),
             "KERF_DIRECTORY": str(self.control_block.folder),
-            "LD_LIBRARY_PATH": str(self.node.built / "fake"),
+            "LD_LIBRARY_PATH": str(self.node.built / "enforcement"),
         }
         return _start(self.node.built, command, self.node.environment | inside | variables)
 

@@ -102,10 +102,10 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
     container = limited(LIMIT)
     etc = tmp_path / "etc"
     shutil.copytree("/etc", etc, symlinks=True, ignore_dangling_symlinks=True)
-    (etc / "ld.so.preload").write_text(f"{built}/kerf/test/libkerf.so\n")
+    (etc / "ld.so.preload").write_text(f"{built}/enforcement/test/libkerf.so\n")
     inside = container.node.environment | {
         "KERF_DIRECTORY": str(container.control_block.folder),
-        "LD_LIBRARY_PATH": str(built / "fake"),
+        "LD_LIBRARY_PATH": str(built / "enforcement"),
         "LD_PRELOAD": "/nowhere.so",
     }
     script = f"mount --bind {etc} /etc && exec {built}/programs/attack environment"
@@ -117,7 +117,7 @@ def test_the_linkers_own_list_holds_without_an_environment(limited: Limited, bui
 
 def test_the_shipped_library_ignores_the_variable_that_tests_use(limited: Limited, built: Path) -> None:
     container = limited(1 << 40)
-    program = container.start("view", LD_PRELOAD=str(built / "kerf" / "libkerf.so"))
+    program = container.start("view", LD_PRELOAD=str(built / "enforcement" / "libkerf.so"))
     words = program.communicate(timeout=60)[1]
     assert "kerf: no control block of this container's slice (/run/kerf)" in words
     assert program.returncode == 3

@@ -18,7 +18,7 @@ def listed(target: str) -> list[str]:
 
 def symbols(built: Path, source: str, *kind: str) -> set[str]:
     """The names that an object defines (`--defined-only`) or uses (`--undefined-only`) beyond its own file."""
-    file = built / "kerf" / "objects" / f"{Path(source).stem}.o"
+    file = built / "enforcement" / "objects" / f"{Path(source).stem}.o"
     lines = subprocess.run(["nm", "--extern-only", *kind, str(file)], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1] for line in lines.splitlines()}
 

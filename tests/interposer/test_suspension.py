@@ -41,7 +41,7 @@ def together(node: Node, registry: SliceRegistry, *slices: Slice) -> list[list[i
     for client, one in enumerate(slices):
         control_block = {
             "KERF_DIRECTORY": str(registry.folder(one.key)),
-            "LD_PRELOAD": str(node.built / "kerf" / "test" / "libkerf.so"),
+            "LD_PRELOAD": str(node.built / "enforcement" / "test" / "libkerf.so"),
         }
         running.append(
             node.bare("share", "saturate", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client), **control_block)

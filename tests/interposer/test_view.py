@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules
-from tests.interposer.node import MIB, ROOT, UUID, Container, Node
+from tests.interposer.node import MIB, UUID, Container, Node
 
 MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 00000000:01:00.0 0 9 0 0 0\n"
 
@@ -19,11 +19,10 @@ MACHINE = f"driver 580.95.05\ncuda 13000\ngpu 0 {UUID} NVIDIA_H200 143771 000000
 def test_nvml_reports_the_slice_and_never_more_than_the_device(
     built: Path, tmp_path: Path, limit_mib: int, total_mib: int
 ) -> None:
-    subprocess.run(["make", "-s", "-C", str(ROOT / "tests/fakes/nvml"), f"BUILD={built / 'nvml'}"], check=True)
     (tmp_path / "machine").write_text(MACHINE)
     node = Node(built, tmp_path / "node")
     container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit_mib * MIB),)))
-    libraries = f"{built / 'fake'}:{built / 'nvml'}"
+    libraries = f"{built / 'enforcement'}:{built / 'nvml'}"
     total, used, free = container.run("nvml", LD_LIBRARY_PATH=libraries, KERF_FAKE_NVML_STATE=str(tmp_path / "machine"))
     assert (total, used, free) == (total_mib * MIB, 64 * MIB, (total_mib - 64) * MIB)
 
@@ -33,7 +32,7 @@ def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
     if shutil.which("objdump") is None:
         pytest.skip("no objdump")
     listed = subprocess.run(
-        ["objdump", "-T", str(built / "kerf" / "libkerf.so")], check=True, capture_output=True, text=True
+        ["objdump", "-T", str(built / "enforcement" / "libkerf.so")], check=True, capture_output=True, text=True
     ).stdout
     wanted = {
         version for line in listed.splitlines() if "*UND*" in line for version in re.findall(r"GLIBC_([\d.]+)", line)

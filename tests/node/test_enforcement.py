@@ -10,7 +10,7 @@ import pytest
 
 from services.node_agent.strategies import layout
 from tests.node.cluster import WITHIN_S, NodeCluster, cluster_on, grant_of
-from tests.support.native import enforcement_built
+from tests.support.native import built
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
 from tools.sandbox.agent import Gpus
@@ -27,7 +27,7 @@ class SameGpus(Gpus):
 
 @pytest.fixture
 async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster]:
-    build = enforcement_built(tmp_path / "build")
+    build = built("enforcement")
     gpus = SameGpus(tmp_path)
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),

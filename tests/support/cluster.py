@@ -27,9 +27,10 @@ def binaries_or_skip(*names: str) -> Path:
         pytest.skip(f"no real API server for this test: {error}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def control_plane() -> Iterator[ControlPlane]:
-    """etcd and API server, shared by the session. A test that kills it starts one of its own (`own_control_plane`)."""
+    """etcd and API server, shared by the folder whose conftest imports this, and stopped after its last test: an idle
+    API server takes CPU from other tests. A test that kills it starts one of its own (`own_control_plane`)."""
     binaries = binaries_or_skip()
     with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
         plane = ControlPlane(Path(state), binaries=binaries).start()

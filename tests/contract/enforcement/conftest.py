@@ -26,12 +26,13 @@ from tests.support.enforcement import (
     prove,
 )
 from tests.support.kubelet_agent import uid
-from tests.support.native import enforcement_built
+from tests.support.native import built
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return enforcement_built(tmp_path_factory.mktemp("interposer"))
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The interposer, its probe and the fake driver."""
+    return built("enforcement")
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
 from tests.support.enforcement import (
     GPU,
-    ROOT,
     as_seen,
     become,
     control_block,
@@ -30,18 +29,14 @@ from tests.support.enforcement import (
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, uid
+from tests.support.native import built
 from tests.support.waiting import eventually
 
 
-@pytest.fixture(scope="module")
-def forge(tmp_path_factory: pytest.TempPathFactory, build: Path) -> Path:
+@pytest.fixture(scope="session")
+def forge() -> Path:
     """A program that overwrites the GPU time in its counters."""
-    folder = tmp_path_factory.mktemp("programs")
-    subprocess.run(
-        ["make", "-s", "-C", str(ROOT / "tests" / "interposer" / "programs"), f"BUILD={folder}", f"{folder}/forge"],
-        check=True,
-    )
-    return folder / "forge"
+    return built("programs") / "forge"
 
 
 def forged(host: Path, build: Path, program: Path, processes: int) -> list[int]:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native import enforcement_built
+from tests.support.native import built
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build() -> Path:
     """The interposer, its probe and the fake driver."""
-    return enforcement_built(tmp_path_factory.mktemp("interposer"))
+    return built("enforcement")

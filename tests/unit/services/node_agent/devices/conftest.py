@@ -9,8 +9,8 @@ from tests.unit.services.node_agent.devices.machine import TWO, Machine, load
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> None:
-    load(tmp_path_factory.mktemp("nvml"))
+def library() -> None:
+    load()
 
 
 @pytest.fixture

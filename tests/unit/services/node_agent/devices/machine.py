@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.native import built
 
-FAKE = Path(__file__).resolve().parents[4] / "fakes" / "nvml"
 TWO = (
     "driver 580.95.05\ncuda 13000\n"
     "gpu 0 GPU-a NVIDIA_H200 143771 00000000:01:00.0 0 9 0 0 0\n"
@@ -17,12 +14,9 @@ TWO = (
 )
 
 
-def load(build: Path) -> None:
+def load() -> None:
     """Called before pynvml loads that name: the loader then returns the fake."""
-    if shutil.which("cc") is None or shutil.which("make") is None:
-        pytest.skip("no C compiler to build the fake NVML with")
-    subprocess.run(["make", "-s", "-C", str(FAKE), f"BUILD={build}"], check=True)
-    ctypes.CDLL(str(build / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(built("nvml") / "libnvidia-ml.so.1"), mode=ctypes.RTLD_GLOBAL)
 
 
 class Machine:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.native import built
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[4]
 
@@ -21,10 +23,8 @@ def compiler() -> str:
 
 
 @pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory, compiler: str) -> str:
-    build = tmp_path_factory.mktemp("cuda")
-    subprocess.run(["make", "-s", "-C", str(ROOT / "tests" / "fakes" / "cuda"), f"BUILD={build}"], check=True)
-    return str(build / "libcuda.so.1")
+def cuda() -> str:
+    return str(built("enforcement") / "libcuda.so.1")
 
 
 @pytest.fixture
