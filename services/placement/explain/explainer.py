@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from services.placement.engine.engine import Engine
 from services.placement.engine.shape import INFEASIBLE
-from services.placement.explain.counterfactual_trials import advice, changes_of_pod
+from services.placement.explain.counterfactuals import advice, changes_of_pod
 from services.placement.explain.diagnosis import Verdicts, judge_all
 from services.placement.explain.migrations import move_of_another
 from services.placement.explain.runner_up import runner_up

@@ -21,4 +21,6 @@ ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
 """`services.placement.free_capacity` checks all nodes at once; this filter runs for a single node only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
 
-__all__ = ["CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]
+ALL_FILTERS = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)
+
+__all__ = ["ALL_FILTERS", "CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]

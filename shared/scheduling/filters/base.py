@@ -9,12 +9,13 @@ Scopes:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
+from shared.scheduling.filters.remedies import Remedy
 
 Check = Callable[[NodeState], Reason | None]
 """None: the node passes."""
@@ -23,6 +24,9 @@ Check = Callable[[NodeState], Reason | None]
 class Filter:
     name: ClassVar[str]
     scope: ClassVar[Literal["node", "cluster"]]
+    remedies: ClassVar[Mapping[str, Remedy]] = {}
+    """By the code of a reason that this filter gives: the changes of the pod that could remove it. For a code without
+    remedies `helps` of the reason is suggested as it stands."""
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         """The check for this pod, or None where the filter has nothing to say about it."""

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import msgspec
 
 from shared.book.accepts import accepted, why_none
@@ -11,7 +14,9 @@ from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk, PodRequest
 from shared.scheduling.assignment import able, assign, mask_of
+from shared.scheduling.filters import gpu_remedies
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Remedy
 from shared.scheduling.filters.topology import GpuTopology, lacking_set
 from shared.scheduling.topology import fabric_of
 
@@ -22,6 +27,15 @@ class GpuKind(Filter):
 
     name = "gpu-kind"
     scope = "node"
+    remedies: ClassVar[Mapping[str, Remedy]] = {
+        "gpu-too-small": gpu_remedies.smaller,
+        "too-few-gpus": gpu_remedies.fewer,
+        "mig-mode": gpu_remedies.other_instance,
+        "mig-profile": gpu_remedies.other_instance,
+        "no-mig": gpu_remedies.no_instance,
+        "isolation": gpu_remedies.weaker,
+        **gpu_remedies.OTHER_KINDS,
+    }
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
@@ -83,6 +97,7 @@ class GpuRoomLeft(Filter):
 
     name = "gpu-room"
     scope = "cluster"
+    remedies: ClassVar[Mapping[str, Remedy]] = {"gpu-full": gpu_remedies.smaller}
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
@@ -9,6 +10,7 @@ from shared.model.affinity import LabelSelector, PodAffinityTerm, Requirement
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Remedy, dropping
 
 
 class InterPod(Filter):
@@ -21,6 +23,10 @@ class InterPod(Filter):
 
     name = "inter-pod"
     scope = "cluster"
+    remedies: ClassVar[Mapping[str, Remedy]] = {
+        "pod-affinity": dropping("pod_affinity", "pod-affinity"),
+        "pod-anti-affinity": dropping("pod_anti_affinity", "pod-anti-affinity"),
+    }
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         affinity = pod.pod.spec.affinity

@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from msgspec.structs import replace
+
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.selectors import node_selector_matches
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Change, Remedy, dropping, specified
+
+
+def _unselective(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+    spec, labels = state.pod.spec, {} if node.object is None else node.object.metadata.labels
+    missed = next((key for key, value in spec.node_selector.items() if labels.get(key) != value), None)
+    kept = {key: value for key, value in spec.node_selector.items() if key != missed}
+    yield Change("node-selector", reason.helps, specified(state, replace(spec, node_selector=kept)))
 
 
 class NodeAffinity(Filter):
@@ -12,6 +25,10 @@ class NodeAffinity(Filter):
 
     name = "node-affinity"
     scope = "node"
+    remedies: ClassVar[Mapping[str, Remedy]] = {
+        "node-selector": _unselective,
+        "node-affinity": dropping("node_affinity", "node-affinity"),
+    }
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         spec = pod.pod.spec

@@ -1,11 +1,44 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import ClassVar
+
+from msgspec.structs import replace
+
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.units import MIB, format_mib
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Change, Remedy, no_change
+
+
+def _demand_less(field: str, free: Callable[[NodeState], int]) -> Remedy:
+    def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+        if (left := free(node)) > 0:
+            yield Change(
+                f"less-{reason.code}",
+                reason.helps,
+                replace(state, demand=replace(state.demand, **{field: left})),
+                reason.lacking,
+            )
+
+    return make
+
+
+def _less_extended(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+    """Of each extended resource what there is left, provided that there is some."""
+    left = {
+        name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
+        for name, _ in state.demand.extended
+        if name in node.extended_total
+    }
+    less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
+    if all(amount > 0 for _, amount in less):
+        yield Change(
+            "less-extended-resource", reason.helps, replace(state, demand=replace(state.demand, extended=less))
+        )
 
 
 class Resources(Filter):
@@ -17,6 +50,13 @@ class Resources(Filter):
 
     name = "resources"
     scope = "cluster"
+    remedies: ClassVar[Mapping[str, Remedy]] = {
+        "too-many-pods": no_change,
+        "cpu": _demand_less("cpu_milli", lambda node: node.cpu_total - node.cpu_used),
+        "memory": _demand_less("memory_bytes", lambda node: (node.memory_total - node.memory_used) // MIB * MIB),
+        "ephemeral-storage": _demand_less("ephemeral_bytes", lambda node: node.ephemeral_total - node.ephemeral_used),
+        "extended-resource": _less_extended,
+    }
 
     def prepare(self, pod: PodState, book: Book) -> Check:
         demand = pod.demand

@@ -1,13 +1,32 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from msgspec.structs import replace
+
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
+from shared.model.affinity import Toleration
 from shared.model.objects import Taint
 from shared.model.selectors import untolerated
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Change, Remedy, specified
 
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def _tolerate(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+    spec, taints = state.pod.spec, () if node.object is None else node.object.spec.taints
+    first = (
+        CORDONED if reason.code == "cordoned" else untolerated(taints, spec.tolerations, ("NoSchedule", "NoExecute"))
+    )
+    if first is not None:
+        tolerated = Toleration(key=first.key, operator="Equal", value=first.value, effect=first.effect)
+        yield Change(
+            reason.code, reason.helps, specified(state, replace(spec, tolerations=(*spec.tolerations, tolerated)))
+        )
 
 
 class Taints(Filter):
@@ -15,6 +34,7 @@ class Taints(Filter):
 
     name = "taints"
     scope = "node"
+    remedies: ClassVar[Mapping[str, Remedy]] = {"taint": _tolerate, "cordoned": _tolerate}
 
     def prepare(self, pod: PodState, book: Book) -> Check:
         tolerations = pod.pod.spec.tolerations

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from shared.book.accepts import accepted
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.request import PodRequest
+from shared.scheduling.filters import gpu_remedies
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.remedies import Remedy
 from shared.scheduling.topology import Fabric, fabric_of
 from shared.scheduling.topology.base import largest_peer_group
 from shared.scheduling.topology.fabric import places_of
@@ -16,6 +21,7 @@ class GpuTopology(Filter):
 
     name = "gpu-topology"
     scope = "node"
+    remedies: ClassVar[Mapping[str, Remedy]] = {"no-peer-access": gpu_remedies.looser}
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request

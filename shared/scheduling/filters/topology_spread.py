@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from msgspec.structs import replace
+
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
@@ -7,6 +12,17 @@ from shared.model.affinity import LabelSelector, TopologySpreadConstraint
 from shared.model.selectors import labels_match, node_selector_matches, untolerated
 from shared.scheduling.filters.base import Check, Filter
 from shared.scheduling.filters.inter_pod import with_label_keys
+from shared.scheduling.filters.remedies import Change, Remedy, specified
+
+
+def _soften(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
+    spec = state.pod.spec
+    softer = tuple(replace(c, when_unsatisfiable="ScheduleAnyway") for c in spec.topology_spread_constraints)
+    yield Change(
+        "spread",
+        "fits with whenUnsatisfiable: ScheduleAnyway in its topologySpreadConstraints",
+        specified(state, replace(spec, topology_spread_constraints=softer)),
+    )
 
 
 class TopologySpread(Filter):
@@ -18,6 +34,7 @@ class TopologySpread(Filter):
 
     name = "topology-spread"
     scope = "cluster"
+    remedies: ClassVar[Mapping[str, Remedy]] = {"spread": _soften, "spread-no-key": _soften}
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         hard = [c for c in pod.pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]

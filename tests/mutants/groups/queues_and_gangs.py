@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
 _QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
-_SUSPENSION = "tests/unit/services/placement/preemption/test_suspension.py::"
+_SUSPENSION = "tests/unit/services/placement/protocol/test_suspension.py::"
 _PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
@@ -187,7 +187,7 @@ MUTANTS = [
     Mutant(
         name="counterfactual-is-not-tried",
         what="a counterfactual is reported without being tried",
-        file="services/placement/explain/counterfactual_trials.py",
+        file="services/placement/explain/counterfactuals.py",
         old="return book.nodes.get(node.name) is node and not Diagnosis(state, book).of(node)",
         new="return book.nodes.get(node.name) is node",
         tests=(

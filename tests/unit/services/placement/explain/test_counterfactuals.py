@@ -10,7 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
-from services.placement.explain.counterfactuals import candidates
+from services.placement.explain.counterfactuals import changes
 from services.placement.explain.diagnosis import Diagnosis
 from services.placement.explain.trial import Trial
 from shared.book.states import PodState
@@ -147,7 +147,7 @@ def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes:
     for node in book.nodes.values():
         reasons = Diagnosis(state, book).of(node)
         for reason in reasons:
-            changed = next((w.state for w in candidates(state, reason, node) if w.code in _EXACT), None)
+            changed = next((w.state for w in changes(state, reason, node) if w.code in _EXACT), None)
             if changed is not None:
                 left = Diagnosis(changed, book).of(node)
             elif reason.code == "gpu-full":

@@ -18,7 +18,7 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.harness.placement import Placement, only
-from tests.unit.services.placement.preemption.test_suspension import suspended
+from tests.unit.services.placement.protocol.test_suspension import suspended
 
 WHOLE = {"n-gpu-0": (81920, 1000)}
 BY_A_JOB = (OwnerReference(kind="Job", name="train", uid="uid-train", controller=True),)
