@@ -103,7 +103,8 @@ def steps(s: State, off: str = "", gate: bool = False) -> Iterator[tuple[str, St
         for name, changed, rest in _leader(s, leader, off):
             # Which of the two it is does not matter: kept in one order, half the states are enough.
             leaders = (changed, other) if _order(changed) <= _order(other) else (other, changed)
-            yield f"{actor} {name}", (rest or s)._replace(leaders=leaders)
+            pods, log, _, binds, agent, budgets, clock = rest or s
+            yield f"{actor} {name}", State(pods, log, leaders, binds, agent, budgets, clock)
 
 
 def _world(s: State, off: str, gate: bool) -> Iterator[tuple[str, State]]:
@@ -175,7 +176,7 @@ def _leader(s: State, me: Leader, off: str) -> Iterator[tuple[str, Leader, State
 
 
 def _order(leader: Leader) -> tuple[Any, ...]:
-    return leader._replace(decision=leader.decision or (-1, -1, -1))
+    return leader if leader.decision else (*leader[:5], (-1, -1, -1), *leader[6:])
 
 
 def _list(s: State, me: Leader, off: str) -> Iterator[tuple[str, Leader, State | None]]:
@@ -260,9 +261,12 @@ def _see(s: State, me: Leader, off: str) -> Iterator[tuple[str, Leader, State | 
             continue
         held = any(h[0] == p for h in me.holds)
         was_bound = me.view[p][0] == BOUND
-        changed = me._replace(view=_put(me.view, p, now), holds=tuple(h for h in me.holds if h[0] != p))
+        holds = tuple(h for h in me.holds if h[0] != p) if held else me.holds
+        leaving = me.leaving
         if now[0] == GONE and (held or was_bound) and off != "R6-node-returns" and s.agent[p] != RETURNED:
-            changed = changed._replace(leaving=tuple(sorted({*me.leaving, p})))
+            leaving = tuple(sorted({*leaving, p}))
+        view = _put(me.view, p, now)
+        changed = Leader(me.phase, me.term, view, holds, leaving, me.decision, me.replayed, me.complete, me.synced)
         yield f"sees pod {p}", changed, None
     for p in me.leaving:
         if s.agent[p] == RETURNED:
