@@ -17,11 +17,11 @@ from shared.contracts.explain import Reason
 from shared.model import names
 from shared.model.affinity import Affinity, Toleration
 from shared.model.generations import capability_tenths, generation_of
-from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.mig import nominal
 from shared.model.objects import PodSpec
 from shared.model.request import GpuAsk, PodRequest
 from shared.model.selectors import untolerated
+from shared.model.strategy import ISOLATION_RANK, Isolation
 from shared.model.units import MIB
 from shared.scheduling.filters.taints import CORDONED
 

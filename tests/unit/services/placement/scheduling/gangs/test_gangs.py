@@ -17,10 +17,10 @@ from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
 from shared.contracts.explain import PodExplanation
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.queries import WhyQuery
-from shared.model.gpu import Strategy
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import Gang, Pod, PvcSource, SchedulingGate, Volume
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.model.strategies import StrategyName
 from shared.telemetry import Telemetry
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -187,7 +187,7 @@ def test_a_gang_is_tried_by_the_priority_of_its_first_member() -> None:
 
 def test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched() -> None:
     """Seven instances are the maximum of an A100, and each has less than a seventh of its memory by name."""
-    strategies: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
+    strategies: tuple[StrategyName, ...] = ("exclusive", "advisory", "mig")
     plain = build.inventory("n", gpus=1, memory_mib=40960, model="NVIDIA-A100-SXM4-40GB", strategies=strategies)
     gpu = msgspec.structs.replace(plain.gpus[0], mig_enabled=True, mig_on_demand=True)
     placement = Placement()
