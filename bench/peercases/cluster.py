@@ -11,10 +11,11 @@ from services.placement import messages as m
 from shared.contracts.facts import Put
 from shared.contracts.log import ReadyRecord, TermRecord
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory, Strategy
+from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta, OwnerReference, Quantities
 from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
+from shared.model.strategies import StrategyName
 from tests.support.harness.placement import Placement, Respond
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class CaseCluster:
         """With `node` it runs there, on these parts of GPUs. `job`: what makes it anew."""
         notes = dict(annotations or {})
         if shares:
-            strategy: Strategy = (
+            strategy: StrategyName = (
                 "mig" if shares[0].mig else "exclusive" if shares[0].compute_milli == 1000 else "advisory"
             )
             grant = Grant(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shared.model.gpu import Gpu, Inventory, Strategy
+from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import geometry_of, instance_mask
+from shared.model.strategies import registered
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
-PROVEN: frozenset[Strategy] = frozenset({"interposer", "time_slice"})
-"""The strategies that a node offers only while it has proven them."""
 Occupancy = dict[str, tuple[int, int]]
 """What is handed over, by GPU UUID: (memory_mib, compute_milli)."""
 
@@ -30,7 +29,8 @@ def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tupl
 
     A slice that was promised a limit does not start without that limit.
     """
-    if share.strategy not in PROVEN or (inventory is not None and share.strategy in inventory.strategies):
+    offered = inventory is not None and share.strategy in inventory.strategies
+    if offered or registered()[share.strategy].proof == "none":
         return None
     return (
         "strategy-not-offered",

@@ -9,8 +9,9 @@ from services.node_agent import messages as m
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.events import SliceEnforced
-from shared.model.gpu import ISOLATION_OF, Gpu, Inventory
+from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant
+from shared.model.strategies import registered
 
 
 def refusal(  # noqa: PLR0917 - all that the core knows
@@ -74,7 +75,7 @@ def enforced_event(
         container=lease.container,
         grant_id=known.grant_id,
         strategy=share.strategy,
-        promise="soft" if simulated else ISOLATION_OF[share.strategy],
+        promise="soft" if simulated else registered()[share.strategy].promise,
         gpus=amounts,
         model=models.get(share.gpus[0].uuid, "") if share.gpus else "",
         traceparent=received.grant.traceparent,

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent import messages as m
-from services.node_agent.canary import verdict
 from services.node_agent.canary.proofs import LIBRARY, ProofManager
 from services.node_agent.canary.run import Canary, in_a_namespace
 from services.node_agent.cdi import driver_files
@@ -21,14 +20,12 @@ from services.node_agent.core import Agent
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
 from services.node_agent.processes.pod_cgroups import PodCgroups
-from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
-from services.node_agent.strategies.base import Driver, Observed
+from services.node_agent.strategies.base import NodeTools, Observed, Offer
 from services.node_agent.strategies.checkpointing import Checkpointer
+from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
-from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.install import install
-from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.overuse import Overuse, OveruseDetector, ThrottleQuota, pod_usage, update_quotas
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
@@ -37,19 +34,20 @@ from services.node_agent.strategies.slice_metrics import register_metrics
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
-from services.node_agent.strategies.time_slice import TimeSlice
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from shared.contracts.commands import Evict
 from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import SliceUse
-from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import PROVEN_BY_CANARY, StrategyName, registered
 from shared.model.units import MIB
 from shared.service import Context
 
 HEARTBEAT_S = 0.5
 """A pause or a closed gate in a control block ends 2 s after the agent's last heartbeat."""
 EVICT_AGAIN_S = 30.0
+PROBE_S = 5.0
+"""How often the drivers of plug-ins are asked whether the node can offer their strategies."""
 
 
 class Strategies:
@@ -82,12 +80,18 @@ class Strategies:
         )
         self._registry = SliceRegistry(run / "slices", policy, clock, self._costs)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
-        self._drivers: dict[Strategy, Driver] = {
-            "exclusive": Exclusive(),
-            "advisory": Advisory(),
-            "interposer": Interposer(self._registry, library, self._keeper.offer, clock),
-            "time_slice": TimeSlice(self._registry, library, self._keeper.offer, clock),
-        }
+        self._drivers = make_drivers(
+            NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
+        )
+        self._probed = tuple(
+            name
+            for name, strategy in registered().items()
+            if name in self._drivers and not strategy.always_offered and strategy.proof != "canary"
+        )
+        """The strategies that are offered while their driver's probe says so."""
+        self._found: dict[StrategyName, Offer] = {}
+        self._prepared: dict[Key, Slice] = {}
+        """The slices without a control block."""
         self._checkpointer = Checkpointer(
             Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir))
         )
@@ -105,9 +109,10 @@ class Strategies:
         self._evicted_s: dict[str, float] = {}
         register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
 
-    def offered(self, driver_version: str) -> tuple[Strategy, ...]:
+    def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers in addition to those of every node."""
-        return self._keeper.strategies(driver_version) if self._config.enforce == "proven" else ()
+        proven = self._keeper.strategies(driver_version) if self._config.enforce == "proven" else ()
+        return (*proven, *(name for name, offer in self._found.items() if offer.ok))
 
     async def start(self, say: Callable[[], Awaitable[None]]) -> None:
         """Takes over the running slices and starts the background tasks. `say` publishes what the node offers now."""
@@ -135,6 +140,8 @@ class Strategies:
             self._ctx.spawn(
                 self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary"
             )
+        if self._probed:
+            self._ctx.spawn(self._probe(say), name="probes")
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
 
     def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
@@ -152,6 +159,8 @@ class Strategies:
                 order.suspension, self._registry.override_of(slice_.key), [part.uuid for part in slice_.parts]
             ),
         )
+        if order.share.strategy not in PROVEN_BY_CANARY:
+            self._prepared[slice_.key] = slice_
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
@@ -171,6 +180,9 @@ class Strategies:
             if slice_.key not in kept:
                 self._drivers[slice_.strategy].release(slice_.key)
         self._registry.keep_only(kept)
+        for key in self._prepared.keys() - kept:
+            self._drivers[self._prepared[key].strategy].release(key)
+            del self._prepared[key]
 
     # --- devices.meter.Observer ---------------------------------------------------------------------------------
 
@@ -178,6 +190,8 @@ class Strategies:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
         self._observed = {}
         control_blocks = []
+        for slice_ in self._prepared.values():
+            self._observed |= {(slice_.key, observed.uuid): observed for observed in self._observe(slice_)}
         for slice_ in self._registry.slices:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
@@ -197,7 +211,7 @@ class Strategies:
         }
         if not mine:
             return use
-        strategies = {slice_.key: slice_.strategy for slice_ in self._registry.slices}
+        strategies = {slice_.key: slice_.strategy for slice_ in (*self._registry.slices, *self._prepared.values())}
         times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
         escape, over = self._hidden.get((use.uid, uuid)), self._overused.get((use.uid, uuid))
         return msgspec.structs.replace(
@@ -308,14 +322,36 @@ class Strategies:
     def _adopt(self) -> None:
         """Takes over the slices of running containers. A slice that fails keeps its last rules."""
         grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
-        paged = (live for live in self._agent.live() if live.strategy in verdict.PROVES)
-        slices = (slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node) for live in paged)
+        running = [
+            slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node)
+            for live in self._agent.live()
+            if live.strategy in self._drivers
+        ]
+        slices = [slice_ for slice_ in running if slice_.strategy in PROVEN_BY_CANARY]
+        self._prepared = {slice_.key: slice_ for slice_ in running if slice_.strategy not in PROVEN_BY_CANARY}
         overrides = {
             (live.uid, live.container): override_for(self._agent.suspension(live.uid), NO_OVERRIDE, live.gpus)
             for live in self._agent.live()
         }
         for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
+
+    async def _probe(self, say: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            found = {name: await self._probe_driver(name) for name in self._probed}
+            if found != self._found:
+                self._found = found
+                await say()
+            await asyncio.sleep(PROBE_S)
+
+    async def _probe_driver(self, name: StrategyName) -> Offer:
+        try:
+            offer = await self._drivers[name].probe()
+        except Exception as error:  # noqa: BLE001 - a plug-in that fails takes back its own strategy alone
+            offer = Offer(ok=False, sentence=f"its probe fails: {type(error).__name__}: {error}")
+        if offer != self._found.get(name):
+            self._ctx.log.info("strategy_probed", strategy=name, offered=offer.ok, why=offer.sentence)
+        return offer
 
     async def _undo_locks(self, locks: Locks) -> None:
         try:

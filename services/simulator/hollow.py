@@ -12,6 +12,7 @@ from shared.model.gpu import Gpu, Inventory, Link
 from shared.model.gpu_models import known_model
 from shared.model.grant import ContainerGrant
 from shared.model.hollow_node import HollowNode
+from shared.model.strategies import ALWAYS_OFFERED, MIG, PROVEN_BY_CANARY
 from shared.ports.machine import Machine
 
 
@@ -68,9 +69,9 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         for b in range(a + 1, node.count)
     )
     strategies = (
-        *Inventory(node="", boot_id="").strategies,
-        *(("interposer", "time_slice") if node.firm else ()),
-        *(("mig",) if node.mig else ()),
+        *ALWAYS_OFFERED,
+        *(PROVEN_BY_CANARY if node.firm else ()),
+        *((MIG,) if node.mig else ()),
     )
     return Inventory(
         node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra

@@ -7,14 +7,10 @@ from copy import copy
 import msgspec
 
 from shared.book.mig import MigRoom, names_of, serving_bits
-from shared.model.gpu import ISOLATION_OF, ISOLATION_RANK, Isolation, Strategy
 from shared.model.request import GpuAsk
+from shared.model.strategies import StrategyName, by_preference
+from shared.model.strategy import Isolation
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
-
-SHARED_STRATEGIES: tuple[Strategy, ...] = ("interposer", "time_slice", "advisory")
-"""For a part of a GPU, the strongest promise first."""
-_BY_TURNS: tuple[Strategy, ...] = ("time_slice", "interposer", "advisory")
-"""The same for pods that reserve no GPU time."""
 
 
 class GpuRoom(msgspec.Struct):
@@ -129,16 +125,14 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
 
 
 def strategy_for(
-    ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], *, opportunistic: bool = False
-) -> Strategy | None:
+    ask: GpuAsk, isolation: Isolation, offered: tuple[StrategyName, ...], *, opportunistic: bool = False
+) -> StrategyName | None:
     """How this request is shared on a node that offers these strategies, or None if none keeps the requested isolation.
 
     A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of equally strong ones, time
     slicing if no compute is requested or the pod is opportunistic.
     """
-    if ask.whole:
-        return "exclusive" if "exclusive" in offered else None
-    for strategy in SHARED_STRATEGIES if ask.compute_milli and not opportunistic else _BY_TURNS:
-        if strategy in offered and ISOLATION_RANK[ISOLATION_OF[strategy]] >= ISOLATION_RANK[isolation]:
-            return strategy
+    for strategy in by_preference(whole=ask.whole, reserves_compute=bool(ask.compute_milli) and not opportunistic):
+        if strategy.name in offered and strategy.keeps(isolation):
+            return strategy.name
     return None

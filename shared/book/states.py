@@ -22,6 +22,7 @@ from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
 from shared.model.request import PodRequest, RequestError, read_request
 from shared.model.state_machine import Transitions
+from shared.model.strategies import MIG
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 
@@ -209,7 +210,7 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
             trouble = (
                 trouble or f"GPU is in MIG mode, and how a {gpu.model} of {gpu.memory_mib} MiB can be cut is not known"
             )
-        elif node.inventory is None or "mig" not in node.inventory.strategies:
+        elif node.inventory is None or MIG not in node.inventory.strategies:
             trouble = trouble or "GPU is in MIG mode, and the node's agent hands out no MIG instances"
         else:
             mig = MigRoom(geometry, gpu.mig_on_demand, gpu.mig_instances)

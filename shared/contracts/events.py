@@ -10,8 +10,9 @@ from typing import ClassVar
 from shared.contracts.base import Message
 from shared.contracts.explain import GangExplanation, PodExplanation
 from shared.contracts.preemption import Alternative, Plan
-from shared.model.gpu import Isolation, Strategy
 from shared.model.grant import Grant
+from shared.model.strategies import StrategyName
+from shared.model.strategy import Isolation
 
 
 class Event(Message, frozen=True):
@@ -166,7 +167,7 @@ class SliceEnforced(Event, frozen=True):
     name: str
     container: str
     grant_id: str
-    strategy: Strategy
+    strategy: StrategyName
     promise: Isolation
     gpus: dict[str, tuple[int, int]] = {}
     """GPU uuid to (memory_mib, compute_milli)."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from shared.contracts.base import Message
-from shared.model.gpu import Strategy, checked
+from shared.model.gpu import checked
 from shared.model.grant import Grant
+from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
 
 
@@ -58,7 +59,7 @@ class LiveSlice(Message, frozen=True):
     name: str
     container: str
     grant_id: str
-    strategy: Strategy
+    strategy: StrategyName
     gpus: dict[str, tuple[int, int]] = {}
     """GPU uuid to (memory_mib, compute_milli)."""
 

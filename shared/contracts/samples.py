@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shared.contracts.base import Message
-from shared.model.gpu import Strategy
+from shared.model.strategies import StrategyName
 
 
 class SliceUse(Message, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class SliceUse(Message, frozen=True, kw_only=True):
     """Per mille of the GPU's SMs, the mean since the last sample. None: unknown, as in MIG mode or without a sample."""
     granted_compute_milli: int
     processes: int = 0
-    strategy: Strategy | None = None
+    strategy: StrategyName | None = None
     """How it is enforced. None: unknown."""
     counted_mib: int | None = None
     """Memory that the strategy itself counts, to be compared with `memory_mib`. None: it counts none."""

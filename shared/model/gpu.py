@@ -7,26 +7,10 @@ from typing import Literal
 import msgspec
 
 from shared.model.mig import MigInstance
+from shared.model.strategies import ALWAYS_OFFERED, StrategyName
 
 GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
 """Only a healthy GPU takes new slices. Suspect: a sign of trouble, not yet condemned. Draining: cordoned by people."""
-
-Strategy = Literal["exclusive", "mig", "interposer", "time_slice", "advisory"]
-
-Isolation = Literal["hard", "firm", "soft"]
-"""hard: enforced by driver or hardware; firm: by an interposer in the container; soft: watched and accounted."""
-
-ISOLATION_OF: dict[str, Isolation] = {
-    "exclusive": "hard",
-    "mig": "hard",
-    "interposer": "firm",
-    "time_slice": "firm",
-    "advisory": "soft",
-}
-"""What each strategy can promise at most."""
-
-ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}
-
 
 MOST_MIB = 1 << 30
 """A pebibyte: no GPU has it, and sums of many stay far below what the book's arrays hold."""
@@ -111,7 +95,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
     nics: tuple[Nic, ...] = ()
-    strategies: tuple[Strategy, ...] = ("exclusive", "advisory")
+    strategies: tuple[StrategyName, ...] = ALWAYS_OFFERED
     driver_version: str = ""
     cuda_version: str = ""
     clique: str = ""

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shared.model.gpu import Strategy, checked
+from shared.model.gpu import checked
 from shared.model.mig import MigInstance
+from shared.model.strategies import StrategyName
 
 GRANT_VERSION = 1
 
@@ -28,7 +29,7 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    strategy: Strategy
+    strategy: StrategyName
     gpus: tuple[GpuShare, ...]
     claim: str = ""
     """The uid of the ResourceClaim whose devices these are; empty for a container's own share."""

@@ -12,10 +12,10 @@ import msgspec
 
 from shared.model import names
 from shared.model.generations import GENERATIONS, capability_tenths
-from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.kube_object import Quantities
 from shared.model.mig import PROFILES, canonical_profile, nominal
 from shared.model.objects import Container, Pod
+from shared.model.strategy import ISOLATION_RANK, Isolation
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
 
 Policy = Literal["", "kerf", "binpack", "spread", "least-loaded-nearest"]

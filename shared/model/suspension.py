@@ -19,16 +19,14 @@ from typing import Literal
 import msgspec
 
 from shared.model import names
-from shared.model.gpu import Strategy, checked
+from shared.model.gpu import checked
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import registered
+from shared.model.strategy import Strategy
 
 SuspendAction = Literal["throttle", "pause", "shrink", "checkpoint"]
 SUSPEND_ACTIONS: tuple[SuspendAction, ...] = ("throttle", "pause", "shrink", "checkpoint")
 """From gentle to hard."""
-_CAN: dict[Strategy, frozenset[SuspendAction]] = {
-    "interposer": frozenset(SUSPEND_ACTIONS),
-    "time_slice": frozenset(SUSPEND_ACTIONS),
-}
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,9 +46,19 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def can_suspend(action: SuspendAction, containers: Iterable[ContainerGrant]) -> bool:
     """Whether every one of these slices can do that while it runs."""
     return all(
-        action in _CAN.get(container.strategy, ()) and all(share.mig is None for share in container.gpus)
+        _supports(registered()[container.strategy], action) and all(share.mig is None for share in container.gpus)
         for container in containers
     )
+
+
+def _supports(strategy: Strategy, action: SuspendAction) -> bool:
+    match action:
+        case "throttle" | "pause":
+            return strategy.limits_compute
+        case "shrink":
+            return strategy.limits_memory
+        case "checkpoint":
+            return strategy.checkpoints
 
 
 def left_of(grant: Grant, suspension: Suspension) -> Grant:

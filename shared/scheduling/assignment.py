@@ -11,6 +11,7 @@ from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
+from shared.model.strategies import MIG
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of
 
 Assignment = dict[str, list[GpuShare]]
@@ -45,7 +46,7 @@ def containers_on(pod: PodState, node: NodeState, order: GpuOrder | None = None)
     for name, gpus in chosen.items():
         opportunistic = request.tier == OPPORTUNISTIC
         shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
-        strategy = "mig" if gpus[0].mig is not None else shared
+        strategy = MIG if gpus[0].mig is not None else shared
         if strategy is None:
             return None
         result[name] = ContainerGrant(strategy=strategy, gpus=tuple(gpus))

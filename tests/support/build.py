@@ -8,7 +8,7 @@ import msgspec
 
 from shared.contracts.facts import Gone, Put
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory, Link, Strategy
+from shared.model.gpu import Gpu, Inventory, Link
 from shared.model.grant import Grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import (
@@ -23,6 +23,7 @@ from shared.model.objects import (
     Resources,
     Taint,
 )
+from shared.model.strategies import StrategyName
 
 _versions = iter(range(1000, 10**9))
 
@@ -116,7 +117,7 @@ def inventory(
     boot: str = "boot-1",
     generation: int = 1,
     links: tuple[Link, ...] = (),
-    strategies: tuple[Strategy, ...] = ("exclusive", "advisory"),
+    strategies: tuple[StrategyName, ...] = ("exclusive", "advisory"),
     states: dict[int, str] | None = None,
 ) -> Inventory:
     made = tuple(

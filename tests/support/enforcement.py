@@ -17,8 +17,9 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant
-from shared.model.gpu import Inventory, Strategy
+from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import StrategyName
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import pod, uid
 
@@ -44,7 +45,7 @@ async def give(
     name: str,
     memory_mib: int = 64,
     compute_milli: int = 300,
-    strategy: Strategy = "interposer",
+    strategy: StrategyName = "interposer",
     **more: Any,
 ) -> None:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=compute_milli)

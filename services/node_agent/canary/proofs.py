@@ -14,7 +14,8 @@ from services.node_agent.canary.run import Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
 from services.node_agent.strategies.base import Offer
-from shared.model.gpu import Inventory, Strategy
+from shared.model.gpu import Inventory
+from shared.model.strategies import PROVEN_BY_CANARY, StrategyName
 from shared.service import Context
 
 LIBRARY = "libkerf.so"
@@ -52,12 +53,12 @@ class ProofManager:
         proof = self._proof
         return (0, 0) if proof is None or not proof.ok else (proof.context_bytes, proof.pool_chunk_bytes)
 
-    def strategies(self, driver_version: str) -> tuple[Strategy, ...]:
+    def strategies(self, driver_version: str) -> tuple[StrategyName, ...]:
         """The strategies that are proven on a node with this driver version."""
         self._driver_version = driver_version
         offer = self.offer()
         self._ctx.health.set("enforcement", ok=True, detail=offer.sentence)
-        return verdict.PROVES if offer.ok else ()
+        return PROVEN_BY_CANARY if offer.ok else ()
 
     async def keep(
         self,

@@ -10,10 +10,8 @@ from typing import Any
 
 import msgspec
 
-from shared.model.gpu import Strategy
 from shared.model.units import MIB
 
-PROVES: tuple[Strategy, ...] = ("interposer", "time_slice")
 OUT_OF_MEMORY = 2
 SHARE_ERROR_MILLI = 50
 """Tolerance of the measured share. The canary runs for seconds, on a GPU that others may use, so it only tells a limit

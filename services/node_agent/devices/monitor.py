@@ -16,7 +16,8 @@ from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.processes.owner import Owner
-from shared.model.gpu import GpuState, Inventory, Strategy
+from shared.model.gpu import GpuState, Inventory
+from shared.model.strategies import StrategyName
 from shared.service import Context
 
 States = dict[str, tuple[GpuState, str]]
@@ -27,7 +28,7 @@ class DeviceMonitor:
         self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
     ) -> None:
         """`tell` passes an input to the core."""
-        self.offered: Callable[[str], tuple[Strategy, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
+        self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
         """Returns the strategies in addition to those that every node offers, by driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None

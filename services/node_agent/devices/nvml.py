@@ -21,6 +21,7 @@ from services.node_agent.devices.sysfs import Sysfs
 from services.node_agent.processes.owner import Owner, owner_of
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.strategies import ALWAYS_OFFERED, MIG
 
 T = TypeVar("T")
 
@@ -168,7 +169,7 @@ class NvmlDevices:
             gpus=tuple(gpus),
             links=self._links(handles, gpus),
             nics=nics,
-            strategies=(*_ALWAYS, "mig") if fixed else _ALWAYS,
+            strategies=(*ALWAYS_OFFERED, MIG) if fixed else ALWAYS_OFFERED,
             driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)),
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             clique=cliques.pop() if len(cliques) == 1 else "",
@@ -191,9 +192,6 @@ class NvmlDevices:
             return None
         self._sampled_us[gpu.uuid] = now_us
         return found
-
-
-_ALWAYS = Inventory(node="", boot_id="").strategies
 
 
 def _handle(gpu: Gpu) -> Any:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from services.node_agent.strategies.exclusive import Exclusive
-from shared.model.gpu import Isolation, Strategy
 
 
 class Advisory(Exclusive):
-    """Chosen when the container requests a part of a GPU with isolation soft, and the node has
-    proven nothing stronger."""
-
-    name: Strategy = "advisory"
-    promise: Isolation = "soft"
+    """Nothing to prepare, and nothing to change while a slice runs."""

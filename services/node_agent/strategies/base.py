@@ -15,20 +15,23 @@ CUDA driver's process locks (`time_slicing.py`).
 A live resize is `adjust` with an `Override` that has other amounts. A call that may block or hang runs in a worker
 inside the driver.
 
-The docstring of each strategy's class says when placement chooses it. The code that chooses is
-placement's `shared.book.shares.strategy_for`.
+`shared/model/strategies.py` describes each strategy, says when placement chooses it, and names its driver. The code
+that chooses is placement's `shared.book.shares.strategy_for`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.strategies.rules import Override
+from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice
-from shared.model.gpu import Isolation, Strategy
+from shared.model.strategy import Strategy
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +64,23 @@ class Unadjustable(Exception):
     """The strategy cannot make this change to a running slice. The text says what it can do."""
 
 
+class NodeTools(msgspec.Struct, frozen=True, kw_only=True):
+    """What the node offers to the drivers of its strategies."""
+
+    registry: SliceRegistry
+    """The slices that have a control block."""
+    library: Path
+    """The interposer's path on the host, beside its `ld.so.preload`."""
+    offer: Callable[[], Offer]
+    """Returns the canary's result."""
+    clock: Callable[[], int]
+    """Returns nanoseconds of CLOCK_MONOTONIC."""
+
+
 class Driver(Protocol):
     """One strategy on one node. Not thread-safe: the agent calls it serially."""
 
-    name: Strategy
-    promise: Isolation
+    def __init__(self, strategy: Strategy, tools: NodeTools) -> None: ...
 
     async def probe(self) -> Offer:
         """Returns whether the node can offer the strategy now.

@@ -4,17 +4,15 @@ enough."""
 from __future__ import annotations
 
 from services.node_agent.cdi.spec import ContainerEdits
-from services.node_agent.strategies.base import Observed, Offer, Unadjustable
+from services.node_agent.strategies.base import NodeTools, Observed, Offer, Unadjustable
 from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slices import Key, Slice
-from shared.model.gpu import Isolation, Strategy
+from shared.model.strategy import Strategy
 
 
 class Exclusive:
-    """Chosen when the container requests whole GPUs."""
-
-    name: Strategy = "exclusive"
-    promise: Isolation = "hard"
+    def __init__(self, strategy: Strategy, tools: NodeTools) -> None:  # noqa: ARG002 - as base.Driver
+        self._strategy = strategy
 
     async def probe(self) -> Offer:
         return Offer(ok=True)
@@ -26,7 +24,8 @@ class Exclusive:
         return ContainerEdits()
 
     def adjust(self, key: Key, override: Override) -> None:  # noqa: ARG002 - as base.Driver
-        raise Unadjustable(f"strategy {self.name} cannot change or pause running work; the pod can only be evicted")
+        name = self._strategy.name
+        raise Unadjustable(f"strategy {name} cannot change or pause running work; the pod can only be evicted")
 
     def observe(self, key: Key) -> tuple[Observed, ...]:  # noqa: ARG002 - as base.Driver
         return ()

@@ -5,16 +5,12 @@ It also makes CUDA and NVML report the slice's memory instead of the GPU's. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 from services.node_agent.cdi.spec import ContainerEdits, Mount
-from services.node_agent.strategies.base import Observed, Offer
+from services.node_agent.strategies.base import NodeTools, Observed, Offer
 from services.node_agent.strategies.control_block import FILE_NAMES, PEERS, GpuReading, Reading
 from services.node_agent.strategies.rules import Override
-from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
-from shared.model.gpu import Isolation, Strategy
+from shared.model.strategy import Strategy
 from shared.model.units import MIB
 
 CONTAINER_DIR = "/run/kerf"
@@ -25,17 +21,9 @@ _BIND = ("bind", "nosuid", "nodev")
 
 
 class Interposer:
-    """Chosen when the container requests a part of a GPU with compute, and the node's canary has proven the limits."""
-
-    name: Strategy = "interposer"
-    promise: Isolation = "firm"
-
-    def __init__(
-        self, registry: SliceRegistry, library: Path, offer: Callable[[], Offer], clock: Callable[[], int]
-    ) -> None:
-        """`library` is the library's path on the host, beside its `ld.so.preload`. `offer` returns the canary's result.
-        `clock` returns nanoseconds."""
-        self._registry, self._library, self._offer, self._clock = registry, library, offer, clock
+    def __init__(self, strategy: Strategy, tools: NodeTools) -> None:  # noqa: ARG002 - as base.Driver
+        self._registry, self._library = tools.registry, tools.library
+        self._offer, self._clock = tools.offer, tools.clock
         self._last: dict[Key, tuple[int, Reading]] = {}
 
     async def probe(self) -> Offer:

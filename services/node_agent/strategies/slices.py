@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.request import OPPORTUNISTIC
+from shared.model.strategies import StrategyName
 from shared.model.units import WHOLE_GPU_MILLI
 
 Key = tuple[str, str]
@@ -24,7 +24,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     container: str
-    strategy: Strategy
+    strategy: StrategyName
     parts: tuple[Part, ...]
     priority: int = 0
     """The pod's priority. Among time-sliced slices, the higher priority has precedence."""

@@ -14,7 +14,7 @@ from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key
 from shared.contracts.node_commands import LiveSlice
-from shared.model.gpu import Strategy
+from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
@@ -46,7 +46,7 @@ class Suspender:
     def __init__(
         self,
         registry: SliceRegistry,
-        drivers: Mapping[Strategy, Driver],
+        drivers: Mapping[StrategyName, Driver],
         live: Callable[[], tuple[LiveSlice, ...]],
         checkpointer: Checkpointer,
     ) -> None:

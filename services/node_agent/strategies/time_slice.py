@@ -8,11 +8,7 @@ time-sliced with the CUDA driver's process locks (`time_slicing.py`).
 from __future__ import annotations
 
 from services.node_agent.strategies.interposer import Interposer
-from shared.model.gpu import Strategy
 
 
 class TimeSlice(Interposer):
-    """Chosen when the container requests a part of a GPU with memory alone, or its pod is opportunistic, and the node's
-    canary has proven the limits."""
-
-    name: Strategy = "time_slice"
+    """As the interposer: the slice registry plans the ranks into the rules of the same control blocks."""

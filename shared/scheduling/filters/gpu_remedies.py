@@ -13,9 +13,9 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model import names
 from shared.model.generations import capability_tenths, generation_of
-from shared.model.gpu import ISOLATION_RANK, Isolation
 from shared.model.mig import nominal
 from shared.model.request import GpuAsk, PodRequest
+from shared.model.strategy import ISOLATION_RANK, Isolation
 from shared.scheduling.filters.remedies import Change, Remedy, asking, largest_ask_of
 
 _PERCENT_MILLI = 10

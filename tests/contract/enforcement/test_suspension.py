@@ -19,8 +19,8 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
-from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
 from tests.support.enforcement import GPU, NVML, VICTIM, become, control_block, count, orders, prove
 from tests.support.fake_kubelet import FakeKubelet
@@ -42,7 +42,7 @@ def grant(
     *,
     term: int = 1,
     compute_milli: int = 600,
-    strategy: Strategy = "interposer",
+    strategy: StrategyName = "interposer",
 ) -> NodeGrant:
     share = GpuShare(node="n1", uuid=GPU, memory_mib=64, compute_milli=compute_milli)
     made = Grant(grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))})

@@ -15,10 +15,10 @@ from services.preemptor.core import Core
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
-from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod, PodStatus
+from shared.model.strategies import StrategyName
 from tests.support import build
 
 NOW = 1_800_000_000.0
@@ -59,7 +59,7 @@ class Preemptor:
         compute_milli: int = 0,
         priority: int = 0,
         ran_s: int = 0,
-        strategy: Strategy = "advisory",
+        strategy: StrategyName = "advisory",
         owners: tuple[OwnerReference, ...] = (),
         **rest: Any,
     ) -> Pod:

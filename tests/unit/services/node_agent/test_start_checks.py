@@ -7,12 +7,12 @@ import pytest
 
 from services.node_agent import messages as m
 from shared.contracts.events import SliceEnforced
-from shared.model.gpu import Strategy
 from shared.model.grant import ContainerGrant
+from shared.model.strategies import StrategyName
 from tests.unit.services.node_agent.make import agent, events, inventory, node_grant, refusal, start
 
 
-def granted(strategy: Strategy) -> m.GrantReceived:
+def granted(strategy: StrategyName) -> m.GrantReceived:
     came = node_grant("a")
     containers = {
         name: ContainerGrant(strategy=strategy, gpus=part.gpus) for name, part in came.grant.containers.items()
@@ -22,7 +22,7 @@ def granted(strategy: Strategy) -> m.GrantReceived:
     )
 
 
-def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
+def seen(*strategies: StrategyName, simulated: bool = False) -> m.InventorySeen:
     found = inventory()
     return m.InventorySeen(
         msgspec.structs.replace(found.inventory, strategies=("exclusive", "advisory", *strategies), simulated=simulated)
@@ -40,7 +40,7 @@ def seen(*strategies: Strategy, simulated: bool = False) -> m.InventorySeen:
     ],
 )
 def test_the_promise_follows_the_strategy_and_is_soft_on_a_hollow_node(
-    strategy: Strategy, simulated: bool, promise: str
+    strategy: StrategyName, simulated: bool, promise: str
 ) -> None:
     made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
     (event,) = events(made.handle(start("a"), 0.0))

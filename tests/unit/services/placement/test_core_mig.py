@@ -14,15 +14,16 @@ from services.placement import messages as m
 from services.placement.free_capacity import fits_room
 from shared.book.arrays import NOT_MIG
 from shared.book.states import pod_state
-from shared.model.gpu import Inventory, Strategy
+from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, decode_grant
 from shared.model.mig import MigInstance
 from shared.model.objects import Container, Pod, Resources
 from shared.model.request import RequestError, read_request
+from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement
 
-WITH_MIG: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
+WITH_MIG: tuple[StrategyName, ...] = ("exclusive", "advisory", "mig")
 A100 = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960}
 
 
@@ -31,7 +32,7 @@ def mig_pod(name: str, profile: str, count: int = 1, **rest: Any) -> Pod:
 
 
 def inventory(
-    node: str, *layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG
+    node: str, *layouts: tuple[MigInstance, ...] | None, strategies: tuple[StrategyName, ...] = WITH_MIG
 ) -> Inventory:
     """By GPU: instances of a fixed layout, () for cut on demand, None for no MIG."""
     plain = build.inventory(node, gpus=len(layouts), strategies=strategies, **A100)  # type: ignore[arg-type]
@@ -44,7 +45,9 @@ def inventory(
     return msgspec.structs.replace(plain, gpus=gpus)
 
 
-def placement_with(*layouts: tuple[MigInstance, ...] | None, strategies: tuple[Strategy, ...] = WITH_MIG) -> Placement:
+def placement_with(
+    *layouts: tuple[MigInstance, ...] | None, strategies: tuple[StrategyName, ...] = WITH_MIG
+) -> Placement:
     placement = Placement(policy="binpack")
     placement.facts(build.node("n"))
     placement.send(m.InventorySeen(inventory("n", *layouts, strategies=strategies)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shared.book.shares import strategy_for
-from shared.model.gpu import Isolation, Strategy
 from shared.model.request import GpuAsk
+from shared.model.strategies import StrategyName
+from shared.model.strategy import Isolation
 
 WHOLE = GpuAsk(count=1, whole=True, compute_milli=1000)
 SHARE = GpuAsk(count=1, memory_mib=100, compute_milli=300)
 MEMORY = GpuAsk(count=1, memory_mib=100)
-PROVEN: tuple[Strategy, ...] = ("exclusive", "advisory", "interposer", "time_slice")
+PROVEN: tuple[StrategyName, ...] = ("exclusive", "advisory", "interposer", "time_slice")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,10 @@ PROVEN: tuple[Strategy, ...] = ("exclusive", "advisory", "interposer", "time_sli
     ],
 )
 def test_reserved_time_is_metered_and_the_rest_is_time_sliced(
-    ask: GpuAsk, isolation: Isolation, offered: tuple[Strategy, ...], opportunistic: bool, expected: Strategy | None
+    ask: GpuAsk,
+    isolation: Isolation,
+    offered: tuple[StrategyName, ...],
+    opportunistic: bool,
+    expected: StrategyName | None,
 ) -> None:
     assert strategy_for(ask, isolation, offered, opportunistic=opportunistic) == expected

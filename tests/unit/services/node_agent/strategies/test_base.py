@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.advisory import Advisory
-from services.node_agent.strategies.base import Driver, Offer, Unadjustable
+from services.node_agent.strategies.base import NodeTools, Offer, Unadjustable
+from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from services.node_agent.strategies.time_slice import TimeSlice
-from shared.model.gpu import ISOLATION_OF, Strategy
+from shared.model.strategies import registered
 
 GPU = "GPU-00000000-0000-0000-0000-000000000001"
 SLICE = Slice(
@@ -44,9 +44,15 @@ def registry(tmp_path: Path, clock: Clock) -> Iterator[SliceRegistry]:
     made.close()
 
 
+def tools(registry: SliceRegistry, clock: Clock, offer: Offer | None = None) -> NodeTools:
+    return NodeTools(
+        registry=registry, library=Path("/lib/libkerf.so"), offer=lambda: offer or Offer(ok=True), clock=clock
+    )
+
+
 @pytest.fixture
 def interposer(registry: SliceRegistry, clock: Clock) -> Interposer:
-    return Interposer(registry, Path("/lib/libkerf.so"), lambda: Offer(ok=True), clock)
+    return Interposer(registered()["interposer"], tools(registry, clock))
 
 
 def write(registry: SliceRegistry, field: Callable[[], int], value: int) -> None:
@@ -60,38 +66,30 @@ def used(registry: SliceRegistry, ns: int) -> None:
     write(registry, lambda: layout.GpuCounters.used_ns.offset, ns)
 
 
-def test_every_strategy_that_the_contracts_name_is_built() -> None:
-    """MIG instances are handed over without a driver of their own."""
-    drivers = {Exclusive.name, Advisory.name, Interposer.name, TimeSlice.name}
-    assert set(get_args(Strategy)) == drivers | {"mig"} == ISOLATION_OF.keys()
-
-
-@pytest.mark.parametrize("driver", [Exclusive(), Advisory()], ids=lambda d: d.name)
-async def test_a_strategy_without_enforcement_adds_nothing_and_refuses_adjustments(driver: Driver) -> None:
+@pytest.mark.parametrize("name", ["exclusive", "advisory"])
+async def test_a_strategy_without_enforcement_adds_nothing_and_refuses_adjustments(
+    registry: SliceRegistry, clock: Clock, name: str
+) -> None:
+    driver = make_drivers(tools(registry, clock))[name]
     assert (await driver.probe()).ok
     driver.prepare(SLICE)
     assert (driver.edits(SLICE).mounts, driver.observe(SLICE.key)) == ((), ())
-    with pytest.raises(Unadjustable, match="can only be evicted"):
+    with pytest.raises(Unadjustable, match=f"strategy {name} cannot change .* can only be evicted"):
         driver.adjust(SLICE.key, Override(paused=True))
     driver.release(SLICE.key)
 
 
-def test_no_driver_promises_more_than_its_strategy_can(
-    registry: SliceRegistry, clock: Clock, interposer: Interposer
-) -> None:
-    drivers: list[Driver] = [
-        Exclusive(),
-        Advisory(),
-        interposer,
-        TimeSlice(registry, Path("l"), lambda: Offer(ok=True), clock),
-    ]
-    assert {driver.name: driver.promise for driver in drivers} == {
-        driver.name: ISOLATION_OF[driver.name] for driver in drivers
+def test_each_strategy_with_a_driver_gets_the_one_that_it_names(registry: SliceRegistry, clock: Clock) -> None:
+    assert {name: type(driver) for name, driver in make_drivers(tools(registry, clock)).items()} == {
+        "exclusive": Exclusive,
+        "interposer": Interposer,
+        "time_slice": TimeSlice,
+        "advisory": Advisory,
     }
 
 
 async def test_the_interposer_is_offered_if_the_canary_has_passed(registry: SliceRegistry, clock: Clock) -> None:
-    refused = Interposer(registry, Path("l"), lambda: Offer(ok=False, sentence="it leaks"), clock)
+    refused = Interposer(registered()["interposer"], tools(registry, clock, Offer(ok=False, sentence="it leaks")))
     assert await refused.probe() == Offer(ok=False, sentence="it leaks")
 
 
@@ -110,7 +108,7 @@ def test_a_running_slice_is_throttled_shrunk_and_paused_at_once_and_back(
 
 
 def test_a_time_sliced_slice_is_paused_like_any_other(registry: SliceRegistry, clock: Clock) -> None:
-    driver = TimeSlice(registry, Path("l"), lambda: Offer(ok=True), clock)
+    driver = TimeSlice(registered()["time_slice"], tools(registry, clock))
     driver.prepare(SLICE)
     driver.adjust(SLICE.key, Override(paused=True))
     assert layout.Orders.from_buffer_copy((registry.folder(SLICE.key) / "orders").read_bytes()).paused == 1

@@ -7,9 +7,9 @@ import msgspec
 from services.placement import messages as m
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from shared.contracts.commands import SelectNode
-from shared.model.gpu import Strategy
 from shared.model.objects import Pod, PvcSource, SchedulingGate, Volume
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.unit.services.placement.scheduling.gangs.members import decided, member, members, why
@@ -138,7 +138,7 @@ def test_a_gang_is_tried_by_the_priority_of_its_first_member() -> None:
 
 def test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched() -> None:
     """Seven instances are the maximum of an A100, and each has less than a seventh of its memory by name."""
-    strategies: tuple[Strategy, ...] = ("exclusive", "advisory", "mig")
+    strategies: tuple[StrategyName, ...] = ("exclusive", "advisory", "mig")
     plain = build.inventory("n", gpus=1, memory_mib=40960, model="NVIDIA-A100-SXM4-40GB", strategies=strategies)
     gpu = msgspec.structs.replace(plain.gpus[0], mig_enabled=True, mig_on_demand=True)
     placement = Placement()

@@ -1,0 +1,84 @@
+"""The sharing strategies: one line each, and those of plug-ins (entry points `kerf.strategies`).
+
+All that Kerf knows of a strategy is derived from here: which one placement chooses, what a node must prove, and which
+suspensions a slice supports. The name of a plug-in's strategy is known to every process in which its package is
+installed; a message with another name is malformed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Literal
+
+from shared import plugins
+from shared.model.strategy import Strategy
+
+BUILT_IN: tuple[Strategy, ...] = (
+    # Chosen when the container requests whole GPUs. No other container gets the device node.
+    Strategy(name="exclusive", promise="hard", unit="gpu", always_offered=True,
+             driver="services.node_agent.strategies.exclusive:Exclusive"),
+    # Chosen on GPUs in MIG mode. The instance's device nodes are the limit, so the agent needs no driver.
+    Strategy(name="mig", promise="hard", unit="instance"),
+    # Chosen when the container requests a part of a GPU with compute, and the node's canary has proven the limits.
+    Strategy(name="interposer", promise="firm", preference=30, proof="canary",
+             limits_compute=True, limits_memory=True, checkpoints=True,
+             driver="services.node_agent.strategies.interposer:Interposer"),
+    # Chosen when the container requests memory alone, or its pod is opportunistic; proven as `interposer`.
+    Strategy(name="time_slice", promise="firm", preference=20, preference_unreserved=40, proof="canary",
+             limits_compute=True, limits_memory=True, checkpoints=True,
+             driver="services.node_agent.strategies.time_slice:TimeSlice"),
+    # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.
+    Strategy(name="advisory", promise="soft", always_offered=True,
+             driver="services.node_agent.strategies.advisory:Advisory"),
+)  # fmt: skip
+
+NAMES: tuple[str, ...] = (
+    *(strategy.name for strategy in BUILT_IN),
+    *plugins.names("kerf.strategies", (strategy.name for strategy in BUILT_IN)),
+)
+
+if TYPE_CHECKING:
+    StrategyName = str
+else:
+    StrategyName = Literal[NAMES]
+
+ALWAYS_OFFERED: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.always_offered)
+PROVEN_BY_CANARY: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.proof == "canary")
+(MIG,) = (strategy.name for strategy in BUILT_IN if strategy.unit == "instance")
+
+
+@cache
+def registered() -> dict[str, Strategy]:
+    """All strategies by name: the built-in ones, then plug-ins. Raises plugins.PluginError."""
+    taken = [strategy.name for strategy in BUILT_IN]
+    found = plugins.load("kerf.strategies", Strategy, taken)
+    for strategy in found:
+        problem = _unsupported(strategy)
+        if problem:
+            raise plugins.refuse("kerf.strategies", strategy.name, problem)
+    return {strategy.name: strategy for strategy in (*BUILT_IN, *found)}
+
+
+@cache
+def by_preference(*, whole: bool, reserves_compute: bool) -> tuple[Strategy, ...]:
+    """The strategies for whole GPUs, or for parts of GPUs, best first; of equal ones the built-in ones come first."""
+    return tuple(
+        sorted(
+            (strategy for strategy in registered().values() if strategy.unit == ("gpu" if whole else "part")),
+            key=lambda strategy: strategy.preference_for(reserves_compute=reserves_compute),
+            reverse=True,
+        )
+    )
+
+
+def _unsupported(strategy: Strategy) -> str:
+    """Why a plug-in cannot provide such a strategy; empty if it can."""
+    if strategy.unit not in ("gpu", "part"):
+        return f"its unit is `{strategy.unit}`, which placement gives by Kerf's own strategies; use `part` or `gpu`"
+    if strategy.always_offered:
+        return "it is always_offered, which is part of the wire format; let its driver's `probe` offer it"
+    if strategy.proof == "canary":
+        return "its proof is `canary`, which proves Kerf's interposer alone; use `own` or `none`"
+    if not strategy.driver:
+        return "it has no driver; name the class that implements services.node_agent.strategies.base.Driver"
+    return ""

@@ -1,0 +1,66 @@
+"""What a sharing strategy is: its promise, when it is preferred, and what its slices can do while they run.
+
+This module imports nothing else of Kerf's model: a plug-in's strategy is described with it alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import msgspec
+
+Isolation = Literal["hard", "firm", "soft"]
+"""hard: enforced by driver or hardware; firm: by an interposer in the container; soft: watched and accounted."""
+
+ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}
+
+Unit = Literal["gpu", "part", "instance"]
+"""What a container gets: whole GPUs of its node, parts of them, or MIG instances."""
+
+Proof = Literal["none", "canary", "own"]
+"""What a node must have seen before it offers the strategy: nothing; that the canary's limits hold on its GPU (for
+strategies of the interposer); or what the driver's own `probe` finds out."""
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of sharing a GPU, as all of Kerf knows it. Its driver runs on the node."""
+
+    name: str
+    promise: Isolation
+    """The isolation that it can keep at most."""
+    unit: Unit = "part"
+    preference: int = 0
+    """Of strategies with equal promise the one with the highest number is chosen."""
+    preference_unreserved: int | None = None
+    """The same for pods that reserve no GPU time; None: as `preference`."""
+    always_offered: bool = False
+    """Every node offers it. Part of the inventory's wire format, so not for plug-ins."""
+    proof: Proof = "none"
+    limits_compute: bool = False
+    """The compute of a running slice can be changed: its pod can be throttled and paused."""
+    limits_memory: bool = False
+    """The memory limit of a running slice can be changed: its pod can be shrunk."""
+    checkpoints: bool = False
+    """The memory of a running slice can be moved to the host, and back."""
+    driver: str = ""
+    """The node agent's class for it, as `module:name` (services.node_agent.strategies.base.Driver). Empty: none exists
+    yet, or the agent needs none."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a strategy's name is empty")
+        for field, allowed in (("promise", Isolation), ("unit", Unit), ("proof", Proof)):
+            if getattr(self, field) not in get_args(allowed):
+                raise ValueError(
+                    f"strategy {self.name}: {field} is {getattr(self, field)!r}; it must be one of "
+                    f"{', '.join(get_args(allowed))}"
+                )
+
+    def keeps(self, isolation: Isolation) -> bool:
+        """Whether its promise is as strong as this isolation."""
+        return ISOLATION_RANK[self.promise] >= ISOLATION_RANK[isolation]
+
+    def preference_for(self, *, reserves_compute: bool) -> tuple[int, int]:
+        """Larger is chosen first: the stronger promise, then the preference."""
+        own = self.preference if reserves_compute or self.preference_unreserved is None else self.preference_unreserved
+        return ISOLATION_RANK[self.promise], own
