@@ -36,18 +36,18 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 def slices(*names: str, **how: Any) -> Agent:
     """Running slices of one strategy that limits compute; by default each has half of a GPU's memory and 600 milli
     compute."""
-    made = agent()
+    core = agent()
     found = inventory()
-    made.handle(
+    core.handle(
         msgspec.structs.replace(
             found, inventory=msgspec.structs.replace(found.inventory, strategies=("advisory", "interposer"))
         ),
         0.0,
     )
     for name in names:
-        made.handle(m.GrantReceived(share(name, **how)), 0.0)
-        assert handed(made.handle(start(name), 0.0))
-    return made
+        core.handle(m.GrantReceived(share(name, **how)), 0.0)
+        assert handed(core.handle(start(name), 0.0))
+    return core
 
 
 def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **how: Any) -> NodeGrant:
@@ -128,8 +128,8 @@ def test_a_failed_pause_keeps_the_earlier_throttle() -> None:
 
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
 def test_an_unsupported_suspension_names_the_strategy_and_runs_no_task(action: SuspendAction) -> None:
-    made = agent(m.GrantReceived(node_grant("a")), start("a"))
-    orders = made.handle(
+    core = agent(m.GrantReceived(node_grant("a")), start("a"))
+    orders = core.handle(
         m.GrantReceived(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))),
         0.0,
     )
@@ -152,11 +152,11 @@ def test_a_restarted_container_of_a_suspended_pod_starts_suspended() -> None:
 
 
 def test_a_container_started_while_the_suspension_is_applied_starts_suspended() -> None:
-    made = agent()
-    made = slices()
-    made.handle(m.GrantReceived(share("a")), 0.0)
-    made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
-    (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    core = agent()
+    core = slices()
+    core.handle(m.GrantReceived(share("a")), 0.0)
+    core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
     assert order.suspension == PAUSE
 
 
