@@ -16,5 +16,5 @@ __all__ = ["control_plane"]
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChaosCluster]:
-    async with chaos_cluster(control_plane, tmp_path_factory.mktemp("chaos")) as made:
-        yield made
+    async with chaos_cluster(control_plane, tmp_path_factory.mktemp("chaos")) as running:
+        yield running

@@ -123,31 +123,31 @@ def named(name: str, manifest: dict[str, Any]) -> dict[str, Any]:
 def test_a_canonical_pod_needs_no_running_webhook(ordinary_user: As) -> None:
     """schedulerName, a slot for each container that uses GPUs, the toleration: all by the API server."""
     sidecar = container("side", memory="1Gi") | {"restartPolicy": "Always"}
-    status, made = ordinary_user.create(
+    status, answer = ordinary_user.create(
         named("canonical", pod(container("a", gpu="1"), container("b"), init=[sidecar, container("setup")]))
     )
-    assert status == 201, made
-    assert made["spec"]["schedulerName"] == "kerf"
+    assert status == 201, answer
+    assert answer["spec"]["schedulerName"] == "kerf"
     slots = {
         c["name"]: c["resources"].get("requests", {}).get("kerf.dev/slot")
         for f in ("containers", "initContainers")
-        for c in made["spec"][f]
+        for c in answer["spec"][f]
     }
     assert slots == {"a": "1", "b": None, "side": "1", "setup": None}
-    assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in made["spec"]["tolerations"]
+    assert {"key": "kerf.dev/managed", "operator": "Exists", "effect": "NoSchedule"} in answer["spec"]["tolerations"]
 
 
 def test_mig_instances_are_a_gpu_resource_of_the_policies_too(ordinary_user: As) -> None:
-    status, made = ordinary_user.create(named("mig", pod(container("a", **{"kerf.dev/mig-1g.10gb": 2}))))
-    assert status == 201, made
-    assert made["spec"]["schedulerName"] == "kerf"
-    assert made["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/slot"] == "1"
+    status, answer = ordinary_user.create(named("mig", pod(container("a", **{"kerf.dev/mig-1g.10gb": 2}))))
+    assert status == 201, answer
+    assert answer["spec"]["schedulerName"] == "kerf"
+    assert answer["spec"]["containers"][0]["resources"]["requests"]["kerf.dev/slot"] == "1"
 
 
 def test_a_pod_without_gpus_is_not_changed(ordinary_user: As) -> None:
-    status, made = ordinary_user.create(named("plain", pod(container())))
-    assert (status, made["spec"]["schedulerName"]) == (201, "default-scheduler")
-    assert all(t["key"] != "kerf.dev/managed" for t in made["spec"]["tolerations"])
+    status, answer = ordinary_user.create(named("plain", pod(container())))
+    assert (status, answer["spec"]["schedulerName"]) == (201, "default-scheduler")
+    assert all(t["key"] != "kerf.dev/managed" for t in answer["spec"]["tolerations"])
 
 
 NONSENSE = [

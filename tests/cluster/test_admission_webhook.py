@@ -114,11 +114,11 @@ async def test_gpushares_statefulset_runs_without_changes_to_its_manifest(plane:
 async def test_a_review_leaves_its_trace_on_the_pod(plane: ControlPlane) -> None:
     """The pod's own trace, which begins with its UID, can link to it."""
     async with webhook(plane):
-        status, made = await ask(
+        status, answer = await ask(
             plane, "POST", "/api/v1/namespaces/default/pods", named("traced", pod(container(mem=1)))
         )
     assert status == 201
-    assert parse_traceparent(made["metadata"]["annotations"]["kerf.dev/admission-traceparent"]).sampled
+    assert parse_traceparent(answer["metadata"]["annotations"]["kerf.dev/admission-traceparent"]).sampled
 
 
 async def test_a_refusal_reaches_the_user_verbatim(plane: ControlPlane) -> None:
@@ -156,7 +156,7 @@ async def test_a_webhook_that_is_down_stops_foreign_gpu_pods_and_nothing_else(pl
     status, answer = await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("orphan", pod(container(mem=3))))
     assert (status, "dialects.kerf.dev" in answer["message"]) == (500, True), answer
     assert (await ask(plane, "POST", "/api/v1/namespaces/default/pods", named("plain-too", pod(container()))))[0] == 201
-    status, made = await ask(
+    status, reply = await ask(
         plane, "POST", "/api/v1/namespaces/default/pods", named("canonical-too", pod(container(gpu=1)))
     )
-    assert (status, made["spec"]["schedulerName"]) == (201, "kerf")
+    assert (status, reply["spec"]["schedulerName"]) == (201, "kerf")

@@ -32,8 +32,8 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """One node of two GPUs of 40 GiB."""
-    async with whole(plane, f"claims-{next(_NUMBERS)}", nodes=1, dra=True) as made:
-        yield made
+    async with whole(plane, f"claims-{next(_NUMBERS)}", nodes=1, dra=True) as cluster:
+        yield cluster
 
 
 def spec(device_class: str = "gpu.kerf.dev", count: int = 1, **capacity: str) -> dict[str, Any]:
@@ -151,7 +151,7 @@ async def test_the_allocation_of_a_decision_that_failed_is_released(world: Whole
         "containers": [{"name": "main", "image": "example", "resources": {"claims": [{"name": "mine"}]}}],
         "resourceClaims": [{"name": "mine", "resourceClaimName": "mine"}],
     }
-    made = await world.create("Pod", "p", {"spec": gated})
+    created = await world.create("Pod", "p", {"spec": gated})
     stale = {
         "request": "gpu",
         "driver": "gpu.kerf.dev",
@@ -162,7 +162,7 @@ async def test_the_allocation_of_a_decision_that_failed_is_released(world: Whole
     body = {
         "status": {
             "allocation": {"devices": {"results": [stale]}},
-            "reservedFor": [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}],
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": created["metadata"]["uid"]}],
         }
     }
     await world.ask("PATCH", path, body, content_type="application/merge-patch+json")

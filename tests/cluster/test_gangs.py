@@ -65,8 +65,8 @@ def plane() -> Iterator[ControlPlane]:
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """Two nodes of two GPUs."""
     await eventually(lambda: served(plane), within_s=WITHIN_S, what="PodGroups served")
-    async with whole(plane, f"gangs-{next(_NUMBERS)}") as made:
-        yield made
+    async with whole(plane, f"gangs-{next(_NUMBERS)}") as cluster:
+        yield cluster
 
 
 async def served(plane: ControlPlane) -> bool:
@@ -125,8 +125,8 @@ async def test_pods_of_a_coscheduling_pod_group_wait_for_its_minimum(world: Whol
         meta = {"name": name, "labels": {"scheduling.x-k8s.io/pod-group": "pair"}}
         await world.ask("POST", f"/api/v1/namespaces/{world.namespace}/pods", {"metadata": meta, "spec": spec})
         if name == "first":
-            told = await world.event("first", "FailedScheduling")
-            assert "1 of the 2 pods of gang" in told["message"]
+            event = await world.event("first", "FailedScheduling")
+            assert "1 of the 2 pods of gang" in event["message"]
             assert not (await world.seen("Pod", "first"))["spec"].get("nodeName")
     await world.bound("first")
     await world.bound("second")

@@ -34,8 +34,8 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """Three nodes of one GPU. Volumes of earlier tests remain, on nodes that were removed."""
-    async with whole(plane, f"late-{next(_NUMBERS)}", nodes=3, gpus=1) as made:
-        yield made
+    async with whole(plane, f"late-{next(_NUMBERS)}", nodes=3, gpus=1) as cluster:
+        yield cluster
 
 
 async def volume(world: Whole, name: str, node: int, *, size: str = "10Gi") -> str:
@@ -117,8 +117,8 @@ async def test_a_claim_that_nothing_satisfies_is_named_and_a_new_volume_helps(wo
     await volume(world, "small", 0, size="1Gi")
     await claim(world, "data")
     await world.pod("p", volumes=["data"], gpu="1")
-    told = await world.event("p", "FailedScheduling")
-    assert "no free volume for claim data" in told["message"]
+    event = await world.event("p", "FailedScheduling")
+    assert "no free volume for claim data" in event["message"]
     await volume(world, "enough", 1)
     assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-1"
 
@@ -126,8 +126,8 @@ async def test_a_claim_that_nothing_satisfies_is_named_and_a_new_volume_helps(wo
 async def test_a_claim_that_does_not_exist_is_named_and_its_creation_helps(world: Whole) -> None:
     await volume(world, "v", 0)
     await world.pod("p", volumes=["data"], gpu="1")
-    told = await world.event("p", "FailedScheduling")
-    assert "PersistentVolumeClaim data does not exist" in told["message"]
+    event = await world.event("p", "FailedScheduling")
+    assert "PersistentVolumeClaim data does not exist" in event["message"]
     await claim(world, "data")
     assert (await world.bound("p"))["spec"]["nodeName"] == f"{world.namespace}-0"
 

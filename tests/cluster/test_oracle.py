@@ -181,9 +181,9 @@ class Cluster:
 
 @pytest.fixture
 async def kube(plane: ControlPlane) -> AsyncIterator[Transport]:
-    made = await connect(str(plane.kubeconfig()))
-    yield made
-    await made.close()
+    client = await connect(str(plane.kubeconfig()))
+    yield client
+    await client.close()
 
 
 async def test_kerf_takes_no_node_that_kube_scheduler_refuses(

@@ -43,14 +43,14 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """Two nodes of two GPUs, all four with pods of the lowest priority."""
-    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption={}) as made:
+    async with whole(plane, f"preempt-{next(_NUMBERS)}", preemption={}) as cluster:
         for number in range(4):
-            await pod(made, f"low-{number}", "low")
+            await pod(cluster, f"low-{number}", "low")
         for number in range(4):
-            await made.bound(f"low-{number}")
-        yield made
+            await cluster.bound(f"low-{number}")
+        yield cluster
         # Otherwise pods that are still pending would be placed in the next test's cluster.
-        await made.ask("DELETE", resources.POD.collection(made.namespace) + "?gracePeriodSeconds=0")
+        await cluster.ask("DELETE", resources.POD.collection(cluster.namespace) + "?gracePeriodSeconds=0")
 
 
 async def pod(world: Whole, name: str, priority: str, *, gpus: int = 1, node: str = "", **annotations: str) -> None:
@@ -79,8 +79,8 @@ async def test_one_pod_is_preempted_for_one_pod_and_no_other(world: Whole) -> No
     await world.bound("high")
     assert len(await left(world)) == 3
     gone = ({f"low-{i}" for i in range(4)} - set(await left(world))).pop()
-    told = await world.event(gone, "Evicted")
-    assert f"preempted by {world.namespace}/high, which has a higher priority" in told["message"]
+    event = await world.event(gone, "Evicted")
+    assert f"preempted by {world.namespace}/high, which has a higher priority" in event["message"]
     gains = await world.event("high", "PreemptionStarted")
     assert f"{world.namespace}/{gone} is evicted" in gains["message"]
     bucket = world.made.bus.kv(subjects.KV_SPARED)
@@ -157,8 +157,8 @@ async def test_a_slice_is_throttled_through_the_annotation_and_gets_its_compute_
         low = await world.seen("Pod", "low")
         suspension = json.loads(low["metadata"]["annotations"]["kerf.dev/suspended"])
         assert (suspension["action"], suspension["compute_milli"]) == ("throttle", 100)
-        told = await world.event("low", "Suspended")
-        assert f"for {world.namespace}/high" in told["message"]
+        event = await world.event("low", "Suspended")
+        assert f"for {world.namespace}/high" in event["message"]
         await world.delete_pod("high")
 
         async def resumed() -> bool:
@@ -197,9 +197,9 @@ async def test_a_pod_of_equal_priority_moves_to_the_reservation_for_its_replacem
             return [one["spec"].get("nodeName") for one in found] == [other, other]
 
         await eventually(together, within_s=WITHIN_S, what="both on the other node")
-        told = await world.event(before[mover], "Evicted")
-        assert f"migrated to {other} so that {world.namespace}/large fits" in told["message"]
-        assert "capacity is reserved for it there" in told["message"]
+        event = await world.event(before[mover], "Evicted")
+        assert f"migrated to {other} so that {world.namespace}/large fits" in event["message"]
+        assert "capacity is reserved for it there" in event["message"]
         for name in ("x", "y"):
             await world.ask("DELETE", f"/apis/apps/v1/namespaces/{world.namespace}/replicasets/{name}")
         await world.ask("DELETE", resources.POD.collection(world.namespace) + "?gracePeriodSeconds=0")

@@ -32,8 +32,8 @@ def plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
     """Two nodes of two GPUs."""
-    async with whole(plane, f"queues-{next(_NUMBERS)}") as made:
-        yield made
+    async with whole(plane, f"queues-{next(_NUMBERS)}") as cluster:
+        yield cluster
         await asyncio.to_thread(plane.request, "DELETE", POLICY)
 
 
@@ -79,8 +79,8 @@ async def test_a_limit_holds_is_reported_and_is_raised_by_an_edit(world: Whole) 
     await pod(world, "second", "a")
     await pod(world, "third", "b")
     await world.bound("third")
-    told = await world.event("second", "FailedScheduling")
-    assert "queue a uses 1 GPU of its limit of 1 GPU" in told["message" if "message" in told else "note"]
+    event = await world.event("second", "FailedScheduling")
+    assert "queue a uses 1 GPU of its limit of 1 GPU" in event["message" if "message" in event else "note"]
     await write(world, "queues: [{name: a, limits: {gpus: 2}}]")
 
     async def refused() -> bool:

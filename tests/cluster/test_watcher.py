@@ -56,10 +56,8 @@ class WatcherHarness:
         return facts[-1] if facts else None
 
     async def pod(self, name: str) -> Pod:
-        made = self.create(
-            "Pod", name, {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i"}]}}
-        )
-        fact = await eventually(lambda: self.seen(made["metadata"]["uid"]), what=f"sight of {name}")
+        pod = self.create("Pod", name, {"spec": {"schedulerName": "kerf", "containers": [{"name": "c", "image": "i"}]}})
+        fact = await eventually(lambda: self.seen(pod["metadata"]["uid"]), what=f"sight of {name}")
         assert isinstance(fact.object, Pod)
         return fact.object
 
@@ -164,13 +162,13 @@ async def test_an_eviction_goes_through_the_eviction_api(harness: WatcherHarness
 async def test_a_fresh_snapshot_holds_what_was_made_before_it(harness: WatcherHarness) -> None:
     for number in range(5):
         name = f"p{number}"
-        made = harness.create("Pod", name, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
+        pod = harness.create("Pod", name, {"spec": {"containers": [{"name": "c", "image": "i"}]}})
         answer = await harness.ctx.bus.request(
             subjects.QUERY_SNAPSHOT, encode(SnapshotRequest(fresh=True)), timeout_s=10
         )
         page = decode(answer, SnapshotPage)
         assert page.error == ""
-        assert made["metadata"]["uid"] in {f.object.metadata.uid for f in page.facts if isinstance(f, Put)}
+        assert pod["metadata"]["uid"] in {f.object.metadata.uid for f in page.facts if isinstance(f, Put)}
 
 
 async def test_two_watchers_have_feeds_of_their_own_and_share_the_orders(harness: WatcherHarness) -> None:

@@ -31,8 +31,8 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
-    async with whole(plane, f"way-{next(_NUMBERS)}") as made:
-        yield made
+    async with whole(plane, f"way-{next(_NUMBERS)}") as cluster:
+        yield cluster
 
 
 async def inspect(world: Whole) -> InspectAnswer:
@@ -40,14 +40,14 @@ async def inspect(world: Whole) -> InspectAnswer:
 
 
 async def test_a_canonical_pod_is_bound_with_its_grant_and_has_an_event(world: Whole) -> None:
-    made = await world.pod("one", gpu_memory="20Gi")
-    assert made["spec"]["schedulerName"] == "kerf"
+    pod = await world.pod("one", gpu_memory="20Gi")
+    assert pod["spec"]["schedulerName"] == "kerf"
     seen = await world.bound("one")
     grant = decode_grant(seen["metadata"]["annotations"]["kerf.dev/grant"])
     (share,) = grant.containers["main"].gpus
     assert (share.node, share.memory_mib) == (seen["spec"]["nodeName"], 20_480)
-    told = await world.event("one", "Scheduled")
-    assert told["message"] == f"Successfully assigned {world.namespace}/one to {share.node}"
+    event = await world.event("one", "Scheduled")
+    assert event["message"] == f"Successfully assigned {world.namespace}/one to {share.node}"
 
 
 async def test_gpushares_statefulset_runs_unchanged(plane: ControlPlane, world: Whole) -> None:
@@ -65,10 +65,10 @@ async def test_gpushares_statefulset_runs_unchanged(plane: ControlPlane, world: 
 
 async def test_a_pod_that_does_not_fit_shows_the_reason_in_kubectl_describe(world: Whole) -> None:
     await world.pod("huge", gpu="3")
-    told = await world.event("huge", "FailedScheduling")
-    assert told["type"] == "Warning"
-    assert "needs 3 GPUs on one node, the node has 2" in told["message"]
-    assert "ask for at most 2 GPUs" in told["message"]
+    event = await world.event("huge", "FailedScheduling")
+    assert event["type"] == "Warning"
+    assert "needs 3 GPUs on one node, the node has 2" in event["message"]
+    assert "ask for at most 2 GPUs" in event["message"]
 
     async def condition() -> Any:
         conditions = (await world.seen("Pod", "huge"))["status"].get("conditions", [])

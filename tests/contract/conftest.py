@@ -28,11 +28,11 @@ def fake_nvml() -> None:
 def host(fake_nvml: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A host with two GPUs. It has its own directory, because pytest's paths are too long for unix sockets."""
     with tempfile.TemporaryDirectory(prefix="kerf-") as name:
-        made = Path(name)
-        (made / "nvml").write_text(TWO)
-        (made / "boot_id").write_text("boot-1\n")
-        monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(made / "nvml"))
-        yield made
+        path = Path(name)
+        (path / "nvml").write_text(TWO)
+        (path / "boot_id").write_text("boot-1\n")
+        monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(path / "nvml"))
+        yield path
 
 
 @pytest.fixture

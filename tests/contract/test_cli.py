@@ -65,12 +65,12 @@ class CliCluster:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[CliCluster]:
     """Two nodes of two GPUs; `half` is bound, `huge` is pending."""
-    async with stack(NODES, trace_ratio=1.0) as made:
-        one = CliCluster(made, tmp_path)
-        await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
+    async with stack(NODES, trace_ratio=1.0) as running:
+        one = CliCluster(running, tmp_path)
+        await running.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
         answer = await apply(
-            made.bus,
+            running.bus,
             [
                 namespace,
                 *(node_object(n) for n in NODES),

@@ -295,14 +295,14 @@ class SlowDisk(CheckpointFile):
 async def test_a_start_that_the_kubelet_abandons_is_saved_before_the_next_one(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
-    async with agent(nats, host) as made:
+    async with agent(nats, host) as service:
         for name in ("a", "b"):
             assert (await ask(bus, "grant", grant(name, memory=300), Accepted)).ok
-        disk = made.node._file = SlowDisk(host / "state" / "agent.json")
-        first = asyncio.create_task(made.node.start_container("u-a", "c"))
+        disk = service.node._file = SlowDisk(host / "state" / "agent.json")
+        first = asyncio.create_task(service.node.start_container("u-a", "c"))
         await eventually(lambda: disk.writing)
         first.cancel()
-        second = asyncio.create_task(made.node.start_container("u-b", "c"))
+        second = asyncio.create_task(service.node.start_container("u-b", "c"))
         await asyncio.wait((first,))
         for _ in range(100):
             await asyncio.sleep(0)
@@ -316,10 +316,10 @@ async def test_the_end_of_a_container_is_checked_when_no_start_can_come_between(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     """A container that seemed to have ended, and was started again while its end waited its turn, keeps its share."""
-    async with agent(nats, host) as made:
+    async with agent(nats, host) as service:
         assert (await ask(bus, "grant", grant("a"), Accepted)).ok
-        disk = made.node._file = SlowDisk(host / "state" / "agent.json")
-        start = asyncio.create_task(made.node.start_container("u-a", "c"))
+        disk = service.node._file = SlowDisk(host / "state" / "agent.json")
+        start = asyncio.create_task(service.node.start_container("u-a", "c"))
         await eventually(lambda: disk.writing)
         looked: list[int] = []
 
@@ -327,14 +327,14 @@ async def test_the_end_of_a_container_is_checked_when_no_start_can_come_between(
             looked.append(disk.writing)
             return False
 
-        end = asyncio.create_task(made.node.end_container("u-a", "c", if_so=still_gone))
+        end = asyncio.create_task(service.node.end_container("u-a", "c", if_so=still_gone))
         for _ in range(100):
             await asyncio.sleep(0)
         disk.may.set()
         assert isinstance(await start, m.HandOver)
         await end
         assert looked == [0], "checked once, and not while the start was saved"
-        assert [live.uid for live in made.node.agent.live()] == ["u-a"]
+        assert [live.uid for live in service.node.agent.live()] == ["u-a"]
 
 
 async def test_a_cordon_survives_a_restart_of_the_agent(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
@@ -366,9 +366,9 @@ async def test_with_evict_unhealthy_the_pods_of_a_failed_gpu_are_evicted(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     asked = await evictions(bus)
-    async with agent(nats, host, evict_unhealthy=True) as made:
+    async with agent(nats, host, evict_unhealthy=True) as service:
         await ask(bus, "grant", grant("a"), Accepted)
-        await made.node.start_container("u-a", "c")
+        await service.node.start_container("u-a", "c")
         become(host, ONE.replace("0 9 0 0 0", "0 9 0 0 15"))
         await eventually(lambda: asked)
     assert (asked[0].uid, asked[0].name, asked[0].reason) == ("u-a", "a", "GPU GPU-a is unhealthy: NVML: GPU is lost")
@@ -408,9 +408,9 @@ async def test_the_use_of_a_slice_is_reported_until_it_is_released(
     await bus.subscribe(subjects.USAGE_ALL, ear)
     become(host, f"{ONE}process 0 4711 500\nsm 0 4711 30\n")
     series = 'kerf_agent_slice_used_mib{container="c",gpu="GPU-a",namespace="team",pod="a"} 500.0'
-    async with agent(nats, host, usage_s=0.05) as made:
+    async with agent(nats, host, usage_s=0.05) as service:
         await ask(bus, "grant", grant("a"), Accepted)
-        await made.node.start_container("u-a", "c")
+        await service.node.start_container("u-a", "c")
         await eventually(lambda: heard and heard[-1].gpus[0].slices)
         slice_ = heard[-1].gpus[0].slices[0]
         assert (slice_.name, slice_.container, slice_.memory_mib, slice_.granted_memory_mib, slice_.sm_milli) == (
@@ -421,20 +421,20 @@ async def test_the_use_of_a_slice_is_reported_until_it_is_released(
             300,
         )
         assert heard[-1].gpus[0].foreign_mib == 0
-        assert series in made.ctx.metrics.render().decode()
-        await made.node.end_container("u-a", "c")
+        assert series in service.ctx.metrics.render().decode()
+        await service.node.end_container("u-a", "c")
         await eventually(
             lambda: heard[-1].gpus[0].foreign_mib == 500, what="a process that outlives its container is foreign"
         )
-        assert series not in made.ctx.metrics.render().decode()
+        assert series not in service.ctx.metrics.render().decode()
 
 
 async def test_a_start_before_the_grant_arrives_fetches_the_grant(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:
     """The grant of an unknown pod is fetched from placement; without an answer nothing starts."""
-    async with agent(nats, host) as made:
-        closed = await made.node.start_container("u-a", "c")
+    async with agent(nats, host) as service:
+        closed = await service.node.start_container("u-a", "c")
         assert isinstance(closed, m.RefuseStart)
 
         async def placement(incoming: Incoming) -> None:
@@ -445,8 +445,8 @@ async def test_a_start_before_the_grant_arrives_fetches_the_grant(
 
         await bus.subscribe(subjects.QUERY_GRANT, placement)
         await bus.alive()
-        assert isinstance(await made.node.start_container("u-a", "c"), m.HandOver)
-        assert isinstance(await made.node.start_container("u-b", "c"), m.RefuseStart)
+        assert isinstance(await service.node.start_container("u-a", "c"), m.HandOver)
+        assert isinstance(await service.node.start_container("u-b", "c"), m.RefuseStart)
 
 
 async def test_the_agent_does_not_start_with_a_damaged_checkpoint(

@@ -65,9 +65,9 @@ class PreemptingCluster:
 @pytest.fixture
 async def cluster() -> AsyncIterator[PreemptingCluster]:
     """One node of two GPUs, both with pods of the lowest priority; one of them has an hour of minimum run time left."""
-    async with stack(NODES, preemption={}) as made:
-        one = PreemptingCluster(made)
-        await made.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
+    async with stack(NODES, preemption={}) as running:
+        one = PreemptingCluster(running)
+        await running.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")
         ]

@@ -248,16 +248,16 @@ async def cluster_on(
 ) -> AsyncIterator[NodeCluster]:
     """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
-    async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as made:
-        agent = Agent(sandbox, gpus, made.url, checkpoint=namespace, settings=settings)
-        cluster = NodeCluster(sandbox, gpus, made, agent, namespace)
+    async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as running:
+        agent = Agent(sandbox, gpus, running.url, checkpoint=namespace, settings=settings)
+        cluster = NodeCluster(sandbox, gpus, running, agent, namespace)
         await cluster.whole.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         await eventually(lambda: has_account(cluster.whole), within_s=WITHIN_S, what="the namespace's account")
         agent.start()
         try:
             await cluster.offered()
             yield cluster
-            assert made.failed() == ""
+            assert running.failed() == ""
         finally:
             try:
                 await cluster.delete(*await cluster.pods(), query="?gracePeriodSeconds=1")

@@ -49,5 +49,5 @@ def gpus(tmp_path: Path) -> Gpus:
 
 @pytest.fixture
 async def cluster(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[NodeCluster]:
-    async with cluster_on(sandbox, gpus) as made:
-        yield made
+    async with cluster_on(sandbox, gpus) as running:
+        yield running

@@ -33,14 +33,14 @@ async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
         "KERF_NODE_AGENT_USAGE_S": "0.2",
     }  # fmt: skip
-    async with cluster_on(sandbox, gpus, settings) as made:
+    async with cluster_on(sandbox, gpus, settings) as running:
         try:
             await eventually(
-                lambda: made.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
+                lambda: running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
             )
         except AssertionError:
             raise AssertionError(f"the canary has not passed; agent: {sandbox.log('agent')}") from None
-        yield made
+        yield running
 
 
 async def test_a_firm_slice_has_its_library_and_a_read_only_page(cluster: NodeCluster) -> None:

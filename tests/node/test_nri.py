@@ -31,9 +31,9 @@ async def cluster(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[NodeCluster]:
     gpus.set(
         more=[f"cpus {index} {1 << (FIRST if index < gpus.count // 2 else SECOND):x}" for index in range(gpus.count)]
     )
-    async with cluster_on(sandbox, gpus) as made:
-        await _asked(made)
-        yield made
+    async with cluster_on(sandbox, gpus) as running:
+        await _asked(running)
+        yield running
 
 
 async def _asked(cluster: NodeCluster) -> None:

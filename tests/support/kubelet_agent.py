@@ -62,14 +62,14 @@ async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted
         )
         for number, (container, memory) in enumerate((memory_by_container or {"main": 20}).items())
     }
-    made = NodeGrant(
+    order = NodeGrant(
         term=1,
         uid=uid(name),
         namespace="team",
         name=name,
         grant=Grant(grant_id=f"g-{name}", term=1, containers=containers),
     )
-    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(made)), Accepted)
+    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(order)), Accepted)
 
 
 def environment(host: Path, cdi_name: str) -> dict[str, str]:

@@ -79,19 +79,19 @@ class Drawn:
 
     def _existing(self, name: str) -> Manifest:
         r = self.random
-        made = self._base(name)
-        made["spec"]["nodeName"] = r.choice(self.nodes)["metadata"]["name"]
+        pod = self._base(name)
+        pod["spec"]["nodeName"] = r.choice(self.nodes)["metadata"]["name"]
         if r.random() < 0.25:
-            self._anti_affinity(made)
+            self._anti_affinity(pod)
         if r.random() < 0.2:
-            self._ports(made)
+            self._ports(pod)
         if r.random() < 0.15:
-            self._spread(made)
+            self._spread(pod)
         if r.random() < 0.15:
-            self._init(made)
+            self._init(pod)
         # Its state after its creation: most run, some are ending, some have ended.
-        made["fate"] = r.choices(("runs", "leaving", "Succeeded"), (8, 1, 1))[0]
-        return made
+        pod["fate"] = r.choices(("runs", "leaving", "Succeeded"), (8, 1, 1))[0]
+        return pod
 
     # --- pods ---------------------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Drawn:
 
     def _pod(self, name: str) -> Manifest:
         r = self.random
-        made = self._base(name)
+        pod = self._base(name)
         features: list[Callable[[Manifest], None]] = [
             self._large,
             self._selector,
@@ -129,14 +129,14 @@ class Drawn:
             self._extended,
         ]
         if r.random() < 0.6:
-            self._tolerate(made)
+            self._tolerate(pod)
         for feature in r.sample(features, r.choices((0, 1, 2, 3), (1, 5, 4, 2))[0]):
-            feature(made)
+            feature(pod)
         if r.random() < 0.1:
-            self._pod_level(made)
+            self._pod_level(pod)
         if r.random() < 0.02:
-            made["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
-        return made
+            pod["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
+        return pod
 
     def _large(self, pod: Manifest) -> None:
         r = self.random

@@ -26,13 +26,13 @@ def policed_plane() -> Iterator[ControlPlane]:
     """A control plane with its controllers, and of k8s/ all but the workloads and the webhook."""
     binaries = binaries_or_skip("etcd", "kube-apiserver", "kube-controller-manager")
     with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
-        made = ControlPlane(Path(state), binaries=binaries, controllers=True).start()
+        plane = ControlPlane(Path(state), binaries=binaries, controllers=True).start()
         try:
-            manifests.apply_all(made, "00-", "10-", "11-", "20-", "21-", "22-", "23-")
-            manifests.wait_for_policies(made)
-            yield made
+            manifests.apply_all(plane, "00-", "10-", "11-", "20-", "21-", "22-", "23-")
+            manifests.wait_for_policies(plane)
+            yield plane
         finally:
-            made.stop()
+            plane.stop()
 
 
 class Whole:
@@ -112,8 +112,8 @@ async def whole(
         for name in names
     ]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
-    async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as made:
-        world = Whole(plane, made, namespace)
+    async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as running:
+        world = Whole(plane, running, namespace)
         await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         for name in names:
             document = node_object({"name": name})
@@ -128,7 +128,7 @@ async def whole(
         await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         try:
             yield world
-            assert made.failed() == ""
+            assert running.failed() == ""
         finally:
             for name in names:
                 await world.ask("DELETE", f"/api/v1/nodes/{name}")

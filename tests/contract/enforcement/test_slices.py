@@ -60,8 +60,12 @@ async def test_a_container_gets_the_library_and_a_control_block_whose_limits_it_
             "/run/kerf/signal",
         ]
         assert preloads(found) == "/run/kerf/libkerf.so\n"
-        said = orders(host, "a")
-        assert (said.gpu_count, said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (1, 64 << 20, 300)
+        sent = orders(host, "a")
+        assert (sent.gpu_count, sent.gpu[0].memory_limit_bytes, sent.gpu[0].compute_milli) == (
+            1,
+            64 << 20,
+            300,
+        )
         await eventually(lambda: heard)
         assert (heard[0].strategy, heard[0].promise, heard[0].gpus) == ("interposer", "firm", {GPU: (64, 300)})
 

@@ -196,8 +196,12 @@ async def test_a_shrunk_pod_keeps_its_speed_and_the_new_pod_starts(
         with pytest.raises(grpc.aio.AioRpcError, match="gpu-memory-full"):
             await started(bus, kubelet, grant("high", compute_milli=300))
         assert (await say(bus, grant("low", SHRINK, compute_milli=300))).suspension == SHRINK
-        told = orders(host, "low")
-        assert (told.gpu[0].memory_limit_bytes, told.paused, told.gpu[0].compute_milli) == (32 << 20, 0, 300)
+        written = orders(host, "low")
+        assert (written.gpu[0].memory_limit_bytes, written.paused, written.gpu[0].compute_milli) == (
+            32 << 20,
+            0,
+            300,
+        )
         await kubelet.start_container(kubelet.pods[uid("high")])
         refused = await say(bus, grant("low", compute_milli=300))
         assert (refused.ok, refused.suspension) == (False, SHRINK), "other pods use it"

@@ -76,9 +76,9 @@ class Fickle(Scheduler):
 
 def replayed(jobs: tuple[Job, ...], gpus: int, scheduler: Scheduler, interference: float = 0.1) -> Figures:
     replay = Replay(jobs, gpus, interference)
-    told = replay.run(scheduler)
+    outcome = replay.run(scheduler)
     audit(jobs, gpus, interference, replay)
-    return figures(jobs, told, gpus)
+    return figures(jobs, outcome, gpus)
 
 
 def audit(jobs: tuple[Job, ...], gpus: int, interference: float, replay: Replay) -> None:
@@ -125,36 +125,36 @@ def some_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
 def test_whole_gpus_are_given_in_order_of_arrival_and_a_job_that_does_not_fit_blocks_no_other() -> None:
     """a and b take a GPU each until 10; then c, and beside it e, because d needs both; c ends at 20, and d runs until
     24."""
-    told = replayed(FIVE, 2, Native(FIVE, 2))
-    assert told.mean_completion_s == round((10 + 10 + 20 + 23 + 11) / 5, 1)
-    assert told.makespan_s == 24
-    assert told.p99_completion_s == 23
-    assert told.mean_wait_s == round((0 + 0 + 10 + 19 + 8) / 5, 1)
-    assert told.wait_by_qos == {"BE": 8, "LS": round((0 + 0 + 10 + 19) / 4, 1)}
-    assert told.gpu_utilisation == round((5 + 5 + 10 + 8 + 1.5) / (2 * 24), 4)
-    assert (told.evictions, told.gpu_seconds_lost) == (0, 0)
+    outcome = replayed(FIVE, 2, Native(FIVE, 2))
+    assert outcome.mean_completion_s == round((10 + 10 + 20 + 23 + 11) / 5, 1)
+    assert outcome.makespan_s == 24
+    assert outcome.p99_completion_s == 23
+    assert outcome.mean_wait_s == round((0 + 0 + 10 + 19 + 8) / 5, 1)
+    assert outcome.wait_by_qos == {"BE": 8, "LS": round((0 + 0 + 10 + 19) / 4, 1)}
+    assert outcome.gpu_utilisation == round((5 + 5 + 10 + 8 + 1.5) / (2 * 24), 4)
+    assert (outcome.evictions, outcome.gpu_seconds_lost) == (0, 0)
 
 
 def test_in_strict_order_no_job_starts_before_an_older_one() -> None:
     """e waits behind d: d runs from 20 to 24, and then e until 27."""
-    told = replayed(FIVE, 2, Native(FIVE, 2, strict=True))
-    assert (told.makespan_s, told.mean_completion_s) == (27, round((10 + 10 + 20 + 23 + 25) / 5, 1))
+    outcome = replayed(FIVE, 2, Native(FIVE, 2, strict=True))
+    assert (outcome.makespan_s, outcome.mean_completion_s) == (27, round((10 + 10 + 20 + 23 + 25) / 5, 1))
 
 
 def test_kerf_slices_a_gpu_and_its_slices_are_slower_while_they_share_it() -> None:
     """a and b share a GPU until 11, c has the other until 10, e that from 10 to 13, alone and at full speed; then d."""
-    told = replayed(FIVE, 2, Kerf(FIVE, 2, Use()))
-    assert told.mean_completion_s == round((11 + 11 + 10 + 16 + 11) / 5, 1)
-    assert told.makespan_s == 17
-    assert told.gpu_utilisation == round(29.5 / (2 * 17), 4)
+    outcome = replayed(FIVE, 2, Kerf(FIVE, 2, Use()))
+    assert outcome.mean_completion_s == round((11 + 11 + 10 + 16 + 11) / 5, 1)
+    assert outcome.makespan_s == 17
+    assert outcome.gpu_utilisation == round(29.5 / (2 * 17), 4)
 
 
 def test_a_job_regains_its_speed_when_the_others_have_left() -> None:
     """Ten seconds of work: 5.5 s beside another job do 5 of them, and 5 s alone the other 5."""
     two = (job("a", 0, 10, 500), job("b", 0, 5, 500))
     replay = Replay(two, 1, 0.1)
-    told = replay.run(Kerf(two, 1, Use()))
-    assert [one.end_s for one in told] == pytest.approx([10.5, 5.5])
+    outcome = replay.run(Kerf(two, 1, Use()))
+    assert [one.end_s for one in outcome] == pytest.approx([10.5, 5.5])
 
 
 def test_with_a_queue_per_class_no_job_waits_behind_a_class_that_uses_more() -> None:
@@ -168,10 +168,10 @@ def test_with_a_queue_per_class_no_job_waits_behind_a_class_that_uses_more() -> 
 def test_work_lost_by_an_eviction_is_counted_and_repeated() -> None:
     """LS comes after 30 s of BE; those are lost, and from 40 on BE has all of its 100 s still to do."""
     jobs = (job("b", 0, 100, qos="BE"), job("l", 30, 10))
-    told = replayed(jobs, 1, Kerf(jobs, 1, Use(priorities=True)))
-    assert (told.evictions, told.gpu_seconds_lost, told.makespan_s) == (1, 30, 140)
-    assert told.wait_by_qos == {"BE": 10, "LS": 0}
-    assert told.gpu_utilisation == round(110 / 140, 4)
+    outcome = replayed(jobs, 1, Kerf(jobs, 1, Use(priorities=True)))
+    assert (outcome.evictions, outcome.gpu_seconds_lost, outcome.makespan_s) == (1, 30, 140)
+    assert outcome.wait_by_qos == {"BE": 10, "LS": 0}
+    assert outcome.gpu_utilisation == round(110 / 140, 4)
 
 
 @given(some_jobs(), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 1000))
@@ -186,21 +186,21 @@ def test_under_any_scheduler_all_work_is_done_and_no_job_is_slower_than_necessar
 @given(some_jobs(), st.sampled_from(sorted(USES)))
 @settings(deadline=None, max_examples=30)
 def test_the_cores_overcommit_nothing_and_no_result_is_better_than_the_bound(jobs: tuple[Job, ...], use: str) -> None:
-    told, least = replayed(jobs, 2, Kerf(jobs, 2, USES[use])), bound(jobs, 2, 0.1)
-    assert_no_better(told, least)
+    outcome, least = replayed(jobs, 2, Kerf(jobs, 2, USES[use])), bound(jobs, 2, 0.1)
+    assert_no_better(outcome, least)
 
 
 @given(some_jobs())
 @settings(deadline=None)
 def test_whole_gpus_slow_no_job_down_and_stay_within_their_bound(jobs: tuple[Job, ...]) -> None:
     replay = Replay(jobs, 2, 0.5)
-    told = replay.run(Native(jobs, 2))
-    assert [one.ran_s for one in told] == pytest.approx([one.run_s for one in jobs])
-    said = figures(jobs, told, 2)
-    assert said.gpu_utilisation == pytest.approx(
-        sum(one.gpus * one.milli * one.run_s for one in jobs) / 2000 / said.makespan_s, abs=1e-4
+    outcome = replay.run(Native(jobs, 2))
+    assert [one.ran_s for one in outcome] == pytest.approx([one.run_s for one in jobs])
+    result = figures(jobs, outcome, 2)
+    assert result.gpu_utilisation == pytest.approx(
+        sum(one.gpus * one.milli * one.run_s for one in jobs) / 2000 / result.makespan_s, abs=1e-4
     )
-    assert_no_better(said, bound(jobs, 2, 0.5, whole=True))
+    assert_no_better(result, bound(jobs, 2, 0.5, whole=True))
 
 
 def assert_no_better(told: Figures, least: Bound) -> None:
@@ -300,12 +300,12 @@ def test_the_command_prints_one_object_on_stdout(
     (tmp_path / "pods.csv").write_text(HEAD + "a,1,500,LS,0,10,0\nb,1,500,BE,0,10,0\n")
     monkeypatch.setattr(sys, "argv", ["jobs", "--pods", str(tmp_path / "pods.csv"), "--gpus", "1", "--all", "--json"])
     main()
-    said = json.loads(capsys.readouterr().out)
-    assert said["native"]["makespan_s"] == said["native_strict"]["makespan_s"] == 20
-    assert said["kerf"]["makespan_s"] == said["kerf_in_order"]["makespan_s"] == 11
-    assert said["native"].keys() == said["kerf"].keys() == set(Figures.__struct_fields__)
-    assert said["earlier_percent"] == round(100 * (1 - 11 / 15), 1)
-    assert said["more_used_points"] == round(100 * (10 / 11 - 10 / 20), 1)
+    document = json.loads(capsys.readouterr().out)
+    assert document["native"]["makespan_s"] == document["native_strict"]["makespan_s"] == 20
+    assert document["kerf"]["makespan_s"] == document["kerf_in_order"]["makespan_s"] == 11
+    assert document["native"].keys() == document["kerf"].keys() == set(Figures.__struct_fields__)
+    assert document["earlier_percent"] == round(100 * (1 - 11 / 15), 1)
+    assert document["more_used_points"] == round(100 * (10 / 11 - 10 / 20), 1)
 
 
 def test_jobs_of_the_trace_end_at_least_a_fifth_earlier_and_use_more_of_the_gpus() -> None:

@@ -99,10 +99,10 @@ def test_invalid_files_are_refused_with_a_sentence(
     monkeypatch.setattr(sys, "argv", ["bench.openb", *given, "--json", *more])
     with pytest.raises(SystemExit) as stopped:
         main()
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert stopped.value.code == 2
-    assert told.out == ""
-    assert sentence in told.err
+    assert output.out == ""
+    assert sentence in output.err
 
 
 def test_a_load_that_no_arrival_reaches_is_null(

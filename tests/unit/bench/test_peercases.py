@@ -48,12 +48,12 @@ def test_a_case_with_more_evictions_than_allowed_fails() -> None:
 
 def test_the_command_prints_one_object_on_stdout(tmp_path: Path) -> None:
     (tmp_path / "some.json").write_text(json.dumps({"cases": [*CASES[:3], CASES[0] | {"universal": False}]}))
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "bench.peercases", "--cases", str(tmp_path), "--json"],
         capture_output=True,
         text=True,
         check=True,
         cwd=FILE.parents[2],
     )
-    suites = json.loads(said.stdout)["suites"]
+    suites = json.loads(done.stdout)["suites"]
     assert sum(suite["cases"] for suite in suites.values()) == 3

@@ -152,8 +152,8 @@ def test_a_bound_pod_that_does_not_run_with_its_own_grant_is_lost(auditor: Audit
 
 
 def test_a_pending_pod_without_a_reason_is_lost(auditor: Auditor) -> None:
-    told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
-    waiting = Pod(metadata=Meta(name="a", uid="uid-a"), status=PodStatus(conditions=(told,)))
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="no room")
+    waiting = Pod(metadata=Meta(name="a", uid="uid-a"), status=PodStatus(conditions=(condition,)))
     assert auditor.lost([waiting], {}, ()) == []
     assert auditor.lost([pod("b")], {}, ()) == ["b waits without a reason"]
 

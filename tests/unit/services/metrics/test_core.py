@@ -48,13 +48,13 @@ INVENTORY = Inventory(
 )
 
 
-def core(*events: Event) -> tuple[Core, Metrics, list[Any]]:
+def make_core(*events: Event) -> tuple[Core, Metrics, list[Any]]:
     metrics = Metrics()
-    made, records = Core(metrics), []
+    core, records = Core(metrics), []
     for second, event in enumerate(events):
         envelope, read = unwrap(wrap(event, source="/test", now_s=1000 + second)[1])
-        records += made.event(envelope, read)
-    return made, metrics, records
+        records += core.event(envelope, read)
+    return core, metrics, records
 
 
 def text_of(metrics: Metrics) -> list[str]:
@@ -62,12 +62,12 @@ def text_of(metrics: Metrics) -> list[str]:
 
 
 def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
-    made, _, records = core(ENFORCED)
-    made.inventory("n1", INVENTORY)
-    assert made.allocated() == {("n1", "H200"): (400, 200, 1)}
+    core, _, records = make_core(ENFORCED)
+    core.inventory("n1", INVENTORY)
+    assert core.allocated() == {("n1", "H200"): (400, 200, 1)}
     assert records == [Began("g1", "c", "u1", "team", "p", "n1", "H200", 1_000_000, (("G", 400, 200),))]
-    made, _, records = core(ENFORCED, RELEASED)
-    assert made.allocated() == {}
+    core, _, records = make_core(ENFORCED, RELEASED)
+    assert core.allocated() == {}
     assert records[1] == Ended("g1", 1_001_000)
 
 
@@ -75,19 +75,19 @@ def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
 @pytest.mark.parametrize("order", [(0, 1, 0), (1, 0), (0, 0, 1), (0, 1, 1)])
 def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tuple[int, ...]) -> None:
     """A removed node reports nothing more; placement's report ends its grants too."""
-    made, _, _ = core(*((ENFORCED, end)[i] for i in order))
-    assert made.allocated() == {}
+    core, _, _ = make_core(*((ENFORCED, end)[i] for i in order))
+    assert core.allocated() == {}
 
 
 def test_inventories_give_sizes_and_capacity() -> None:
-    made, metrics, _ = core()
-    assert made.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
+    core, metrics, _ = make_core()
+    assert core.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
     lines = text_of(metrics)
     assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
     assert 'kerf_node_gpu_memory_mib{model="H200",node="n1"} 2000.0' in lines
     assert 'kerf_node_gpus_unhealthy{model="H200",node="n1"} 1.0' in lines
-    assert made.inventory("n1", None) == []
-    assert made.capacity() == {}
+    assert core.inventory("n1", None) == []
+    assert core.capacity() == {}
 
 
 def test_outcomes_waits_and_terms_are_counted() -> None:
@@ -98,7 +98,7 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
         sentence="no",
         summary=(Reason(code="gpu-full", sentence="too little"),),
     )
-    _, metrics, _ = core(
+    _, metrics, _ = make_core(
         PlacementDecided(node="n1", term=7, sequence=9, waited_ms=30, **POD),
         PlacementRejected(explanation=explanation, **POD),
         PodBound(node="n1", bound_ms=4, **POD),
@@ -116,8 +116,8 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
 
 
 def test_placements_metrics_are_passed_on() -> None:
-    made, metrics, _ = core()
-    made.status = StatusAnswer(
+    core, metrics, _ = make_core()
+    core.status = StatusAnswer(
         gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120
     )
     lines = text_of(metrics)
@@ -132,8 +132,8 @@ def test_placements_metrics_are_passed_on() -> None:
 
 
 def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> None:
-    made, metrics, _ = core()
-    made.queues = (
+    core, metrics, _ = make_core()
+    core.queues = (
         QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3),
         QueueStanding(name="b"),
     )
@@ -150,23 +150,23 @@ def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> N
 
 
 def test_a_pods_uid_is_the_newest_of_its_name() -> None:
-    made, _, _ = core(ENFORCED, PodBound(uid="u2", namespace="team", name="p", node="n1"))
-    assert (made.uid_of("team", "p"), made.uid_of("team", "q")) == ("u2", "")
+    core, _, _ = make_core(ENFORCED, PodBound(uid="u2", namespace="team", name="p", node="n1"))
+    assert (core.uid_of("team", "p"), core.uid_of("team", "q")) == ("u2", "")
 
 
 def test_what_was_held_is_held_again_after_a_restart() -> None:
-    made = Core(Metrics())
-    made.restore([Began("g1", "c", "u1", "team", "p", "n1", "H200", 0, (("G", 400, 200),))])
-    made.inventory("n1", INVENTORY)
-    assert made.allocated() == {("n1", "H200"): (400, 200, 1)}
-    assert made.uid_of("team", "p") == "u1"
+    core = Core(Metrics())
+    core.restore([Began("g1", "c", "u1", "team", "p", "n1", "H200", 0, (("G", 400, 200),))])
+    core.inventory("n1", INVENTORY)
+    assert core.allocated() == {("n1", "H200"): (400, 200, 1)}
+    assert core.uid_of("team", "p") == "u1"
 
 
 def test_an_unknown_event_is_counted_and_passed_over() -> None:
-    made, metrics, _ = core()
+    core, metrics, _ = make_core()
     payload = wrap(ENDED, source="/test", now_s=1)[1].replace(b"grant.ended", b"grant.adored")
     envelope, read = unwrap(payload)
-    assert (read, made.event(envelope, read)) == (None, [])
+    assert (read, core.event(envelope, read)) == (None, [])
     assert 'kerf_events_total{type="dev.kerf.grant.adored.v1"} 1.0' in text_of(metrics)
 
 

@@ -38,10 +38,10 @@ def began(
 SIZE = GpuSize("G", 1000)
 
 
-def book(*records: Record, path: str = "") -> UsageBook:
-    made = UsageBook(path)
-    made.write(records, 1)
-    return made
+def make_book(*records: Record, path: str = "") -> UsageBook:
+    book = UsageBook(path)
+    book.write(records, 1)
+    return book
 
 
 @pytest.mark.parametrize(
@@ -58,29 +58,29 @@ def book(*records: Record, path: str = "") -> UsageBook:
 )
 def test_a_slice_costs_the_larger_share_for_as_long_as_it_was_held(slice_: Began, seconds: float) -> None:
     """Ten seconds of it. A GPU of unknown size counts by compute alone."""
-    (row,) = book(SIZE, slice_, Ended("a", 10_000)).usage("namespace", 99_000)
+    (row,) = make_book(SIZE, slice_, Ended("a", 10_000)).usage("namespace", 99_000)
     assert (row.key, row.gpu_seconds, row.slices, row.live) == ("team", seconds, 1, 0)
 
 
 def test_a_gang_size_that_arrives_later_counts_from_the_beginning() -> None:
-    made = book(began("a"), Ended("a", 10_000))
-    assert made.usage("namespace", 0)[0].gpu_seconds == 0
-    made.write([SIZE], 2)
-    assert made.usage("namespace", 0)[0].gpu_seconds == 5.0
+    book = make_book(began("a"), Ended("a", 10_000))
+    assert book.usage("namespace", 0)[0].gpu_seconds == 0
+    book.write([SIZE], 2)
+    assert book.usage("namespace", 0)[0].gpu_seconds == 5.0
 
 
 def test_a_live_slice_counts_until_now() -> None:
-    (row,) = book(SIZE, began("a", at=1000)).usage("pod", 4000)
+    (row,) = make_book(SIZE, began("a", at=1000)).usage("pod", 4000)
     assert (row.key, row.gpu_seconds, row.memory_mib_seconds, row.live) == ("team/p-a", 1.5, 1500.0, 1)
 
 
 def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     """Clocks differ; a start in the future counts no use."""
-    assert book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
+    assert make_book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
 
 
 def test_usage_is_exported_by_namespace_pod_and_model() -> None:
-    made = book(
+    book = make_book(
         SIZE,
         began("a"),
         began("b", namespace="other"),
@@ -89,11 +89,11 @@ def test_usage_is_exported_by_namespace_pod_and_model() -> None:
         Ended("b", 1000),
         Ended("c", 1000),
     )
-    assert [(r.key, r.gpu_seconds) for r in made.usage("namespace", 0)] == [("team", 1.5), ("other", 0.5)]
-    assert [(r.key, r.slices) for r in made.usage("model", 0)] == [("H200", 3)]
-    assert len(made.usage("pod", 0)) == 3
+    assert [(r.key, r.gpu_seconds) for r in book.usage("namespace", 0)] == [("team", 1.5), ("other", 0.5)]
+    assert [(r.key, r.slices) for r in book.usage("model", 0)] == [("H200", 3)]
+    assert len(book.usage("pod", 0)) == 3
     with pytest.raises(ValueError, match="not by 'colour'"):
-        made.usage("colour", 0)
+        book.usage("colour", 0)
 
 
 records = st.permutations(
@@ -112,19 +112,19 @@ records = st.permutations(
 @given(records, st.lists(st.integers(0, 6), max_size=6))
 def test_neither_order_nor_repetition_matters(order: list[Record], again: list[int]) -> None:
     """Events are delivered at least once, and in any order across nodes."""
-    made = UsageBook("")
+    book = UsageBook("")
     for record in [*order, *(order[i] for i in again)]:
-        made.write([record], 1)
-    assert made.usage("pod", 0) == book(
+        book.write([record], 1)
+    assert book.usage("pod", 0) == make_book(
         SIZE, began("a"), began("b", at=500), began("b", container="d", at=700), Ended("a", 4000), Ended("b", 9000)
     ).usage("pod", 0)
-    made.close()
+    book.close()
 
 
 def test_what_was_written_outlives_the_process(tmp_path: Path) -> None:
     """With the position in the event stream: what came after it will come again."""
     path = str(tmp_path / "usage.db")
-    book(SIZE, began("a"), began("b"), Ended("b", 5), path=path).close()
+    make_book(SIZE, began("a"), began("b"), Ended("b", 5), path=path).close()
     again = UsageBook(path)
     assert (again.sequence(), [s.grant_id for s in again.live()], again.live()[0].gpus) == (1, ["a"], (("G", 500, 0),))
 
@@ -132,16 +132,16 @@ def test_what_was_written_outlives_the_process(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Half a batch with the whole batch's position in the stream would lose the other half."""
     path = str(tmp_path / "usage.db")
-    made = book(SIZE, path=path)
+    book = make_book(SIZE, path=path)
     with pytest.raises((sqlite3.Error, TypeError)):
-        made.write([began("a"), Ended("a", None)], 9)  # type: ignore[arg-type]
-    assert (made.sequence(), made.live()) == (1, [])
+        book.write([began("a"), Ended("a", None)], 9)  # type: ignore[arg-type]
+    assert (book.sequence(), book.live()) == (1, [])
 
 
 def test_what_ended_long_ago_is_forgotten() -> None:
-    made = book(SIZE, began("old"), Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
-    assert made.forget(5000) == 1
-    assert sorted(r.key for r in made.usage("pod", 0)) == ["team/p-live", "team/p-new"]
+    book = make_book(SIZE, began("old"), Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
+    assert book.forget(5000) == 1
+    assert sorted(r.key for r in book.usage("pod", 0)) == ["team/p-live", "team/p-new"]
 
 
 def test_a_book_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -64,10 +64,10 @@ def sync(*grants: NodeGrant, term: int = 1, node: str = NODE) -> m.SyncReceived:
 
 def agent(*events: m.Input) -> Agent:
     """An agent with two GPUs of 1000 MiB that has handled these events."""
-    made = Agent(NODE)
+    core = Agent(NODE)
     for event in (inventory(), *events):
-        made.handle(event, 0.0)
-    return made
+        core.handle(event, 0.0)
+    return core
 
 
 def answer(orders: list[m.Command]) -> Accepted | NodeSyncAnswer:

@@ -62,8 +62,8 @@ def test_the_event_of_a_slice_promises_no_more_than_is_enforced() -> None:
 
 
 def test_a_restarted_container_gets_the_same_share_without_a_second_event() -> None:
-    made = agent(grant("a"), start("a"))
-    orders = made.handle(start("a"), 0)
+    core = agent(grant("a"), start("a"))
+    orders = core.handle(start("a"), 0)
     assert handed(orders)
     assert events(orders) == []
 
@@ -96,16 +96,16 @@ def test_the_grant_of_an_unknown_pod_is_fetched() -> None:
 
 @pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])
 def test_the_device_gate_counts_all_slices_on_a_gpu(memory: int, compute: int, code: str) -> None:
-    made = agent(*(grant(name, memory=memory, compute=compute) for name in "abc"), start("a"), start("b"))
-    assert refusal(made.handle(start("c"), 0)) == code
+    core = agent(*(grant(name, memory=memory, compute=compute) for name in "abc"), start("a"), start("b"))
+    assert refusal(core.handle(start("c"), 0)) == code
 
 
 def test_the_share_of_a_releasing_grant_is_not_free() -> None:
     """R7: its container counts as running until it is seen to end."""
-    made = agent(grant("a"), start("a"), release("a"), grant("b", memory=501))
-    assert refusal(made.handle(start("b"), 0)) == "gpu-memory-full"
-    made.handle(ended("a"), 0)
-    assert handed(made.handle(start("b"), 0))
+    core = agent(grant("a"), start("a"), release("a"), grant("b", memory=501))
+    assert refusal(core.handle(start("b"), 0)) == "gpu-memory-full"
+    core.handle(ended("a"), 0)
+    assert handed(core.handle(start("b"), 0))
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_a_start_that_fits_is_handed_over(before: tuple[m.Input, ...], asked: m.
 
 
 def test_a_running_slice_is_released_only_when_its_containers_have_ended() -> None:
-    made = agent(grant("a", containers=("x", "y"), memory=100), start("a", "x"), start("a", "y"))
-    assert released(made.handle(release("a"), 0)) == []
-    assert released(made.handle(ended("a", "x"), 0)) == []
-    assert released(made.handle(ended("a", "y"), 0)) == ["g-a"]
+    core = agent(grant("a", containers=("x", "y"), memory=100), start("a", "x"), start("a", "y"))
+    assert released(core.handle(release("a"), 0)) == []
+    assert released(core.handle(ended("a", "x"), 0)) == []
+    assert released(core.handle(ended("a", "y"), 0)) == ["g-a"]
 
 
 @pytest.mark.parametrize("last", [ended("a"), inventory("boot-2")], ids=["its container ends", "the node reboots"])
@@ -141,9 +141,9 @@ def test_a_release_is_saved_before_it_is_published(last: m.Input) -> None:
 
 def test_a_container_that_ends_by_itself_releases_nothing() -> None:
     """It may start again by its grant; only placement knows that the pod has finished."""
-    made = agent(grant("a"), start("a"))
-    assert released(made.handle(ended("a"), 0)) == []
-    assert handed(made.handle(start("a"), 0))
+    core = agent(grant("a"), start("a"))
+    assert released(core.handle(ended("a"), 0)) == []
+    assert handed(core.handle(start("a"), 0))
 
 
 @pytest.mark.parametrize("before", [(), (grant("a"),)])
@@ -156,33 +156,33 @@ def test_a_grant_without_containers_is_released_at_once(before: tuple[m.Input, .
 
 def test_a_released_grant_is_not_handed_over_again() -> None:
     """Neither a grant nor a sync revives it, under any term."""
-    made = agent(grant("a"), release("a"))
-    assert not accepted(made.handle(grant("a", term=9), 0))
-    assert synced(made.handle(sync(node_grant("a", term=10), term=10), 0)).tombstones == ("g-a",)
-    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+    core = agent(grant("a"), release("a"))
+    assert not accepted(core.handle(grant("a", term=9), 0))
+    assert synced(core.handle(sync(node_grant("a", term=10), term=10), 0)).tombstones == ("g-a",)
+    assert refusal(core.handle(start("a"), 0)) == "no-grant"
 
 
 def test_a_release_is_repeated_until_it_is_acknowledged() -> None:
-    made = agent(grant("a"), release("a"))
-    assert released(made.handle(m.Tick(), REPEAT_S - 1)) == []
-    assert released(made.handle(m.Tick(), REPEAT_S)) == ["g-a"]
-    made.handle(m.ReleasesBooked(("g-a",)), REPEAT_S)
-    assert released(made.handle(m.Tick(), 9 * REPEAT_S)) == []
+    core = agent(grant("a"), release("a"))
+    assert released(core.handle(m.Tick(), REPEAT_S - 1)) == []
+    assert released(core.handle(m.Tick(), REPEAT_S)) == ["g-a"]
+    core.handle(m.ReleasesBooked(("g-a",)), REPEAT_S)
+    assert released(core.handle(m.Tick(), 9 * REPEAT_S)) == []
 
 
 def test_an_acknowledged_release_is_repeated_on_request() -> None:
     """A new leader may not have received it."""
-    made = agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",)))
-    assert released(made.handle(release("a", term=2), 0)) == ["g-a"]
+    core = agent(grant("a"), release("a"), m.ReleasesBooked(("g-a",)))
+    assert released(core.handle(release("a", term=2), 0)) == ["g-a"]
 
 
 def test_repeated_events_have_the_same_id() -> None:
     """The stream's deduplication keeps one of them."""
-    made = agent(grant("a"))
+    core = agent(grant("a"))
     ids = {
         o.event_id
         for asked in (release("a"), m.Reconnected())
-        for o in made.handle(asked, 0)
+        for o in core.handle(asked, 0)
         if isinstance(o, m.Publish) and isinstance(o.event, SliceReleased)
     }
     assert len(ids) == 1
@@ -192,21 +192,21 @@ def test_repeated_events_have_the_same_id() -> None:
 
 
 def test_an_older_term_is_refused() -> None:
-    made = agent(grant("a", term=5))
-    assert not accepted(made.handle(grant("b", term=4), 0))
-    assert not accepted(made.handle(release("a", term=4), 0))
-    refused = synced(made.handle(sync(term=4), 0))
+    core = agent(grant("a", term=5))
+    assert not accepted(core.handle(grant("b", term=4), 0))
+    assert not accepted(core.handle(release("a", term=4), 0))
+    refused = synced(core.handle(sync(term=4), 0))
     assert (refused.accepted, refused.term) == (False, 5)
 
 
 @pytest.mark.parametrize("runs", [(), (start("a"),)])
 def test_a_grant_id_stays_with_its_first_pod(runs: tuple[m.Input, ...]) -> None:
     """A grant id is unique for ever, so the same id with another pod is an error or a theft."""
-    made = agent(grant("a"), *runs)
+    core = agent(grant("a"), *runs)
     taken = msgspec.structs.replace(node_grant("a", term=2), uid="u-b")
-    assert not accepted(made.handle(m.GrantReceived(taken), 0))
-    made.handle(sync(taken, term=2), 0)
-    assert [known.uid for known in made.grants()] == ["u-a"]
+    assert not accepted(core.handle(m.GrantReceived(taken), 0))
+    core.handle(sync(taken, term=2), 0)
+    assert [known.uid for known in core.grants()] == ["u-a"]
 
 
 def test_the_term_survives_a_restart() -> None:
@@ -220,12 +220,12 @@ def test_a_sync_for_another_node_is_refused() -> None:
 
 def test_a_sync_adds_grants_voids_the_others_and_reports_live_slices() -> None:
     """Named grants become known; the others are dead unless they run; every live slice is reported."""
-    made = agent(grant("runs"), start("runs"), grant("idle"))
-    reply = synced(made.handle(sync(node_grant("new", term=2, memory=100), term=2), 0))
+    core = agent(grant("runs"), start("runs"), grant("idle"))
+    reply = synced(core.handle(sync(node_grant("new", term=2, memory=100), term=2), 0))
     assert [live.grant_id for live in reply.live] == ["g-runs"]
     assert reply.live[0].gpus == {"G0": (500, 0)}
-    assert handed(made.handle(start("new"), 0))
-    assert not accepted(made.handle(grant("idle", term=2), 0))
+    assert handed(core.handle(start("new"), 0))
+    assert not accepted(core.handle(grant("idle", term=2), 0))
 
 
 # --- devices ----------------------------------------------------------------------------------------------------
@@ -245,26 +245,26 @@ def test_a_changed_inventory_raises_the_generation() -> None:
 
 
 def test_a_removed_gpu_is_published_as_gone() -> None:
-    said = events(agent().handle(inventory(gpus=("G0",)), 0))
-    assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G1", "gone")]
+    commands = events(agent().handle(inventory(gpus=("G0",)), 0))
+    assert [(e.uuid, e.state) for e in commands if isinstance(e, GpuStateChanged)] == [("G1", "gone")]
 
 
 def test_a_reboot_ends_all_leases() -> None:
     """No container of the last boot runs: releasing grants are released, the others may be started again."""
-    made = agent(grant("a"), start("a"), grant("b"), start("b"), release("a"))
-    assert released(made.handle(inventory("boot-2"), 0)) == ["g-a"]
-    assert made.live() == ()
-    assert handed(made.handle(start("b"), 0))
+    core = agent(grant("a"), start("a"), grant("b"), start("b"), release("a"))
+    assert released(core.handle(inventory("boot-2"), 0)) == ["g-a"]
+    assert core.live() == ()
+    assert handed(core.handle(start("b"), 0))
 
 
 def test_a_grant_on_a_replaced_gpu_does_not_start() -> None:
-    made = agent(grant("a"), inventory("boot-2", ("G8", "G9")))
-    assert refusal(made.handle(start("a"), 0)) == "gpu-gone"
+    core = agent(grant("a"), inventory("boot-2", ("G8", "G9")))
+    assert refusal(core.handle(start("a"), 0)) == "gpu-gone"
 
 
 def test_inventory_and_releases_are_published_again_after_a_reconnect() -> None:
-    made = agent(grant("a"), release("a"))
-    orders = made.handle(m.Reconnected(), 0)
+    core = agent(grant("a"), release("a"))
+    orders = core.handle(m.Reconnected(), 0)
     assert any(isinstance(order, m.PutInventory) for order in orders)
     assert released(orders) == ["g-a"]
 
@@ -273,10 +273,10 @@ def test_inventory_and_releases_are_published_again_after_a_reconnect() -> None:
 
 
 def test_a_checkpoint_contains_the_whole_state() -> None:
-    made = agent(grant("a"), start("a"), grant("b"), release("b"), grant("c"), start("c"), release("c"))
-    again = Agent(NODE, read(write(made.checkpoint()), NODE))
-    assert again.checkpoint() == made.checkpoint()
-    assert again.live() == made.live()
+    core = agent(grant("a"), start("a"), grant("b"), release("b"), grant("c"), start("c"), release("c"))
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    assert again.checkpoint() == core.checkpoint()
+    assert again.live() == core.live()
     assert released(again.handle(ended("c"), 0)) == ["g-c"]
 
 

@@ -41,8 +41,8 @@ def restarted(made: Agent) -> Agent:
 
 
 def test_a_cordoned_gpu_is_draining_and_its_reason_names_the_operator() -> None:
-    made = agent()
-    orders = made.handle(cordon("G1", reason="a noisy fan"), 0)
+    core = agent()
+    orders = core.handle(cordon("G1", reason="a noisy fan"), 0)
     assert [type(order) for order in orders] == [m.Save, m.PutInventory, m.Publish, m.Publish, m.Answer], (
         "saved before it is answered"
     )
@@ -50,14 +50,14 @@ def test_a_cordoned_gpu_is_draining_and_its_reason_names_the_operator() -> None:
     assert [(event.uuid, event.state, event.reason) for event in changed] == [
         ("G1", "draining", "cordoned by ada: a noisy fan")
     ]
-    assert (states(made), cordon_answer(orders).gpus) == (["healthy", "draining"], ("G1",))
+    assert (states(core), cordon_answer(orders).gpus) == (["healthy", "draining"], ("G1",))
 
 
 def test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts() -> None:
-    made = agent(cordon())
-    made.handle(inventory(), 1)
-    assert states(made) == ["draining", "draining"]
-    again = restarted(made)
+    core = agent(cordon())
+    core.handle(inventory(), 1)
+    assert states(core) == ["draining", "draining"]
+    again = restarted(core)
     again.handle(inventory(), 2)
     assert states(again) == ["draining", "draining"]
     again.handle(cordon(undo=True), 3)
@@ -65,8 +65,8 @@ def test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts() -> None
 
 
 def test_undoing_a_node_cordon_keeps_the_cordon_of_a_single_gpu() -> None:
-    made = agent(cordon("G0", by="bob"), cordon(), cordon(undo=True))
-    assert states(made) == ["draining", "healthy"]
+    core = agent(cordon("G0", by="bob"), cordon(), cordon(undo=True))
+    assert states(core) == ["draining", "healthy"]
 
 
 def test_a_single_gpu_of_a_cordoned_node_cannot_be_uncordoned() -> None:
@@ -84,25 +84,25 @@ def test_a_cordon_before_the_first_inventory_is_refused() -> None:
 
 
 def test_an_unhealthy_gpu_stays_unhealthy_under_a_cordon() -> None:
-    made = agent(inventory(state="unhealthy", reason="Xid 79"), cordon())
-    assert states(made) == ["unhealthy", "unhealthy"]
+    core = agent(inventory(state="unhealthy", reason="Xid 79"), cordon())
+    assert states(core) == ["unhealthy", "unhealthy"]
 
 
 def test_a_repeated_cordon_changes_nothing_and_lists_the_remaining_pods() -> None:
     """It lists the pods that run and those that are yet to start, but not the pods on the other GPU."""
-    made = agent(grant("runs"), grant("waits", memory=100), grant("other", gpu="G1"), start("runs"))
-    made.handle(cordon("G0"), 1)
-    orders = made.handle(cordon("G0", by="bob"), 2)
+    core = agent(grant("runs"), grant("waits", memory=100), grant("other", gpu="G1"), start("runs"))
+    core.handle(cordon("G0"), 1)
+    orders = core.handle(cordon("G0", by="bob"), 2)
     assert [type(order) for order in orders] == [m.Answer]
     assert {(pod.name, pod.running) for pod in cordon_answer(orders).pods} == {("runs", True), ("waits", False)}
     for event in (release("waits"), release("runs"), ended("runs")):
-        made.handle(event, 3)
-    assert cordon_answer(made.handle(cordon("G0"), 4)).pods == ()
+        core.handle(event, 3)
+    assert cordon_answer(core.handle(cordon("G0"), 4)).pods == ()
 
 
 def test_a_pod_with_a_grant_may_still_start_on_a_draining_gpu() -> None:
-    made = agent(grant("a"), cordon("G0"))
-    assert handed(made.handle(start("a"), 1))
+    core = agent(grant("a"), cordon("G0"))
+    assert handed(core.handle(start("a"), 1))
 
 
 def test_uncordoning_a_gpu_clears_its_ailments() -> None:
@@ -112,11 +112,11 @@ def test_uncordoning_a_gpu_clears_its_ailments() -> None:
 
 
 def test_a_change_of_ailments_alone_is_saved() -> None:
-    made = agent()
+    core = agent()
     seen = m.InventorySeen(inventory().inventory, (Ailment(uuid="G0", reason="Xid 48", boot_id="boot-1"),))
-    assert [type(order) for order in made.handle(seen, 1)] == [m.Save]
-    assert made.handle(seen, 2) == []
-    assert restarted(made).ailments == seen.ailments
+    assert [type(order) for order in core.handle(seen, 1)] == [m.Save]
+    assert core.handle(seen, 2) == []
+    assert restarted(core).ailments == seen.ailments
 
 
 def evictions(orders: list[m.Command]) -> list[str]:
@@ -124,8 +124,8 @@ def evictions(orders: list[m.Command]) -> list[str]:
 
 
 def test_pods_on_an_unhealthy_gpu_are_not_evicted_by_default() -> None:
-    made = agent(grant("a"), start("a"), inventory(state="unhealthy", reason="Xid 79"))
-    assert made.handle(m.Tick(), 100) == []
+    core = agent(grant("a"), start("a"), inventory(state="unhealthy", reason="Xid 79"))
+    assert core.handle(m.Tick(), 100) == []
 
 
 def test_with_evict_unhealthy_eviction_is_requested_until_the_pods_are_gone() -> None:

@@ -58,29 +58,29 @@ def restarted(made: Agent) -> Agent:
 def test_a_sync_composed_before_a_grant_does_not_void_it() -> None:
     """Two copies of a sync: placement grants after the answer to the first, and the second copy arrives after the
     grant."""
-    made = agent(sync(1), came("a", 3))
-    made.handle(sync(2), 0)
-    assert handed(made.handle(start("a"), 0))
-    assert accepted(made.handle(came("a", 3), 0))
+    core = agent(sync(1), came("a", 3))
+    core.handle(sync(2), 0)
+    assert handed(core.handle(start("a"), 0))
+    assert accepted(core.handle(came("a", 3), 0))
 
 
 def test_a_sync_composed_after_a_grant_that_does_not_name_it_voids_it() -> None:
-    made = agent(came("a", 3))
-    made.handle(sync(4), 0)
-    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+    core = agent(came("a", 3))
+    core.handle(sync(4), 0)
+    assert refusal(core.handle(start("a"), 0)) == "no-grant"
 
 
 def test_a_sync_of_a_later_term_voids_grants_of_any_number() -> None:
-    made = agent(came("a", 900, term=7))
-    made.handle(sync(1, term=8), 0)
-    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+    core = agent(came("a", 900, term=7))
+    core.handle(sync(1, term=8), 0)
+    assert refusal(core.handle(start("a"), 0)) == "no-grant"
 
 
 def test_an_overtaken_sync_is_ignored() -> None:
     """It would restore older orders, such as a suspension that has ended."""
-    made = agent(sync(5, numbered("a", 5)))
-    assert made.handle(sync(4), 0) == []
-    assert handed(made.handle(start("a"), 0))
+    core = agent(sync(5, numbered("a", 5)))
+    assert core.handle(sync(4), 0) == []
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_the_answer_to_a_sync_repeats_its_number() -> None:
@@ -99,9 +99,9 @@ def test_a_sync_without_a_number_voids_only_grants_of_earlier_terms() -> None:
 
     Two copies of its sync may wait at an agent, with a grant between them.
     """
-    made = agent(grant("a", term=1))
-    made.handle(m.SyncReceived(NodeSync(term=1, node=NODE)), 0)
-    assert refusal(made.handle(start("a"), 0)) == ""
+    core = agent(grant("a", term=1))
+    core.handle(m.SyncReceived(NodeSync(term=1, node=NODE)), 0)
+    assert refusal(core.handle(start("a"), 0)) == ""
     earlier = agent(grant("a", term=1))
     earlier.handle(m.SyncReceived(NodeSync(term=2, node=NODE)), 0)
     assert refusal(earlier.handle(start("a"), 0)) == "no-grant"
@@ -118,60 +118,60 @@ def test_an_overtaken_order_about_a_grant_changes_nothing() -> None:
     assert any(isinstance(order, m.SuspendSlices) for order in agent(came("a", 3, grant=grant)).handle(late, 0)), (
         "an order that is in time does"
     )
-    made = agent(came("a", 9, grant=grant))
-    said = made.handle(late, 0)
-    assert not any(isinstance(order, m.SuspendSlices) for order in said)
-    assert accepted(said)
-    assert made.suspension("u-a") is None
+    core = agent(came("a", 9, grant=grant))
+    commands = core.handle(late, 0)
+    assert not any(isinstance(order, m.SuspendSlices) for order in commands)
+    assert accepted(commands)
+    assert core.suspension("u-a") is None
 
 
 # --- grants whose pods were not seen bound ----------------------------------------------------------------------
 
 
 def test_a_grant_whose_pod_was_not_seen_bound_starts_nothing() -> None:
-    made = agent(sync(1, numbered("a", 1, unbound=True)))
-    orders = made.handle(start("a"), 0)
+    core = agent(sync(1, numbered("a", 1, unbound=True)))
+    orders = core.handle(start("a"), 0)
     assert refusal(orders) == "no-grant"
     assert m.FetchGrant("u-a", cause=3) in orders
-    assert made.grants() == ()
+    assert core.grants() == ()
 
 
 def test_a_pod_starts_once_placement_confirms_that_it_is_bound() -> None:
-    made = agent(sync(1, numbered("a", 1, unbound=True)), came("a", 2))
-    assert handed(made.handle(start("a"), 0))
+    core = agent(sync(1, numbered("a", 1, unbound=True)), came("a", 2))
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_an_overtaken_order_still_confirms_that_the_pod_is_bound() -> None:
     """A pod that was bound once stays bound with that grant."""
-    made = agent(sync(5, numbered("a", 5, unbound=True)))
-    orders = made.handle(came("a", 3), 0)
+    core = agent(sync(5, numbered("a", 5, unbound=True)))
+    orders = core.handle(came("a", 3), 0)
     assert [type(order) for order in orders] == [m.Save, m.Answer]
-    assert handed(made.handle(start("a"), 0))
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_a_later_leader_cannot_undo_that_a_pod_was_seen_bound() -> None:
-    made = agent(came("a", 1))
-    made.handle(sync(1, numbered("a", 1, term=8, decided=7, unbound=True), term=8), 0)
-    assert handed(made.handle(start("a"), 0))
+    core = agent(came("a", 1))
+    core.handle(sync(1, numbered("a", 1, term=8, decided=7, unbound=True), term=8), 0)
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_the_grant_that_the_pod_was_bound_with_counts() -> None:
     """The hold was void and its order arrived late: the pod has another grant by now."""
     other = numbered("a", 2)
     other = msgspec.structs.replace(other, grant=msgspec.structs.replace(other.grant, grant_id="g-second"))
-    made = agent(m.GrantReceived(other))
-    made.handle(sync(3, other, numbered("a", 3, unbound=True)), 0)
-    (hand_over,) = [order for order in made.handle(start("a"), 0) if isinstance(order, m.HandOver)]
+    core = agent(m.GrantReceived(other))
+    core.handle(sync(3, other, numbered("a", 3, unbound=True)), 0)
+    (hand_over,) = [order for order in core.handle(start("a"), 0) if isinstance(order, m.HandOver)]
     assert hand_over.grant_id == "g-second"
 
 
 def test_releasing_a_void_hold_keeps_the_grant_of_the_pod() -> None:
     second = numbered("a", 2)
     second = msgspec.structs.replace(second, grant=msgspec.structs.replace(second.grant, grant_id="g-second"))
-    made = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantReceived(second), start("a"))
-    assert released(made.handle(m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")), 0)) == ["g-a"]
-    assert not accepted(made.handle(came("a", 9), 0))
-    assert [live.grant_id for live in made.live()] == ["g-second"]
+    core = agent(sync(1, numbered("a", 1, unbound=True)), m.GrantReceived(second), start("a"))
+    assert released(core.handle(m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")), 0)) == ["g-a"]
+    assert not accepted(core.handle(came("a", 9), 0))
+    assert [live.grant_id for live in core.live()] == ["g-second"]
 
 
 def test_an_unbound_hold_stays_unbound_after_a_restart() -> None:
@@ -187,32 +187,32 @@ def test_a_sync_closes_the_earlier_terms() -> None:
 
     Its Binding was lost with the log and took effect late, and another pod may have its GPU.
     """
-    made = agent(sync(1, term=7))
-    orders = made.handle(came("a", 2, term=7, decided=6), 0)
+    core = agent(sync(1, term=7))
+    orders = core.handle(came("a", 2, term=7, decided=6), 0)
     assert not accepted(orders)
     assert dead(orders)
-    assert refusal(made.handle(start("a"), 0)) == "no-grant"
-    assert made.is_void(Grant(grant_id="g-a", term=6, containers={}))
+    assert refusal(core.handle(start("a"), 0)) == "no-grant"
+    assert core.is_void(Grant(grant_id="g-a", term=6, containers={}))
 
 
 def test_a_grant_of_an_earlier_term_named_by_the_sync_is_valid() -> None:
-    made = agent(sync(1, numbered("a", 1, decided=3)))
-    assert accepted(made.handle(came("a", 2, decided=3), 0))
-    assert handed(made.handle(start("a"), 0))
+    core = agent(sync(1, numbered("a", 1, decided=3)))
+    assert accepted(core.handle(came("a", 2, decided=3), 0))
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_a_later_sync_does_not_reopen_a_closed_term() -> None:
     """The later leader has found the pod bound, by a Binding that was lost from its predecessors' log."""
-    made = agent(sync(1, term=7))
-    body = answer(made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0))
+    core = agent(sync(1, term=7))
+    body = answer(core.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0))
     assert isinstance(body, NodeSyncAnswer)
     assert body.tombstones == ("g-a",)
-    assert refusal(made.handle(start("a"), 0)) == "no-grant"
+    assert refusal(core.handle(start("a"), 0)) == "no-grant"
 
 
 def test_a_grant_of_the_term_of_the_sync_is_valid() -> None:
-    made = agent(sync(1, term=7))
-    assert accepted(made.handle(came("a", 2, term=7), 0))
+    core = agent(sync(1, term=7))
+    assert accepted(core.handle(came("a", 2, term=7), 0))
 
 
 def test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders() -> None:
@@ -238,9 +238,9 @@ def test_other_refusals_do_not_report_the_grant_as_dead(refused: m.GrantReceived
 
 def test_a_void_grant_named_by_a_sync_is_dead_for_good() -> None:
     """The answer is durable: a later agent gives the same one, under any term."""
-    made = agent(sync(1, term=7))
-    made.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0)
-    assert "g-a" in made.checkpoint().tombstones
+    core = agent(sync(1, term=7))
+    core.handle(sync(1, numbered("a", 1, term=8, decided=6), term=8), 0)
+    assert "g-a" in core.checkpoint().tombstones
 
 
 def test_tombstones_survive_a_restart() -> None:
@@ -256,25 +256,25 @@ def test_an_unacknowledged_release_is_repeated_after_a_restart() -> None:
 
 def test_a_releasing_grant_that_is_sent_again_starts_nothing() -> None:
     """A late order, or a later leader that does not know of the pod's end."""
-    made = agent(m.GrantReceived(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
-    made.handle(m.GrantReceived(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
-    assert refusal(made.handle(start("a", "y"), 0)) == "grant-leaving"
+    core = agent(m.GrantReceived(node_grant("a", containers=("x", "y"), memory=100)), start("a", "x"), release("a"))
+    core.handle(m.GrantReceived(node_grant("a", term=2, containers=("x", "y"), memory=100)), 0)
+    assert refusal(core.handle(start("a", "y"), 0)) == "grant-leaving"
 
 
 def test_a_release_order_of_an_older_term_is_refused() -> None:
-    made = agent(came("a", 1, term=7))
-    assert released(made.handle(release("a", term=6), 0)) == []
-    assert handed(made.handle(start("a"), 0))
+    core = agent(came("a", 1, term=7))
+    assert released(core.handle(release("a", term=6), 0)) == []
+    assert handed(core.handle(start("a"), 0))
 
 
 def test_a_sync_of_an_older_term_changes_nothing() -> None:
-    made = agent(came("a", 1, term=7))
-    made.handle(sync(9, numbered("b", 9, term=6), term=6), 0)
-    assert handed(made.handle(start("a"), 0))
-    assert refusal(made.handle(start("b"), 0)) == "no-grant"
+    core = agent(came("a", 1, term=7))
+    core.handle(sync(9, numbered("b", 9, term=6), term=6), 0)
+    assert handed(core.handle(start("a"), 0))
+    assert refusal(core.handle(start("b"), 0)) == "no-grant"
 
 
 def test_a_sync_does_not_revive_a_released_grant() -> None:
-    made = agent(came("a", 1), m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
-    made.handle(sync(5, numbered("a", 5)), 0)
-    assert made.checkpoint().known == ()
+    core = agent(came("a", 1), m.ReleaseReceived(NodeRelease(term=7, uid="u-a", grant_id="g-a")))
+    core.handle(sync(5, numbered("a", 5)), 0)
+    assert core.checkpoint().known == ()

@@ -10,25 +10,25 @@ from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, r
 
 def test_a_start_under_another_pod_name_is_refused() -> None:
     """The UID in the kubelet's checkpoint must be that of the pod which PodResources names."""
-    made = agent(grant("a"))
-    assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
-    assert made.live() == ()
-    assert refusal(made.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
+    core = agent(grant("a"))
+    assert refusal(core.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "b")), 0.0)) == "another-pod"
+    assert core.live() == ()
+    assert refusal(core.handle(m.StartRequested("u-a", "main", "slot-1", ("ns", "a")), 0.0)) == ""
 
 
 def test_a_driver_that_loads_late_after_a_boot_voids_no_grant() -> None:
-    made = agent(grant("a"), start("a"), inventory("boot-2", gpus=()))
-    assert refusal(made.handle(start("a"), 0.0)) == "no-gpus"
-    made.handle(inventory("boot-2", gpus=("G1",)), 0.0)
-    assert refusal(made.handle(start("a"), 0.0)) == "gpu-gone", "other GPUs are there, but not this one"
-    made.handle(inventory("boot-2"), 0.0)
-    assert refusal(made.handle(start("a"), 0.0)) == ""
+    core = agent(grant("a"), start("a"), inventory("boot-2", gpus=()))
+    assert refusal(core.handle(start("a"), 0.0)) == "no-gpus"
+    core.handle(inventory("boot-2", gpus=("G1",)), 0.0)
+    assert refusal(core.handle(start("a"), 0.0)) == "gpu-gone", "other GPUs are there, but not this one"
+    core.handle(inventory("boot-2"), 0.0)
+    assert refusal(core.handle(start("a"), 0.0)) == ""
 
 
 def test_an_init_container_does_not_change_the_lease_of_its_host_container() -> None:
-    made = agent(grant("a"))
-    made.handle(m.StartRequested("u-a", "main", "slot-1"), 0.0)
-    orders = made.handle(m.StartRequested("u-a", "main"), 0.0)
+    core = agent(grant("a"))
+    core.handle(m.StartRequested("u-a", "main", "slot-1"), 0.0)
+    orders = core.handle(m.StartRequested("u-a", "main"), 0.0)
     assert [type(order) for order in orders] == [m.HandOver], "nothing to save and no new event"
 
 
@@ -41,14 +41,14 @@ def test_the_largest_share_has_the_most_gpus_then_the_most_memory() -> None:
         "wide": ContainerGrant(strategy="advisory", gpus=(share("G0", 50), share("G1", 50))),
         "tall": ContainerGrant(strategy="advisory", gpus=(share("G1", 500),)),
     }
-    made = agent(
+    core = agent(
         m.GrantReceived(
             NodeGrant(
                 term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers)
             )
         )
     )
-    assert (made.largest_container("u-a"), made.largest_container("u-unknown")) == ("wide", "")
+    assert (core.largest_container("u-a"), core.largest_container("u-unknown")) == ("wide", "")
 
 
 def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
@@ -67,8 +67,8 @@ def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
             )
         )
 
-    made = agent(find_claim("a"), m.StartRequested("u-a", "claim/c/gpu"), find_claim("b"))
-    assert made.find_claim("claim-1") == ("u-b", ("claim/c/gpu",))
-    made.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
-    made.handle(release("b"), 0.0)
-    assert made.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"
+    core = agent(find_claim("a"), m.StartRequested("u-a", "claim/c/gpu"), find_claim("b"))
+    assert core.find_claim("claim-1") == ("u-b", ("claim/c/gpu",))
+    core.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
+    core.handle(release("b"), 0.0)
+    assert core.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"

@@ -48,7 +48,7 @@ def test_a_mig_instance_is_handed_over_once_and_only_if_it_exists(
 def test_the_device_gate_counts_all_mig_instances() -> None:
     """Each start is checked against all of them, in any order of arrival."""
     mig = {"model": "NVIDIA-A100-SXM4-40GB", "memory_mib": 40960, "mig_enabled": True, "mig_on_demand": True}
-    made = agent(inventory(gpus=("G0",), **mig))
+    core = agent(inventory(gpus=("G0",), **mig))
 
     def starts(name: str, first_slice: int) -> str:
         came = node_grant(name, memory=9728)
@@ -56,8 +56,8 @@ def test_the_device_gate_counts_all_mig_instances() -> None:
         part = GpuShare(node=NODE, uuid="G0", memory_mib=9728, compute_milli=0, mig=instance)
         containers = {"main": ContainerGrant(strategy="advisory", gpus=(part,))}
         grant = msgspec.structs.replace(came.grant, containers=containers)
-        made.handle(m.GrantReceived(msgspec.structs.replace(came, grant=grant)), 0.0)
-        return make.refusal(made.handle(start(name), 0.0))
+        core.handle(m.GrantReceived(msgspec.structs.replace(came, grant=grant)), 0.0)
+        return make.refusal(core.handle(start(name), 0.0))
 
     assert [starts("a", 0), starts("b", 2)] == ["", ""]
     assert [starts("a-again", 0), starts("b-again", 2)] == ["mig-slices-taken", "mig-slices-taken"]

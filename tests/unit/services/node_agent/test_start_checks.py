@@ -42,17 +42,17 @@ def seen(*strategies: StrategyName, simulated: bool = False) -> m.InventorySeen:
 def test_the_promise_follows_the_strategy_and_is_soft_on_a_hollow_node(
     strategy: StrategyName, simulated: bool, promise: str
 ) -> None:
-    made = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
-    (event,) = events(made.handle(start("a"), 0.0))
+    core = agent(seen("interposer", "time_slice", simulated=simulated), granted(strategy))
+    (event,) = events(core.handle(start("a"), 0.0))
     assert isinstance(event, SliceEnforced)
     assert (event.strategy, event.promise) == (strategy, promise)
 
 
 def test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on() -> None:
-    made = agent(seen("interposer"), granted("interposer"))
-    assert refusal(made.handle(start("a"), 0.0)) == ""
-    made.handle(seen(), 1.0)
-    assert refusal(made.handle(start("a"), 2.0)) == "strategy-not-offered"
-    assert len(made.live()) == 1
-    made.handle(seen("interposer"), 3.0)
-    assert refusal(made.handle(start("a"), 4.0)) == ""
+    core = agent(seen("interposer"), granted("interposer"))
+    assert refusal(core.handle(start("a"), 0.0)) == ""
+    core.handle(seen(), 1.0)
+    assert refusal(core.handle(start("a"), 2.0)) == "strategy-not-offered"
+    assert len(core.live()) == 1
+    core.handle(seen("interposer"), 3.0)
+    assert refusal(core.handle(start("a"), 4.0)) == ""

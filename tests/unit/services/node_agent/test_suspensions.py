@@ -36,18 +36,18 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 def slices(*names: str, **how: Any) -> Agent:
     """Running slices of one strategy that limits compute; by default each has half of a GPU's memory and 600 milli
     compute."""
-    made = agent()
+    core = agent()
     found = inventory()
-    made.handle(
+    core.handle(
         msgspec.structs.replace(
             found, inventory=msgspec.structs.replace(found.inventory, strategies=("advisory", "interposer"))
         ),
         0.0,
     )
     for name in names:
-        made.handle(m.GrantReceived(share(name, **how)), 0.0)
-        assert handed(made.handle(start(name), 0.0))
-    return made
+        core.handle(m.GrantReceived(share(name, **how)), 0.0)
+        assert handed(core.handle(start(name), 0.0))
+    return core
 
 
 def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **how: Any) -> NodeGrant:
@@ -58,13 +58,13 @@ def share(name: str, suspension: Suspension | None = None, *, term: int = 1, **h
     )
 
 
-def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
+def said(core: Agent, came: NodeGrant, why: str = "") -> Accepted:
     """The answer, after the slices have applied the suspension or failed to."""
-    orders = made.handle(m.GrantReceived(came), 0.0)
+    orders = core.handle(m.GrantReceived(came), 0.0)
     suspend = [order for order in orders if isinstance(order, m.SuspendSlices)]
     if suspend:
         assert not any(isinstance(order, m.Answer) for order in orders), "an answer before the slices have applied it"
-        orders = made.handle(
+        orders = core.handle(
             m.SuspensionDone(suspend[0].request, tuple(m.SuspendResult(task, why) for task in suspend[0].tasks)), 0.0
         )
     body = answer(orders)
@@ -72,29 +72,29 @@ def said(made: Agent, came: NodeGrant, why: str = "") -> Accepted:
     return body
 
 
-def starts(made: Agent, name: str, **how: Any) -> str:
-    made.handle(m.GrantReceived(share(name, **how)), 0.0)
-    return refusal(made.handle(start(name), 0.0))
+def starts(core: Agent, name: str, **how: Any) -> str:
+    core.handle(m.GrantReceived(share(name, **how)), 0.0)
+    return refusal(core.handle(start(name), 0.0))
 
 
 def test_a_suspension_is_saved_then_applied_then_answered() -> None:
-    made = slices("a")
-    orders = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
+    core = slices("a")
+    orders = core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
     assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=5)
-    orders = made.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
+    orders = core.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE)
 
 
 def test_suspended_capacity_is_free_only_after_the_slices_confirm() -> None:
-    made = slices("a")
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
-    suspend = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
+    core = slices("a")
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
+    suspend = core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
     assert isinstance(suspend, m.SuspendSlices)
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
-    made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
-    assert starts(made, "b", memory=400) == ""
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
+    core.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
+    assert starts(core, "b", memory=400) == ""
 
 
 @pytest.mark.parametrize(("suspension", "memory", "compute", "code"), [
@@ -104,32 +104,32 @@ def test_suspended_capacity_is_free_only_after_the_slices_confirm() -> None:
 def test_each_suspend_action_frees_exactly_its_capacity(
     suspension: Suspension, memory: int, compute: int, code: str
 ) -> None:
-    made = slices("a")
-    assert said(made, share("a", suspension)).suspension
-    assert starts(made, "b", memory=memory, compute=compute) == code
+    core = slices("a")
+    assert said(core, share("a", suspension)).suspension
+    assert starts(core, "b", memory=memory, compute=compute) == code
 
 
 def test_a_failed_suspension_changes_and_frees_nothing() -> None:
-    made = slices("a")
-    assert said(made, share("a", PAUSE), "its control block cannot be written") == Accepted(
+    core = slices("a")
+    assert said(core, share("a", PAUSE), "its control block cannot be written") == Accepted(
         ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a"
     )
-    assert made.suspension("u-a") is None
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
+    assert core.suspension("u-a") is None
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
 def test_a_failed_pause_keeps_the_earlier_throttle() -> None:
-    made = slices("a")
-    said(made, share("a", THROTTLE))
-    assert said(made, share("a", PAUSE), "no").suspension == THROTTLE
-    assert made.suspension("u-a") == THROTTLE
-    assert starts(made, "b", memory=400, compute=900) == ""
+    core = slices("a")
+    said(core, share("a", THROTTLE))
+    assert said(core, share("a", PAUSE), "no").suspension == THROTTLE
+    assert core.suspension("u-a") == THROTTLE
+    assert starts(core, "b", memory=400, compute=900) == ""
 
 
 @pytest.mark.parametrize("action", ["throttle", "pause", "checkpoint"])
 def test_an_unsupported_suspension_names_the_strategy_and_runs_no_task(action: SuspendAction) -> None:
-    made = agent(m.GrantReceived(node_grant("a")), start("a"))
-    orders = made.handle(
+    core = agent(m.GrantReceived(node_grant("a")), start("a"))
+    orders = core.handle(
         m.GrantReceived(msgspec.structs.replace(node_grant("a"), suspension=Suspension(action=action, plan_id="p"))),
         0.0,
     )
@@ -144,122 +144,121 @@ def test_an_unsupported_suspension_names_the_strategy_and_runs_no_task(action: S
 
 
 def test_a_restarted_container_of_a_suspended_pod_starts_suspended() -> None:
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    made.handle(ended("a"), 0.0)
-    (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    core.handle(ended("a"), 0.0)
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
     assert (order.suspension, order.share.gpus[0].compute_milli) == (PAUSE, 600)
 
 
 def test_a_container_started_while_the_suspension_is_applied_starts_suspended() -> None:
-    made = agent()
-    made = slices()
-    made.handle(m.GrantReceived(share("a")), 0.0)
-    made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
-    (order,) = [order for order in made.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    core = slices()
+    core.handle(m.GrantReceived(share("a")), 0.0)
+    core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
     assert order.suspension == PAUSE
 
 
 def test_a_grant_without_containers_is_suspended_at_once() -> None:
-    made = slices()
-    assert said(made, share("a", PAUSE)).suspension
-    assert starts(made, "b", compute=1000) == ""
-    assert handed(made.handle(start("a"), 0.0))
+    core = slices()
+    assert said(core, share("a", PAUSE)).suspension
+    assert starts(core, "b", compute=1000) == ""
+    assert handed(core.handle(start("a"), 0.0))
 
 
 def test_a_resumed_pod_has_its_whole_share_again() -> None:
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    assert said(made, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
-    assert made.suspension("u-a") is None
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    assert said(core, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
+    assert core.suspension("u-a") is None
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
 def test_a_resumed_share_is_taken_from_the_order_on() -> None:
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    made.handle(m.GrantReceived(share("a")), 0.0)
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    core.handle(m.GrantReceived(share("a")), 0.0)
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
 def test_a_pod_cannot_resume_while_other_slices_have_its_share() -> None:
     """R7 holds for resumption, too, whatever placement believes."""
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    assert starts(made, "b", memory=400) == ""
-    refused = said(made, share("a"))
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    assert starts(core, "b", memory=400) == ""
+    refused = said(core, share("a"))
     assert (refused.ok, refused.suspension) == (False, PAUSE)
     assert "400 of 1000 milli are not handed over, and the grant needs 600" in refused.reason
-    assert made.suspension("u-a") == PAUSE
-    made.handle(ended("b"), 0.0)
-    suspend = made.handle(m.Tick(), 0.0)[-1]
+    assert core.suspension("u-a") == PAUSE
+    core.handle(ended("b"), 0.0)
+    suspend = core.handle(m.Tick(), 0.0)[-1]
     assert isinstance(suspend, m.SuspendSlices)
     assert suspend.tasks[0].suspension is None
-    made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
-    assert made.suspension("u-a") is None
-    assert made.handle(m.Tick(), 0.0) == []
+    core.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
+    assert core.suspension("u-a") is None
+    assert core.handle(m.Tick(), 0.0) == []
 
 
 def test_a_failed_resume_is_retried_until_it_succeeds() -> None:
     """Placement orders it once: from then on its book counts the whole share, and so does the gate."""
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    failed = said(made, share("a"), "its control block cannot be written")
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    failed = said(core, share("a"), "its control block cannot be written")
     assert (failed.ok, failed.suspension, failed.reason) == (False, PAUSE, "its control block cannot be written")
     for _ in range(2):
-        suspend = made.handle(m.Tick(), 0.0)[-1]
+        suspend = core.handle(m.Tick(), 0.0)[-1]
         assert isinstance(suspend, m.SuspendSlices)
-        made.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "still not"),)), 0.0)
-    assert said(made, share("a", PAUSE)).suspension == PAUSE
-    assert made.handle(m.Tick(), 0.0) == [], "a newer order came meanwhile"
+        core.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "still not"),)), 0.0)
+    assert said(core, share("a", PAUSE)).suspension == PAUSE
+    assert core.handle(m.Tick(), 0.0) == [], "a newer order came meanwhile"
 
 
 def test_a_milder_suspension_needs_room_and_a_harder_one_does_not() -> None:
-    made = slices("a")
-    said(made, share("a", THROTTLE))
-    assert said(made, share("a", PAUSE)).suspension
-    assert starts(made, "b", memory=400, compute=1000) == ""
-    softer = said(made, share("a", THROTTLE))
+    core = slices("a")
+    said(core, share("a", THROTTLE))
+    assert said(core, share("a", PAUSE)).suspension
+    assert starts(core, "b", memory=400, compute=1000) == ""
+    softer = said(core, share("a", THROTTLE))
     assert (softer.ok, softer.suspension) == (True, PAUSE)
-    assert made.suspension("u-a") == PAUSE
+    assert core.suspension("u-a") == PAUSE
 
 
 def test_suspensions_survive_a_restart() -> None:
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    again = Agent(NODE, read(write(made.checkpoint()), NODE))
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
     assert again.suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == ""
 
 
 def test_an_unconfirmed_suspension_frees_nothing_after_a_restart_and_is_applied_again() -> None:
-    made = slices("a")
-    made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
-    again = Agent(NODE, read(write(made.checkpoint()), NODE))
+    core = slices("a")
+    core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
     assert again.suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == "gpu-compute-full"
     assert said(again, share("a", PAUSE)).suspension
 
 
 def test_the_result_of_an_overtaken_suspension_is_ignored() -> None:
-    made = slices("a")
-    late = made.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
+    core = slices("a")
+    late = core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
     assert isinstance(late, m.SuspendSlices)
-    assert said(made, share("a")).ok
-    body = answer(made.handle(m.SuspensionDone(late.request, (m.SuspendResult(late.tasks[0]),)), 0.0))
+    assert said(core, share("a")).ok
+    body = answer(core.handle(m.SuspensionDone(late.request, (m.SuspendResult(late.tasks[0]),)), 0.0))
     assert isinstance(body, Accepted)
     assert (body.suspension, body.reason) == (None, ""), "the answer does not say that the newer order failed"
-    assert starts(made, "b", memory=400) == "gpu-compute-full"
+    assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
 def test_a_sync_is_answered_after_its_suspensions_and_names_those_applied() -> None:
-    made = slices("a", "b", memory=100, compute=300)
+    core = slices("a", "b", memory=100, compute=300)
     grants = tuple(share(name, PAUSE, term=2, memory=100, compute=300) for name in "ab")
-    orders = made.handle(sync(*grants, term=2), 0.0)
+    orders = core.handle(sync(*grants, term=2), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
     (suspend,) = [order for order in orders if isinstance(order, m.SuspendSlices)]
     done = (m.SuspendResult(suspend.tasks[0]), m.SuspendResult(suspend.tasks[1], "no"))
-    body = answer(made.handle(m.SuspensionDone(suspend.request, done), 0.0))
+    body = answer(core.handle(m.SuspensionDone(suspend.request, done), 0.0))
     assert isinstance(body, NodeSyncAnswer)
     assert (body.accepted, body.suspension, len(body.live)) == (True, {"g-a": PAUSE}, 2)
     assert body.live[0].gpus == {"G0": (100, 300)}, "the granted share, whatever it has of it now"
@@ -271,49 +270,49 @@ def test_a_sync_without_suspensions_is_answered_at_once() -> None:
 
 
 def test_a_release_ends_the_suspension() -> None:
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    made.handle(release("a"), 0.0)
-    assert made.suspension("u-a") == PAUSE, "until its containers have ended"
-    assert released(made.handle(ended("a"), 0.0)) == ["g-a"]
-    assert made.suspension("u-a") is None
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    core.handle(release("a"), 0.0)
+    assert core.suspension("u-a") == PAUSE, "until its containers have ended"
+    assert released(core.handle(ended("a"), 0.0)) == ["g-a"]
+    assert core.suspension("u-a") is None
 
 
 def test_resuming_a_pod_whose_gpu_is_gone_does_not_crash() -> None:
     """Its GPU is gone meanwhile, so no other slice can have its share."""
-    made = slices("a")
-    said(made, share("a", PAUSE))
-    made.handle(m.InventorySeen(Inventory(node=NODE, boot_id="boot-1")), 0.0)
-    assert said(made, share("a")).ok
+    core = slices("a")
+    said(core, share("a", PAUSE))
+    core.handle(m.InventorySeen(Inventory(node=NODE, boot_id="boot-1")), 0.0)
+    assert said(core, share("a")).ok
 
 
 def test_a_partial_checkpoint_frees_nothing_and_is_restored_later() -> None:
-    made = slices("a")
-    suspend = made.handle(m.GrantReceived(share("a", CHECKPOINT)), 0.0)[1]
+    core = slices("a")
+    suspend = core.handle(m.GrantReceived(share("a", CHECKPOINT)), 0.0)[1]
     assert isinstance(suspend, m.SuspendSlices)
     body = answer(
-        made.handle(
+        core.handle(
             m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0], "801", is_partial=True),)), 0.0
         )
     )
     assert isinstance(body, Accepted)
     assert (body.ok, body.suspension, body.reason) == (True, None, "801")
-    assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
-    back = made.handle(m.Tick(), 0.0)[-1]
+    assert starts(core, "b", memory=501, compute=0) == "gpu-memory-full"
+    back = core.handle(m.Tick(), 0.0)[-1]
     assert isinstance(back, m.SuspendSlices)
     assert (back.tasks[0].previous, back.tasks[0].suspension) == (CHECKPOINT, None)
 
 
 def test_a_checkpointed_pod_frees_its_memory_and_starts_no_container() -> None:
-    made = slices("a")
-    assert said(made, share("a", CHECKPOINT)).suspension == CHECKPOINT
-    assert starts(made, "b", memory=1000, compute=1000) == ""
-    assert refusal(made.handle(start("a"), 0.0)) == "suspended"
+    core = slices("a")
+    assert said(core, share("a", CHECKPOINT)).suspension == CHECKPOINT
+    assert starts(core, "b", memory=1000, compute=1000) == ""
+    assert refusal(core.handle(start("a"), 0.0)) == "suspended"
 
 
 def test_a_failed_restore_of_a_checkpointed_pod_counts_its_whole_memory() -> None:
-    made = slices("a")
-    said(made, share("a", CHECKPOINT))
-    failed = said(made, share("a"), "the driver answers 2")
-    assert (failed.ok, failed.suspension, made.suspension("u-a")) == (False, None, CHECKPOINT)
-    assert starts(made, "b", memory=501, compute=0) == "gpu-memory-full"
+    core = slices("a")
+    said(core, share("a", CHECKPOINT))
+    failed = said(core, share("a"), "the driver answers 2")
+    assert (failed.ok, failed.suspension, core.suspension("u-a")) == (False, None, CHECKPOINT)
+    assert starts(core, "b", memory=501, compute=0) == "gpu-memory-full"

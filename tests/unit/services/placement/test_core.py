@@ -18,11 +18,11 @@ def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
     """R2"""
     placement = Placement(build.node("n")).nodes("n")
     placement.answer = False
-    said = placement.facts(build.gpu_pod("p", **HALF))
-    assert [type(c) for c in said] == [m.Append]
-    said = placement.send(m.Appended(sequence=500))
-    assert only(said, m.SendBinds)[0].sequence == 500
-    assert decode_grant(only(said, m.SendBinds)[0].binds[0].grant).sequence == 500
+    commands = placement.facts(build.gpu_pod("p", **HALF))
+    assert [type(c) for c in commands] == [m.Append]
+    commands = placement.send(m.Appended(sequence=500))
+    assert only(commands, m.SendBinds)[0].sequence == 500
+    assert decode_grant(only(commands, m.SendBinds)[0].binds[0].grant).sequence == 500
 
 
 def test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_takes() -> None:

@@ -60,8 +60,8 @@ def shares(placement: Placement, name: str) -> list[GpuShare]:
 
 
 def reasons(placement: Placement, pod: Pod) -> dict[str, str]:
-    said = placement.core.explainer.why(pod_state(pod), max_nodes=5, exists=False)
-    return {reason.code: reason.sentence for reason in said.summary}
+    explanation = placement.core.explainer.why(pod_state(pod), max_nodes=5, exists=False)
+    return {reason.code: reason.sentence for reason in explanation.summary}
 
 
 FIXED = (

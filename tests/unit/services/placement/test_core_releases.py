@@ -39,12 +39,12 @@ def test_a_deleted_pod_frees_its_cpu_immediately_and_its_gpu_only_when_the_node_
     """R6"""
     placement = Placement().nodes("n", gpus=1)
     pod = show_bound(placement, build.gpu_pod("p", gpus=1))
-    said = placement.gone(pod)
+    commands = placement.gone(pod)
     assert placement.core.book.nodes["n"].cpu_used == 0
-    release = only(said, m.SendRelease)[0].release
+    release = only(commands, m.SendRelease)[0].release
     assert placement.place(build.gpu_pod("q", gpus=1)) == {}
-    said = placement.send(m.ReleaseSeen("n", release.grant_id))
-    assert only(said, m.SendReleasesSeen)[0].grant_ids == (release.grant_id,)
+    commands = placement.send(m.ReleaseSeen("n", release.grant_id))
+    assert only(commands, m.SendReleasesSeen)[0].grant_ids == (release.grant_id,)
     assert "uid-team-q" in placement.binds()
     assert [e.grant_id for e in placement.events(GrantEnded)] == [release.grant_id]
 
@@ -111,5 +111,5 @@ def test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant() 
     (decided,) = placement.core.book.grants
     placement.send(m.TermRenewed(term=placement.core.term + 50))
     other = Grant(grant_id="other", term=1, sequence=2, containers=placement.core.book.grants[decided].grant.containers)
-    said = placement.facts(build.bound(pod, "n", other))
-    assert [command.release.grant_id for command in only(said, m.SendRelease)] == [decided]
+    commands = placement.facts(build.bound(pod, "n", other))
+    assert [command.release.grant_id for command in only(commands, m.SendRelease)] == [decided]

@@ -67,9 +67,9 @@ def test_a_pending_reason_is_repeated_until_it_is_on_its_pod() -> None:
     reports = [p for p in placement.patches() if isinstance(p, ReportPending)]
     assert len(reports) == 2
     assert reports[0].message == reports[1].message
-    told = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=reports[0].message)
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=reports[0].message)
     seen = build.newer(pod)
-    placement.facts(msgspec.structs.replace(seen, status=PodStatus(phase="Pending", conditions=(told,))))
+    placement.facts(msgspec.structs.replace(seen, status=PodStatus(phase="Pending", conditions=(condition,))))
     placement.tick(seconds=11)
     assert len([p for p in placement.patches() if isinstance(p, ReportPending)]) == 2
     assert len(placement.events(PlacementRejected)) == 1

@@ -33,14 +33,14 @@ class FragmentedCluster(Preemptor):
         return [command for command in self.send(m.Tick()) if isinstance(command, m.AskAdvice)]
 
     def advised(self, *moves: tuple[str, str, str], places: tuple[tuple[str, str], ...] = (("w", "b"),)) -> list[Plan]:
-        told = Advice(
+        advice = Advice(
             sentence="",
             moves=tuple(
                 Move(namespace="team", name=name, source=source, target=target) for name, source, target in moves
             ),
             places=tuple(AdvisedPlace(namespace="team", name=name, node=node) for name, node in places),
         )
-        return [command.plan for command in self.send(m.Advised(told)) if isinstance(command, m.Propose)]
+        return [command.plan for command in self.send(m.Advised(advice)) if isinstance(command, m.Propose)]
 
     def waits(self, name: str = "w", **rest: Any) -> Pod:
         return self.wait(name, **({"priority": 0, "gpus": 2} | rest))

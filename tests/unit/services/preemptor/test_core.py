@@ -132,8 +132,8 @@ def test_a_shrunken_budget_costs_no_victim_without_a_budget() -> None:
     preemptor, plan = under_budgets()
     assert preemptor.reserve(plan) == ["three"]
     uid = preemptor.pods["three"].metadata.uid
-    said = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),)))
-    assert [type(command) for command in said] == [m.CancelPlan]
+    commands = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),)))
+    assert [type(command) for command in commands] == [m.CancelPlan]
 
 
 def test_a_repeated_or_lost_answer_starts_no_eviction_early() -> None:
@@ -161,11 +161,11 @@ def test_an_unanswered_eviction_is_requested_again(preemptor: Preemptor, outcome
     (plan,) = preemptor.plans()
     preemptor.reserve(plan)
     uid = preemptor.pods["cheap"].metadata.uid
-    said = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome=outcome),)))
+    commands = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome=outcome),)))
     preemptor.now += 6
     again = [e.name for c in preemptor.send(m.Tick()) if isinstance(c, m.Execute) for e in c.evictions]
     assert (again == ["cheap"]) == (outcome == "unknown")
-    assert (said == []) == (outcome == "unknown")
+    assert (commands == []) == (outcome == "unknown")
 
 
 def test_a_plan_that_is_executed_is_over(preemptor: Preemptor) -> None:
@@ -193,12 +193,14 @@ def test_a_lost_answer_to_a_reservation_blocks_no_pod_forever(preemptor: Preempt
 def test_pods_rejected_before_the_start_are_found_by_their_condition() -> None:
     preemptor = Preemptor("n", gpus=1)
     low = preemptor.run("low", "n", 0)
-    told = PodStatus(
+    status = PodStatus(
         phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),)
     )
     high = build.gpu_pod("high", gpus=1, priority=100)
     preemptor.send(
-        m.SnapshotSeen(tuple(Put(object=o) for o in (build.node("n"), low, msgspec.structs.replace(high, status=told))))
+        m.SnapshotSeen(
+            tuple(Put(object=o) for o in (build.node("n"), low, msgspec.structs.replace(high, status=status)))
+        )
     )
     assert preemptor.victims() == [["low"]]
 
@@ -236,10 +238,10 @@ def test_a_plan_reserved_for_an_earlier_instance_is_executed(preemptor: Preempto
     """Another instance, or an earlier process of this one, requested it and is gone."""
     (plan,) = preemptor.plans()
     before = msgspec.structs.replace(plan, plan_id="of-another")
-    said = preemptor.send(
+    commands = preemptor.send(
         m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="another plan is in progress", under_way=before))
     )
-    assert [(c.plan_id, [e.name for e in c.evictions]) for c in said if isinstance(c, m.Execute)] == [
+    assert [(c.plan_id, [e.name for e in c.evictions]) for c in commands if isinstance(c, m.Execute)] == [
         ("of-another", ["cheap"])
     ]
     assert preemptor.plans() == []

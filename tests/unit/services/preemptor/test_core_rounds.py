@@ -55,23 +55,23 @@ def test_a_tick_builds_candidates_of_limited_nodes_and_planning_waits_for_all(
     The first plan finds the candidates.
     """
     monkeypatch.setattr(victims, "MAX_NODES_BUILT", 2)
-    made = made_on(monkeypatch)
+    candidates = made_on(monkeypatch)
     preemptor = Preemptor(*"abcde", gpus=1)
     for number, name in enumerate("abcde"):
         preemptor.run(f"low-{name}", name, 0, ran_s=100 - number)
     preemptor.wait("high")
     seen = []
     for _ in range(3):
-        made.clear()
+        candidates.clear()
         preemptor.now += 1
-        said = preemptor.send(m.Tick(proposes=proposes))
-        seen.append(set(made))
-        assert bool(said) == (proposes and len(seen) == 3)
+        commands = preemptor.send(m.Tick(proposes=proposes))
+        seen.append(set(candidates))
+        assert bool(commands) == (proposes and len(seen) == 3)
     assert [len(nodes) for nodes in seen] == [2, 2, 1]
-    made.clear()
+    candidates.clear()
     if not proposes:
         assert preemptor.victims() == [["low-e"]]
-        assert made == []
+        assert candidates == []
 
 
 def test_a_dry_run_says_that_not_all_nodes_have_been_examined(
@@ -137,26 +137,26 @@ def test_current_budgets_apply_to_candidates_built_earlier(monkeypatch: pytest.M
 
     preemptor.send(m.Tick(proposes=False))
     assert victims_with(0) == ["dear"]
-    made = made_on(monkeypatch)
+    candidates = made_on(monkeypatch)
     assert victims_with(1) == ["kept"]
     assert victims_with(0) == ["dear"]
-    assert made == []
+    assert candidates == []
     assert victims_with(0, "others") == ["kept"]
 
 
 def test_idle_ticks_rebuild_changed_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = made_on(monkeypatch)
+    candidates = made_on(monkeypatch)
     preemptor = Preemptor(*"abc", gpus=1)
     for name in "abc":
         preemptor.run(f"low-{name}", name, 0)
     preemptor.plans()
     preemptor.send(m.FactsSeen((Put(object=build.newer(preemptor.pods["low-b"])),)))
-    made.clear()
+    candidates.clear()
     preemptor.plans()
-    assert made == ["b"] * len(made) != []
-    made.clear()
+    assert candidates == ["b"] * len(candidates) != []
+    candidates.clear()
     preemptor.plans()
-    assert made == []
+    assert candidates == []
 
 
 def test_prices_of_unchanged_nodes_are_refreshed_a_few_per_tick(

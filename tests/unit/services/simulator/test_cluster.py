@@ -20,10 +20,10 @@ def pod(name: str = "p", *, seconds: str = "", **spec: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster() -> SimulatedCluster:
-    made = SimulatedCluster(uid_prefix="feedbeef", first_version=100, stop_s=2.0)
-    assert made.create("Node", {"metadata": {"name": "n"}}, 0.0)[0] == 201
-    made.take()
-    return made
+    running = SimulatedCluster(uid_prefix="feedbeef", first_version=100, stop_s=2.0)
+    assert running.create("Node", {"metadata": {"name": "n"}}, 0.0)[0] == 201
+    running.take()
+    return running
 
 
 def bind(cluster: SimulatedCluster, name: str, now: float, node: str = "n") -> None:
@@ -124,9 +124,9 @@ def test_two_runs_of_the_same_steps_are_equal() -> None:
 
 
 def test_uids_and_versions_start_from_the_given_values(cluster: SimulatedCluster) -> None:
-    _, made = cluster.create("Pod", pod(), 0.0)
-    assert made["metadata"]["uid"].startswith("feedbeef-")
-    assert int(made["metadata"]["resourceVersion"]) > 100
+    _, created = cluster.create("Pod", pod(), 0.0)
+    assert created["metadata"]["uid"].startswith("feedbeef-")
+    assert int(created["metadata"]["resourceVersion"]) > 100
 
 
 def test_a_snapshot_holds_what_is_there_now(cluster: SimulatedCluster) -> None:
@@ -181,9 +181,9 @@ def test_a_replacement_keeps_what_a_pod_may_not_change(cluster: SimulatedCluster
 )
 def test_a_budget_counts_what_is_healthy(cluster: SimulatedCluster, budget: Any, may_go: bool) -> None:
     for name in ("a", "b"):
-        made = pod(name)
-        made["metadata"]["labels"] = {"app": "x"}
-        cluster.create("Pod", made, 0.0)
+        created = pod(name)
+        created["metadata"]["labels"] = {"app": "x"}
+        cluster.create("Pod", created, 0.0)
         bind(cluster, name, 0.0)
     cluster.tick(0.0)
     spec = {"selector": {"matchLabels": {"app": "x"}}, **budget}

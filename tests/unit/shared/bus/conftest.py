@@ -36,6 +36,6 @@ async def connect(server: EmbeddedServer) -> AsyncIterator[Connect]:
 @pytest.fixture
 async def bus(connect: Connect) -> NatsBus:
     """A client of a server on which all streams and buckets exist."""
-    made = await connect()
-    await provision(made)
-    return made
+    client = await connect()
+    await provision(client)
+    return client

@@ -25,9 +25,9 @@ def names(facts: tuple[Fact, ...] | list[Fact]) -> list[str]:
 
 
 def followed() -> Follower:
-    made = Follower()
-    made.snapshot("e", 7)
-    return made
+    follower = Follower()
+    follower.snapshot("e", 7)
+    return follower
 
 
 def test_batches_after_the_snapshot_are_applied_in_order() -> None:

@@ -141,9 +141,9 @@ async def test_provision_is_idempotent_and_names_every_difference(bus: NatsBus) 
 
 async def test_several_may_provision_at_once(connect) -> None:
     buses = [await connect() for _ in range(3)]
-    made = await asyncio.gather(*(provision(bus) for bus in buses))
+    streams = await asyncio.gather(*(provision(bus) for bus in buses))
     # The server accepts the same configuration twice, so more than one process may believe that it was the first.
-    assert {name for names in made for name in names} == {
+    assert {name for names in streams for name in names} == {
         "KERF_EVENTS",
         "KERF_LOG",
         "KV_kerf_leader",

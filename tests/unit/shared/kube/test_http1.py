@@ -69,11 +69,11 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def client(server: Server) -> AsyncIterator[Http1Transport]:
-    made = Http1Transport(
+    transport = Http1Transport(
         "127.0.0.1", server.port, authorization=lambda: "Bearer t", max_connections=2, base_path="/base/"
     )
-    yield made
-    await made.close()
+    yield transport
+    await transport.close()
 
 
 async def test_a_request_is_complete_and_has_the_callers_credentials(server: Server, client: Http1Transport) -> None:

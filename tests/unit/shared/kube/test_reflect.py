@@ -37,11 +37,11 @@ def reported(facts: list[Fact]) -> list[tuple[str, str, bool]]:
 @pytest.fixture
 def listed() -> Reflection:
     """Two pods by list, as of version 10."""
-    made = Reflection()
-    made.begin_list()
-    made.listed([pod("a", 5), pod("b", 7)])
-    made.end_list("10")
-    return made
+    reflection = Reflection()
+    reflection.begin_list()
+    reflection.listed([pod("a", 5), pod("b", 7)])
+    reflection.end_list("10")
+    return reflection
 
 
 def test_a_list_is_reported_and_the_watch_continues_from_it(listed: Reflection) -> None:

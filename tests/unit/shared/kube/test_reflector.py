@@ -92,10 +92,10 @@ class Follower:
 
 @contextlib.asynccontextmanager
 async def following(client: Http1Transport) -> AsyncIterator[Follower]:
-    made = Follower(client)
-    task = asyncio.create_task(made.reflector.run())
+    follower = Follower(client)
+    task = asyncio.create_task(follower.reflector.run())
     try:
-        yield made
+        yield follower
     finally:
         task.cancel()
 

@@ -14,10 +14,10 @@ from shared.queues.tree import Tree
 G = 1000
 
 
-def tree(*rules: QueueRule, gpus: int) -> Tree:
-    made = Tree(QueuePolicy(queues=rules))
-    made.set_capacity(Amount(gpus * G, 1, 1))
-    return made
+def make_tree(*rules: QueueRule, gpus: int) -> Tree:
+    tree = Tree(QueuePolicy(queues=rules))
+    tree.set_capacity(Amount(gpus * G, 1, 1))
+    return tree
 
 
 def queue(name: str, guaranteed: float = 0, weight: float = 1, **rest: object) -> QueueRule:
@@ -76,7 +76,7 @@ def queue(name: str, guaranteed: float = 0, weight: float = 1, **rest: object) -
     ],
 )
 def test_by_hand(rules: tuple[QueueRule, ...], gpus: int, waiting: dict[str, int], expected: dict[str, float]) -> None:
-    found = fair_shares(tree(*rules, gpus=gpus), {name: count * G for name, count in waiting.items()})
+    found = fair_shares(make_tree(*rules, gpus=gpus), {name: count * G for name, count in waiting.items()})
     assert {name: found[name] / G for name in expected} == expected
 
 
@@ -89,10 +89,10 @@ RULES = st.lists(
 def test_fair_shares_exceed_neither_capacity_nor_demand(
     rules: list[tuple[int, float, int]], gpus: int, wants: list[int]
 ) -> None:
-    made = tree(
+    tree = make_tree(
         *(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in enumerate(rules)), gpus=gpus
     )
-    found = fair_shares(made, {f"q{i}": want for i, want in enumerate(wants[: len(rules)])})
+    found = fair_shares(tree, {f"q{i}": want for i, want in enumerate(wants[: len(rules)])})
     guaranteed = sum(least * G for least, _, _ in rules)
     assert sum(found.values()) <= max(gpus * G, 1, guaranteed) + 1e-6
     for i, (least, _, _) in enumerate(rules):
@@ -104,11 +104,11 @@ def test_fair_shares_exceed_neither_capacity_nor_demand(
 def test_names_and_their_order_do_not_matter(rules: list[tuple[int, float, int]], gpus: int, wants: list[int]) -> None:
     many = list(enumerate(rules))
     one = fair_shares(
-        tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus),
+        make_tree(*(queue(f"q{i}", least, weight, priority=first) for i, (least, weight, first) in many), gpus=gpus),
         {f"q{i}": wants[i] for i, _ in many},
     )
     other = fair_shares(
-        tree(
+        make_tree(
             *(queue(f"z{9 - i}", least, weight, priority=first) for i, (least, weight, first) in reversed(many)),
             gpus=gpus,
         ),

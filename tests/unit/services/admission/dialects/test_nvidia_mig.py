@@ -30,14 +30,14 @@ def test_mig_resources_are_taken_over_only_where_plain_nvidia_is() -> None:
 
 
 def test_kerfs_mig_resources_get_a_slot_and_the_scheduler() -> None:
-    said = review(Request(pod=pod(**{"kerf.dev/mig-1g.10gb": "1"})), Policy())
-    assert isinstance(said, Allowed)
-    assert any("kerf.dev~1slot" in str(patch) or "kerf.dev/slot" in str(patch) for patch in said.patches)
+    verdict = review(Request(pod=pod(**{"kerf.dev/mig-1g.10gb": "1"})), Policy())
+    assert isinstance(verdict, Allowed)
+    assert any("kerf.dev~1slot" in str(patch) or "kerf.dev/slot" in str(patch) for patch in verdict.patches)
 
 
 def test_instances_beside_whole_gpus_are_refused() -> None:
-    said = review(Request(pod=pod(**{"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu": "1"})), TAKEN_OVER)
-    assert isinstance(said, Refused)
-    assert said.code == "mixed-dialects"
-    assert isinstance(said := review(Request(pod=pod(**{"kerf.dev/mig-1g.11gb": "1"})), Policy()), Refused)
-    assert said.code == "unknown-mig-profile"
+    verdict = review(Request(pod=pod(**{"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu": "1"})), TAKEN_OVER)
+    assert isinstance(verdict, Refused)
+    assert verdict.code == "mixed-dialects"
+    assert isinstance(verdict := review(Request(pod=pod(**{"kerf.dev/mig-1g.11gb": "1"})), Policy()), Refused)
+    assert verdict.code == "unknown-mig-profile"

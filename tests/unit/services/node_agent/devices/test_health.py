@@ -20,10 +20,10 @@ def symptoms(**how: Any) -> Symptoms:
     return msgspec.structs.replace(WELL, **how)
 
 
-def health(*ailments: Ailment, **how: Any) -> Health:
-    made = Health(ailments, **({"recover_s": 30.0, "throttled_s": 60.0} | how))
-    made.update([WELL, symptoms(uuid="B")], "boot-1", 0, 0.0)
-    return made
+def make_health(*ailments: Ailment, **how: Any) -> Health:
+    health = Health(ailments, **({"recover_s": 30.0, "throttled_s": 60.0} | how))
+    health.update([WELL, symptoms(uuid="B")], "boot-1", 0, 0.0)
+    return health
 
 
 def look(made: Health, seen: Symptoms, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
@@ -59,10 +59,10 @@ def states(made: Health, now: float) -> tuple[str, str]:
 )
 def test_each_symptom_has_its_state(how: dict[str, Any], state: str, says: str) -> None:
     """And the other GPU is unaffected."""
-    made = health()
-    made.update([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
-    found, reason = made.state("A", 1.0)
-    assert (found, made.state("B", 1.0)) == (state, ("healthy", ""))
+    health = make_health()
+    health.update([symptoms(**how), symptoms(uuid="B")], "boot-1", 0, 1.0)
+    found, reason = health.state("A", 1.0)
+    assert (found, health.state("B", 1.0)) == (state, ("healthy", ""))
     assert says in reason
 
 
@@ -80,37 +80,37 @@ def test_xids_are_classified_as_in_the_catalogue_of_nvidia(number: int, verdict:
 
 
 def test_an_application_xid_changes_nothing() -> None:
-    made = health()
-    made.xid("A", 31, 5.0)
-    assert states(made, 5.0) == ("healthy", "healthy")
+    health = make_health()
+    health.xid("A", 31, 5.0)
+    assert states(health, 5.0) == ("healthy", "healthy")
 
 
 def test_an_unknown_xid_makes_the_gpu_suspect_for_a_while() -> None:
-    made = health()
-    made.xid("A", 4711, 5.0)
-    assert states(made, 5.0) == ("suspect", "healthy")
-    assert look(made, WELL, 34.9) == "suspect"
-    assert look(made, WELL, 35.1) == "healthy"
+    health = make_health()
+    health.xid("A", 4711, 5.0)
+    assert states(health, 5.0) == ("suspect", "healthy")
+    assert look(health, WELL, 34.9) == "suspect"
+    assert look(health, WELL, 35.1) == "healthy"
 
 
 def test_an_xid_without_a_gpu_counts_for_all_gpus() -> None:
-    made = health()
-    made.xid("", 79, 5.0)
-    assert states(made, 5.0) == ("unhealthy", "unhealthy")
+    health = make_health()
+    health.xid("", 79, 5.0)
+    assert states(health, 5.0) == ("unhealthy", "unhealthy")
 
 
 def test_an_operator_can_declare_an_xid_harmless() -> None:
-    made = health(harmless_xids=(74,))
-    made.xid("A", 74, 5.0)
-    assert states(made, 5.0) == ("healthy", "healthy")
+    health = make_health(harmless_xids=(74,))
+    health.xid("A", 74, 5.0)
+    assert states(health, 5.0) == ("healthy", "healthy")
 
 
 def test_a_fatal_xid_stays_even_without_other_symptoms() -> None:
-    made = health()
-    made.xid("A", 48, 5.0)
-    assert look(made, symptoms(recovery=-1), 9000.0) == "unhealthy"
-    assert "Xid 48" in made.state("A", 9000.0)[1]
-    assert [a.uuid for a in made.ailments] == ["A"]
+    health = make_health()
+    health.xid("A", 48, 5.0)
+    assert look(health, symptoms(recovery=-1), 9000.0) == "unhealthy"
+    assert "Xid 48" in health.state("A", 9000.0)[1]
+    assert [a.uuid for a in health.ailments] == ["A"]
 
 
 @pytest.mark.parametrize(
@@ -125,68 +125,68 @@ def test_a_fatal_xid_stays_even_without_other_symptoms() -> None:
 )
 def test_a_fatal_xid_is_cleared_by_a_reset_or_a_reboot(number: int, seen: dict[str, Any], state: str) -> None:
     """After it, the usual time without faults; here it is over."""
-    made = health()
-    made.xid("A", number, 5.0)
-    assert look(made, WELL, 1000.0, **seen) == state
+    health = make_health()
+    health.xid("A", number, 5.0)
+    assert look(health, WELL, 1000.0, **seen) == state
 
 
 def test_the_recovery_action_of_the_driver_shows_that_a_reset_was_done() -> None:
     """Recovery must have been asked for first: an action of none just after the XID proves nothing."""
-    made = health()
-    made.xid("A", 95, 5.0)
-    assert look(made, WELL, 6.0) == "unhealthy"
-    assert look(made, symptoms(recovery=1), 7.0) == "unhealthy"
-    assert look(made, WELL, 8.0) == "suspect"
-    assert look(made, WELL, 38.0) == "healthy"
-    assert made.ailments == ()
+    health = make_health()
+    health.xid("A", 95, 5.0)
+    assert look(health, WELL, 6.0) == "unhealthy"
+    assert look(health, symptoms(recovery=1), 7.0) == "unhealthy"
+    assert look(health, WELL, 8.0) == "suspect"
+    assert look(health, WELL, 38.0) == "healthy"
+    assert health.ailments == ()
 
 
 def test_an_operator_can_clear_an_ailment() -> None:
-    made = health()
-    made.xid("A", 74, 5.0)
-    made.clear_ailments("A")
-    assert made.state("A", 6.0) == ("healthy", "")
+    health = make_health()
+    health.xid("A", 74, 5.0)
+    health.clear_ailments("A")
+    assert health.state("A", 6.0) == ("healthy", "")
 
 
 def test_a_symptom_that_is_still_seen_counts_after_ailments_are_cleared() -> None:
-    made = health()
-    made.xid("A", 64, 5.0)
-    made.update([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
-    made.clear_ailments("A")
-    assert made.state("A", 6.0)[0] == "unhealthy"
+    health = make_health()
+    health.xid("A", 64, 5.0)
+    health.update([symptoms(rows_failed=True)], "boot-1", 0, 5.0)
+    health.clear_ailments("A")
+    assert health.state("A", 6.0)[0] == "unhealthy"
 
 
 def test_ailments_survive_the_agent_but_not_a_reboot() -> None:
     old = Ailment(uuid="A", reason="Xid 74: NVLink error", boot_id="boot-1")
-    made = Health([old])
-    assert look(made, symptoms(recovery=-1), 1.0) == "unhealthy"
-    assert look(made, symptoms(recovery=-1), 2.0, boot="boot-2") == "healthy"
+    health = Health([old])
+    assert look(health, symptoms(recovery=-1), 1.0) == "unhealthy"
+    assert look(health, symptoms(recovery=-1), 2.0, boot="boot-2") == "healthy"
 
 
 def test_a_driver_that_asks_for_no_recovery_clears_the_ailment_of_an_earlier_agent() -> None:
     """Whether the driver asked meanwhile is unknown; what it reports now counts."""
-    made = Health([Ailment(uuid="A", reason="Xid 95", boot_id="boot-1")])
-    assert look(made, WELL, 1.0) == "healthy"
+    health = Health([Ailment(uuid="A", reason="Xid 95", boot_id="boot-1")])
+    assert look(health, WELL, 1.0) == "healthy"
 
 
 def test_a_gpu_comes_back_only_after_a_time_without_faults() -> None:
-    made = health()
-    assert look(made, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
-    assert look(made, WELL, 11.0) == "suspect"
-    assert "no fault for less than 30 s after: NVML: GPU is lost" in made.state("A", 11.0)[1]
-    assert look(made, symptoms(lost="GPU is lost"), 20.0) == "unhealthy"
-    assert look(made, WELL, 49.0) == "suspect"
-    assert look(made, WELL, 50.0) == "healthy"
+    health = make_health()
+    assert look(health, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
+    assert look(health, WELL, 11.0) == "suspect"
+    assert "no fault for less than 30 s after: NVML: GPU is lost" in health.state("A", 11.0)[1]
+    assert look(health, symptoms(lost="GPU is lost"), 20.0) == "unhealthy"
+    assert look(health, WELL, 49.0) == "suspect"
+    assert look(health, WELL, 50.0) == "healthy"
 
 
 def test_heat_counts_only_once_it_lasts() -> None:
-    made = health()
+    health = make_health()
     hot = symptoms(clock_reasons=HOT)
-    assert [look(made, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
-    assert "too hot for more than 60 s" in made.state("A", 60.0)[1]
-    assert look(made, WELL, 61.0) == "suspect"
+    assert [look(health, hot, now) for now in (0.0, 30.0, 59.0, 60.0)] == ["healthy", "healthy", "healthy", "suspect"]
+    assert "too hot for more than 60 s" in health.state("A", 60.0)[1]
+    assert look(health, WELL, 61.0) == "suspect"
     assert [
-        look(made, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))
+        look(health, seen, now) for seen, now in ((WELL, 91.0), (hot, 92.0), (WELL, 100.0), (hot, 101.0), (hot, 155.0))
     ] == ["healthy"] * 5
 
 
@@ -203,24 +203,24 @@ def test_heat_counts_only_once_it_lasts() -> None:
     ids=["power brake", "narrow link", "slow link", "idle link", "software caps", "unknown link"],
 )
 def test_slowdowns_count_only_once_they_last(how: dict[str, Any], says: str) -> None:
-    made = health()
+    health = make_health()
     for now in (0.0, 59.0, 61.0):
-        made.update([symptoms(**how)], "boot-1", 0, now)
-    assert made.state("A", 61.0) == (("suspect", f"{says} for more than 60 s") if says else ("healthy", ""))
+        health.update([symptoms(**how)], "boot-1", 0, now)
+    assert health.state("A", 61.0) == (("suspect", f"{says} for more than 60 s") if says else ("healthy", ""))
 
 
 def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> None:
     """Errors from before are known; after a driver reload the count starts from zero."""
-    made = health()
-    assert look(made, symptoms(ecc_volatile=3), 10.0) == "suspect"
-    assert look(made, symptoms(ecc_volatile=3), 40.0) == "healthy"
-    assert look(made, symptoms(ecc_volatile=0), 41.0, loaded=1) == "healthy"
-    assert look(made, symptoms(ecc_volatile=1), 42.0, loaded=1) == "suspect"
+    health = make_health()
+    assert look(health, symptoms(ecc_volatile=3), 10.0) == "suspect"
+    assert look(health, symptoms(ecc_volatile=3), 40.0) == "healthy"
+    assert look(health, symptoms(ecc_volatile=0), 41.0, loaded=1) == "healthy"
+    assert look(health, symptoms(ecc_volatile=1), 42.0, loaded=1) == "suspect"
 
 
 def test_errors_from_before_the_agent_started_are_not_new() -> None:
-    made = Health()
-    assert look(made, symptoms(ecc_volatile=7), 1.0) == "healthy"
+    health = Health()
+    assert look(health, symptoms(ecc_volatile=7), 1.0) == "healthy"
 
 
 def test_an_unknown_gpu_is_healthy() -> None:

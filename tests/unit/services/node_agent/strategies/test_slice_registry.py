@@ -58,16 +58,29 @@ def counters(registry: SliceRegistry, slice_: Slice) -> Path:
 def test_a_control_block_holds_the_rules_of_its_slice(registry: SliceRegistry) -> None:
     a = make("a", 250)
     registry.put(a)
-    said = orders(registry, a)
-    assert (said.magic, said.version, said.size_bytes, said.gpu_count, said.heartbeat_ns) == (
+    sent = orders(registry, a)
+    assert (
+        sent.magic,
+        sent.version,
+        sent.size_bytes,
+        sent.gpu_count,
+        sent.heartbeat_ns,
+    ) == (
         layout.ORDERS_MAGIC,
         1,
         ctypes.sizeof(layout.Orders),
         1,
         7000,
     )
-    assert (bytes(said.gpu[0].uuid), said.gpu[0].memory_limit_bytes) == (layout.uuid_bytes(UUID), 64 << 20)
-    assert (said.gpu[0].compute_milli, said.gpu[0].context_bytes, said.tier) == (250, 300 << 20, layout.NORMAL)
+    assert (bytes(sent.gpu[0].uuid), sent.gpu[0].memory_limit_bytes) == (
+        layout.uuid_bytes(UUID),
+        64 << 20,
+    )
+    assert (sent.gpu[0].compute_milli, sent.gpu[0].context_bytes, sent.tier) == (
+        250,
+        300 << 20,
+        layout.NORMAL,
+    )
 
 
 def test_measured_costs_of_contexts_and_pools_are_written_to_running_slices(tmp_path: Path, clock: Clock) -> None:
@@ -115,9 +128,9 @@ def test_a_later_slice_becomes_a_peer_of_the_earlier_one(registry: SliceRegistry
     registry.put(low)
     assert orders(registry, low).tier == layout.NORMAL
     registry.put(high)
-    said = orders(registry, low)
-    assert (said.tier, said.peer_count) == (layout.LOW, 1)
-    link = registry.folder(low.key) / "peers" / said.peer[0].value.decode()
+    sent = orders(registry, low)
+    assert (sent.tier, sent.peer_count) == (layout.LOW, 1)
+    link = registry.folder(low.key) / "peers" / sent.peer[0].value.decode()
     assert link.stat().st_ino == (registry.folder(high.key) / "signal").stat().st_ino
     assert "high" not in link.name
     registry.drop(high.key)

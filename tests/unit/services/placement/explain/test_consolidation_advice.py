@@ -202,9 +202,9 @@ def test_a_pod_within_its_guarantee_is_not_moved_if_policy_protects_it() -> None
     advice = advise(placement, gpus=2)
     assert [m.name for m in advice.moves] == ["cheap"], "people may move it"
     placement.facts(build.gpu_pod("p", gpus=2, annotations={"kerf.dev/tier": "opportunistic"}))
-    told = advise(placement, "p", for_plan=LeftAlone())
-    assert told.moves == ()
-    assert told.kept == ("2 pods: within its queue's guarantee by policy",)
+    answer = advise(placement, "p", for_plan=LeftAlone())
+    assert answer.moves == ()
+    assert answer.kept == ("2 pods: within its queue's guarantee by policy",)
 
 
 def placed(placement: Placement, pod: Pod) -> Pod | None:

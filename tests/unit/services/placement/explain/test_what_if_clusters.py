@@ -22,10 +22,10 @@ def test_a_drain_names_the_new_node_of_each_pod_and_the_pods_that_fit_nowhere() 
     placement = Placement().nodes("a", gpus=2)
     run(placement, build.gpu_pod("small", memory="10Gi"), build.gpu_pod("large", gpus=1), started_s_ago=100)
     placement.nodes("b", gpus=1)
-    told = world(placement, drain=("a",))
-    assert [(m.name, m.source, m.target, m.disturbed_gpu_seconds) for m in told.moves] == [("large", "a", "b", 100)]
-    assert names(told.stranded) == ["small"]
-    assert told.sentence == "1 pod would move and find a place; 1 pod would find none (team/small); 1 pod would wait"
+    answer = world(placement, drain=("a",))
+    assert [(m.name, m.source, m.target, m.disturbed_gpu_seconds) for m in answer.moves] == [("large", "a", "b", 100)]
+    assert names(answer.stranded) == ["small"]
+    assert answer.sentence == "1 pod would move and find a place; 1 pod would find none (team/small); 1 pod would wait"
 
 
 def test_pods_of_a_daemonset_end_with_their_node() -> None:
@@ -43,17 +43,17 @@ def test_an_added_node_takes_pending_pods() -> None:
     placement = Placement().nodes("a", gpus=2)
     run(placement, build.gpu_pod("there", gpus=2))
     placement.facts(*(build.gpu_pod(f"w{i}", gpus=2) for i in range(3)))
-    told = world(placement, add_nodes=(AddNodes(like="a", count=2),))
-    assert [(p.name, p.node) for p in told.fits] == [("w0", "a-like-1"), ("w1", "a-like-2")]
-    assert told.waiting == 1
+    answer = world(placement, add_nodes=(AddNodes(like="a", count=2),))
+    assert [(p.name, p.node) for p in answer.fits] == [("w0", "a-like-1"), ("w1", "a-like-2")]
+    assert answer.waiting == 1
 
 
 def test_more_nodes_may_be_added_than_the_book_has_rows_for() -> None:
     placement = Placement().nodes(*(f"n{i}" for i in range(64)), gpus=1)
     run(placement, *(build.gpu_pod(f"there{i}", gpus=1) for i in range(64)))
     placement.facts(build.gpu_pod("w", gpus=1))
-    told = world(placement, add_nodes=(AddNodes(like="n0", count=1),))
-    assert [(p.name, p.node) for p in told.fits] == [("w", "n0-like-1")]
+    answer = world(placement, add_nodes=(AddNodes(like="n0", count=1),))
+    assert [(p.name, p.node) for p in answer.fits] == [("w", "n0-like-1")]
 
 
 def test_added_gpus_make_a_large_pod_fit() -> None:
@@ -69,8 +69,8 @@ def test_a_resized_pod_stays_moves_or_does_not_fit() -> None:
     placement.nodes("b", gpus=1)
 
     def resized(memory: str) -> tuple[list[str], list[str]]:
-        told = world(placement, resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": memory}),))
-        return [m.target for m in told.moves], names(told.stranded)
+        answer = world(placement, resize=(Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": memory}),))
+        return [m.target for m in answer.moves], names(answer.stranded)
 
     assert resized("40Gi") == ([], [])
     assert resized("70Gi") == (["b"], [])
@@ -83,9 +83,9 @@ def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
     placement.facts(build.gpu_pod("w", memory="40Gi"))
 
     def resized(memory: str) -> tuple[list[str], int, int]:
-        told = world(placement, resize=(Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": memory}),))
-        assert told.stranded == ()
-        return names(told.fits), len(told.moves), told.waiting
+        answer = world(placement, resize=(Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": memory}),))
+        assert answer.stranded == ()
+        return names(answer.fits), len(answer.moves), answer.waiting
 
     assert resized("10Gi") == (["w"], 0, 0)
     assert resized("50Gi") == ([], 0, 1)

@@ -25,11 +25,11 @@ def test_the_first_end_that_lets_the_pod_fit_is_named_with_its_assumptions() -> 
     placement = Placement().nodes("a", gpus=2)
     run(placement, lasting("long", 7200, gpus=1), lasting("short", deadline=1800, gpus=1), started_s_ago=600)
     placement.facts(build.gpu_pod("p", gpus=1))
-    told = when(placement, "p")
-    assert (told.state, told.in_s, told.node) == ("known", 1200, "a")
-    assert [(e.name, e.by) for e in told.counts_on] == [("short", "deadline")]
-    assert told.sentence == "in 20 min at the earliest, on a, when team/short has ended"
-    assert "pods run until their activeDeadlineSeconds, not longer and not shorter" in told.assumptions
+    answer = when(placement, "p")
+    assert (answer.state, answer.in_s, answer.node) == ("known", 1200, "a")
+    assert [(e.name, e.by) for e in answer.counts_on] == [("short", "deadline")]
+    assert answer.sentence == "in 20 min at the earliest, on a, when team/short has ended"
+    assert "pods run until their activeDeadlineSeconds, not longer and not shorter" in answer.assumptions
 
 
 def test_ends_that_are_not_needed_are_not_assumed() -> None:
@@ -42,8 +42,8 @@ def test_ends_that_are_not_needed_are_not_assumed() -> None:
         started_s_ago=0,
     )
     placement.facts(build.gpu_pod("p", gpus=2))
-    told = when(placement, "p")
-    assert (told.in_s, [e.name for e in told.counts_on]) == (300, ["slice", "one"])
+    answer = when(placement, "p")
+    assert (answer.in_s, [e.name for e in answer.counts_on]) == (300, ["slice", "one"])
     placement.facts(build.gpu_pod("q", gpus=1))
     assert [e.name for e in when(placement, "q").counts_on] == ["slice"]
 
@@ -52,9 +52,9 @@ def test_an_unknown_time_is_reported_as_unknown() -> None:
     placement = Placement().nodes("a", gpus=1)
     run(placement, lasting("forever", gpus=1))
     placement.facts(build.gpu_pod("p", gpus=1))
-    told = when(placement, "p")
-    assert (told.state, told.without_end) == ("unknown", 1)
-    assert "1 pods with GPUs say nothing of their end, and are taken to run on" in told.assumptions
+    answer = when(placement, "p")
+    assert (answer.state, answer.without_end) == ("unknown", 1)
+    assert "1 pods with GPUs say nothing of their end, and are taken to run on" in answer.assumptions
 
 
 def test_pods_past_their_expected_end_give_no_estimate() -> None:
@@ -74,9 +74,9 @@ def test_a_pod_that_other_pods_exclude_gets_no_estimate() -> None:
     )
     away = Affinity(pod_anti_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
     placement.facts(build.gpu_pod("p", gpus=1, affinity=away))
-    told = when(placement, "p")
-    assert told.state == "unknown"
-    assert told.sentence.startswith("not by known ends alone")
+    answer = when(placement, "p")
+    assert answer.state == "unknown"
+    assert answer.sentence.startswith("not by known ends alone")
 
 
 def test_kerf_when_answers_an_error_for_a_pod_that_is_not_pending() -> None:
@@ -122,7 +122,7 @@ def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], 
     placement.facts(waits)
     if waits.metadata.uid in placement.binds():
         return
-    told = when(placement, "p")
+    answer = when(placement, "p")
     at = None
     for seconds in sorted({s for s, _ in ends}):
         for s, pod in ends:
@@ -130,4 +130,4 @@ def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], 
                 end(placement, pod)
         if at is None and waits.metadata.uid in placement.binds():
             at = seconds
-    assert (told.state, told.in_s) == (("known", at) if at is not None else ("unknown", 0))
+    assert (answer.state, answer.in_s) == (("known", at) if at is not None else ("unknown", 0))

@@ -97,32 +97,32 @@ def session(name: str = "me") -> p.LogProtocol:
 
 
 def leading(log: Log) -> p.LogProtocol:
-    made = session()
-    assert log.run(made.take_term()) == 7
+    protocol = session()
+    assert log.run(protocol.take_term()) == 7
     log.asked.clear()
-    return made
+    return protocol
 
 
 def test_an_append_that_was_not_answered_and_happened_is_not_repeated() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.AppendRecord, happened=True)
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     assert (len(log.entries), log.count(p.AppendRecord)) == (2, 1)
 
 
 def test_an_append_that_was_not_answered_and_did_not_happen_is_repeated() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.AppendRecord, times=2, happened=False)
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     assert (len(log.entries), log.count(p.AppendRecord)) == (2, 3)
 
 
 def test_a_first_attempt_that_arrives_after_the_check_is_found_when_the_second_is_refused() -> None:
     """The second record names the one before it, which is not the first: so the log never has both."""
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     tries = []
 
     def late(request: p.Request) -> None:
@@ -134,33 +134,33 @@ def test_a_first_attempt_that_arrives_after_the_check_is_found_when_the_second_i
                 log.append(request.subject, request.payload)
 
     log.before = late
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     assert len(log.entries) == 2
 
 
 def test_an_unanswered_append_does_not_count_as_done() -> None:
     """A newer term came in the meantime: the check finds no record of ours, and the second attempt is refused."""
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.AppendRecord, happened=False)
     log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
     with pytest.raises(Refused):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
     assert [e.subject for e in log.entries] == [subjects.LOG_TERM, subjects.LOG_TERM]
 
 
 def test_a_refusal_without_doubt_ends_the_session_at_once() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
     with pytest.raises(Refused):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
     assert [type(request) for request in log.asked] == [p.AppendRecord]
 
 
 def test_the_log_is_read_again_until_it_shows_whether_the_append_happened() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.AppendRecord, happened=True)
     reads = [Unknown("no answer"), ContractError("half a record")]
 
@@ -169,7 +169,7 @@ def test_the_log_is_read_again_until_it_shows_whether_the_append_happened() -> N
             raise reads.pop()
 
     log.before = unreadable
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     assert log.count(p.Pause) == 2
 
 
@@ -205,38 +205,38 @@ def test_a_session_that_was_overtaken_has_no_term() -> None:
             log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
 
     log.before = overtaken
-    made = session()
+    protocol = session()
     with pytest.raises(Refused):
-        log.run(made.take_term())
-    assert (made.term, len(log.entries)) == (0, 1)
+        log.run(protocol.take_term())
+    assert (protocol.term, len(log.entries)) == (0, 1)
 
 
 def test_another_sessions_record_is_not_taken_for_the_unanswered_one() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.AppendRecord, happened=False)
     log.append(subjects.LOG_TERM, encode(TermRecord(holder="other", session="other")))
     log.append(subjects.LOG_READY, encode(ReadyRecord(term=8)))
     with pytest.raises(Refused):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
     assert log.count(p.WriteMark) == 0
 
 
 def test_a_renewal_that_was_not_answered_is_not_confused_with_the_one_before() -> None:
     """Both records read the same."""
     log = Log()
-    made = leading(log)
-    log.run(made.renew_term())
+    protocol = leading(log)
+    log.run(protocol.renew_term())
     log.loses(p.AppendRecord, happened=False)
     with pytest.raises(Refused):
-        log.run(made.renew_term())
+        log.run(protocol.renew_term())
 
 
 def test_a_renewal_follows_this_sessions_own_last_record() -> None:
     log = Log()
-    made = leading(log)
-    log.run(made.append(READY))
-    log.run(made.renew_term())
+    protocol = leading(log)
+    log.run(protocol.append(READY))
+    log.run(protocol.renew_term())
     renewal = next(
         request for request in log.asked if isinstance(request, p.AppendRecord) and request.subject == subjects.LOG_TERM
     )
@@ -252,32 +252,32 @@ def test_a_mark_names_the_record_its_term_and_its_session() -> None:
 
 def test_a_mark_that_was_not_answered_and_happened_is_found() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.WriteMark, happened=True)
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     log.after = lambda _: None
-    assert log.run(made.append(ReadyRecord(term=7))) == 9, "the revision is known again"
+    assert log.run(protocol.append(ReadyRecord(term=7))) == 9, "the revision is known again"
 
 
 def test_a_mark_that_was_not_answered_and_did_not_happen_is_written_again() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.loses(p.WriteMark, happened=False)
-    assert log.run(made.append(READY)) == 8
+    assert log.run(protocol.append(READY)) == 8
     assert log.count(p.WriteMark) == 2
 
 
 def test_a_record_has_no_effect_if_another_session_has_overwritten_its_mark() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.mark = (encode(LogMark(term=9, sequence=9, session="other")), log.mark[1] + 1)
     with pytest.raises(Refused):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
 
 
 def test_a_mark_that_went_unanswered_and_was_overwritten_ends_the_session() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
 
     def overwritten(request: p.Request) -> None:
         if isinstance(request, p.WriteMark) and log.count(p.WriteMark) == 1:
@@ -286,12 +286,12 @@ def test_a_mark_that_went_unanswered_and_was_overwritten_ends_the_session() -> N
 
     log.before = overwritten
     with pytest.raises(Refused, match="moved by another leader"):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
 
 
 def test_nothing_follows_from_a_record_when_the_servers_have_lost_the_mark() -> None:
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
 
     def lost(request: p.Request) -> None:
         if isinstance(request, p.WriteMark):
@@ -299,7 +299,7 @@ def test_nothing_follows_from_a_record_when_the_servers_have_lost_the_mark() -> 
 
     log.before = lost
     with pytest.raises(NoStream):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
 
 
 def test_taking_a_term_leaves_the_mark_as_it_is() -> None:
@@ -307,26 +307,26 @@ def test_taking_a_term_leaves_the_mark_as_it_is() -> None:
     next."""
     log = Log()
     log.mark = (encode(LogMark(term=3, sequence=6, session="before")), 4)
-    made = session()
-    log.run(made.take_term())
-    assert made.found_mark is not None
-    assert (made.found_mark.sequence, log.mark[1]) == (6, 4)
+    protocol = session()
+    log.run(protocol.take_term())
+    assert protocol.found_mark is not None
+    assert (protocol.found_mark.sequence, log.mark[1]) == (6, 4)
 
 
 def test_a_mark_that_the_leader_before_wrote_late_ends_the_session_that_would_overwrite_it() -> None:
     """That leader had an append in flight when the term was taken, and may act on it: the next session replays it."""
     log = Log()
-    made = leading(log)
+    protocol = leading(log)
     log.mark = (encode(LogMark(term=3, sequence=6, session="before")), 1)
     with pytest.raises(Refused):
-        log.run(made.append(READY))
+        log.run(protocol.append(READY))
 
 
 def test_a_recreated_log_gets_its_mark_last() -> None:
     """A session that dies between the two leaves an empty log without a mark, which the next one recreates again."""
     log = Log()
-    made = leading(log)
-    log.run(made.begin_anew(900))
+    protocol = leading(log)
+    log.run(protocol.begin_anew(900))
     assert [type(request) for request in log.asked] == [p.ReadNewestTerm, p.DeleteLog, p.WriteMark]
     assert log.mark[0] == encode(LogMark(term=0, sequence=899, session="me"))
 

@@ -45,10 +45,10 @@ def test_reserved_capacity_is_not_allocated() -> None:
         GPU_MIB,
     )
     assert [(pod.name, pod.state) for pod in gpu.pods] == [("low0", "bound"), ("high", "reserved")]
-    told = status(cluster.placement.core, StatusQuery(), leader=True)
-    assert (told.gpu_milli_allocated, told.gpu_memory_mib_allocated) == (
-        told.gpu_milli_total,
-        told.gpu_memory_mib_total,
+    answer = status(cluster.placement.core, StatusQuery(), leader=True)
+    assert (answer.gpu_milli_allocated, answer.gpu_memory_mib_allocated) == (
+        answer.gpu_milli_total,
+        answer.gpu_memory_mib_total,
     )
 
 
@@ -94,10 +94,10 @@ def test_why_names_the_reservation_and_no_pending_pod_as_holder() -> None:
 def test_when_counts_terminating_pods_and_no_reservation() -> None:
     cluster = reserved()
     end(cluster, 600)
-    told = when(cluster.placement, "high")
-    assert (told.state, told.in_s, told.without_end) == ("known", 600, 1)
-    assert [(end.name, end.by) for end in told.counts_on] == [("low0", "deletion")]
-    assert "pods that are deleted are gone when their grace period is over, or before" in told.assumptions
+    answer = when(cluster.placement, "high")
+    assert (answer.state, answer.in_s, answer.without_end) == ("known", 600, 1)
+    assert [(end.name, end.by) for end in answer.counts_on] == [("low0", "deletion")]
+    assert "pods that are deleted are gone when their grace period is over, or before" in answer.assumptions
     cluster.wait(rival := low("rival"))
     assert when(cluster.placement, "rival").state == "unknown", f"what low0 gives back is not {rival.metadata.name}'s"
     assert cluster.placement.core.book.nodes["n"].by_uuid[gpu_of_victim(cluster).uuid].kept == 1, (

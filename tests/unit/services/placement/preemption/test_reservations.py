@@ -47,11 +47,11 @@ def test_a_reservation_is_logged_before_it_may_be_executed() -> None:
     cluster.wait(high())
     cluster.placement.answer = False
     cluster.placement.now += 1
-    said = cluster.placement.send(m.ReserveAsked(cluster.plan("low0")))
-    record = only(said, m.Append)[0].record
+    commands = cluster.placement.send(m.ReserveAsked(cluster.plan("low0")))
+    record = only(commands, m.Append)[0].record
     assert isinstance(record, DecisionBatch)
     assert [r.plan.plan_id for r in record.reservations] == ["plan"]
-    assert only(said, m.AnswerPlan) == []
+    assert only(commands, m.AnswerPlan) == []
     assert only(cluster.placement.send(m.Appended(900)), m.AnswerPlan)[0].answer.ok
 
 

@@ -128,11 +128,11 @@ def test_a_repeated_sync_answer_books_nothing_that_has_ended_since() -> None:
     live = LiveSlice(
         uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="exclusive", gpus=WHOLE
     )
-    said = answered(asked(placement), live=(live,))
-    placement.send(said)
+    answer = answered(asked(placement), live=(live,))
+    placement.send(answer)
     assert list(placement.core.book.grants) == ["1-1"]
     placement.send(m.ReleaseSeen("n", "1-1"))
-    placement.send(said)
+    placement.send(answer)
     assert placement.core.book.grants == {}
 
 
@@ -184,9 +184,9 @@ def test_a_grant_that_a_node_refuses_for_good_is_free_and_its_pod_cannot_start(o
     placement.facts(pod)
     placement.bind(pod)
     (grant_id,) = placement.core.book.grants
-    said = placement.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="void", dead=True))
+    commands = placement.send(m.GrantAcknowledged("n", grant_id, ok=False, reason="void", dead=True))
     assert placement.core.book.grants == {}
-    assert [type(patch) for c in only(said, m.SendPatches) for patch in c.patches] == [kind]
+    assert [type(patch) for c in only(commands, m.SendPatches) for patch in c.patches] == [kind]
     assert gets_a_place(placement)
 
 
@@ -236,8 +236,8 @@ def test_a_void_grant_that_a_node_knows_is_revoked_there_until_it_answers() -> N
     pod = build.gpu_pod("p", gpus=1)
     placement.facts(pod)
     (heard,) = boots(placement).grants
-    said = placement.facts(build.newer(pod))
-    (release,) = only(said, m.SendRelease)
+    commands = placement.facts(build.newer(pod))
+    (release,) = only(commands, m.SendRelease)
     assert (release.node, release.release.uid, release.release.grant_id) == ("n", "uid-team-p", heard.grant.grant_id)
     assert release in only(placement.tick(RESEND_S), m.SendRelease)
     placement.send(m.ReleaseSeen("n", heard.grant.grant_id))

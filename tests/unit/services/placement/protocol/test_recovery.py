@@ -204,10 +204,10 @@ def test_an_old_binding_gives_an_excluded_pod_no_gpu() -> None:
     # The same pod, still at the version at which it cannot be touched, appears bound by a Binding of an earlier
     # leader.
     late = build.bound(stuck, "n", grant(sequence=39, term=39))
-    said = placement.facts(late)
+    commands = placement.facts(late)
     assert "39-x" not in placement.core.book.grants
-    assert only(said, m.SendGrant) == []
-    (order,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, DeletePod)]
+    assert only(commands, m.SendGrant) == []
+    (order,) = [p for c in only(commands, m.SendPatches) for p in c.patches if isinstance(p, DeletePod)]
     assert (order.uid, order.resource_version) == (stuck.metadata.uid, late.metadata.resource_version)
     assert placement.core.book.overbooked() == []
     assert placement.core.recovery.excluded == {}
@@ -215,8 +215,8 @@ def test_an_old_binding_gives_an_excluded_pod_no_gpu() -> None:
 
 def test_a_bare_pod_that_is_bound_to_a_void_grant_stays_with_a_message_on_what_to_do() -> None:
     placement, stuck, _ = takeover_with_an_untouchable_pod()
-    said = placement.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
-    (note,) = [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
+    commands = placement.facts(build.bound(stuck, "n", grant(sequence=39, term=39)))
+    (note,) = [p for c in only(commands, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
     assert note.reason == "GrantVoid"
     assert "delete it and create it again" in note.note
 

@@ -33,8 +33,8 @@ def test_a_removed_node_is_neither_asked_nor_believed() -> None:
     placement.send(m.InventorySeen(build.inventory("n", gpus=1, boot="boot-2")))
     assert only(placement.tick(5.0), m.SendSync) == []
     placement.send(m.SyncAnswered(msgspec.structs.replace(asked, boot_id="boot-2")))
-    said = placement.facts(build.node("n"))
-    assert [c.sync.node for c in only(said, m.SendSync)] == ["n"]
+    commands = placement.facts(build.node("n"))
+    assert [c.sync.node for c in only(commands, m.SendSync)] == ["n"]
     placement.facts(build.gpu_pod("p", gpus=1))
     assert not placement.core.holds
     placement.send(m.SyncAnswered(msgspec.structs.replace(asked, boot_id="boot-2")))

@@ -45,8 +45,8 @@ def deletions(said: list[m.Command]) -> list[tuple[str, str]]:
 
 def test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_replaced() -> None:
     placement, pod, grant_id = bound()
-    said = dead(placement, grant_id)
-    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
+    commands = dead(placement, grant_id)
+    assert deletions(commands) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert [event.grant_id for event in placement.events(GrantEnded)] == [grant_id]
     assert placement.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
 
@@ -100,8 +100,8 @@ def test_a_release_that_a_node_reports_in_its_sync_frees_the_grant() -> None:
     answer = NodeSyncAnswer(
         node="n", boot_id="boot-1", term=200, accepted=True, number=sync.number, tombstones=(grant_id,)
     )  # fmt: skip
-    said = placement.send(m.SyncAnswered(answer))
-    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
+    commands = placement.send(m.SyncAnswered(answer))
+    assert deletions(commands) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert placement.core.book.grants == {}
 
 
@@ -130,8 +130,8 @@ def test_a_release_is_acknowledged_to_its_node_as_often_as_the_node_repeats_it()
     placement, pod, grant_id = bound()
     placement.gone(pod)
     for _ in range(2):
-        said = placement.send(m.ReleaseSeen("n", grant_id))
-        assert [(c.node, c.grant_ids) for c in only(said, m.SendReleasesSeen)] == [("n", (grant_id,))]
+        commands = placement.send(m.ReleaseSeen("n", grant_id))
+        assert [(c.node, c.grant_ids) for c in only(commands, m.SendReleasesSeen)] == [("n", (grant_id,))]
     assert len(placement.events(GrantEnded)) == 1
 
 
@@ -139,6 +139,6 @@ def test_a_release_for_a_live_pod_replaces_the_pod() -> None:
     """Its node had released the grant for good before the pod was bound with it, and reports it again before it refuses
     the grant."""
     placement, pod, grant_id = bound()
-    said = placement.send(m.ReleaseSeen("n", grant_id))
-    assert deletions(said) == [(pod.metadata.uid, pod.metadata.resource_version)]
+    commands = placement.send(m.ReleaseSeen("n", grant_id))
+    assert deletions(commands) == [(pod.metadata.uid, pod.metadata.resource_version)]
     assert placement.core.book.grants == {}

@@ -58,8 +58,8 @@ class SharedGpu:
         return msgspec.structs.replace(plan, victims=(victim,))
 
     def propose(self, plan: Plan) -> tuple[Reserved, list[m.Command]]:
-        said = self.placement.send(m.ReserveAsked(plan))
-        return only(said, m.AnswerPlan)[-1].answer, said
+        commands = self.placement.send(m.ReserveAsked(plan))
+        return only(commands, m.AnswerPlan)[-1].answer, commands
 
     def annotate(self, suspension: str) -> list[m.Command]:
         """Applies a SuspendPod as the watcher does."""
@@ -92,8 +92,8 @@ def suspends(said: list[m.Command]) -> list[SuspendPod]:
 def suspended() -> SharedGpu:
     """Runs the plan until the beneficiary is placed."""
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan())
-    (order,) = suspends(said)
+    _, commands = gpu.propose(gpu.plan())
+    (order,) = suspends(commands)
     gpu.annotate(order.suspension)
     gpu.answer(decode_suspension(order.suspension))
     return gpu
@@ -101,16 +101,16 @@ def suspended() -> SharedGpu:
 
 def test_a_suspension_is_ordered_when_logged_and_booked_when_confirmed() -> None:
     gpu = SharedGpu()
-    answer, said = gpu.propose(gpu.plan("throttle", keeps_milli=100))
+    answer, commands = gpu.propose(gpu.plan("throttle", keeps_milli=100))
     assert answer.ok
-    (order,) = suspends(said)
+    (order,) = suspends(commands)
     assert decode_suspension(order.suspension) == Suspension(action="throttle", plan_id="plan", compute_milli=100)
     assert "makes room" not in order.reason
     assert "team/high" in order.reason
-    (told,) = [c for c in only(gpu.annotate(order.suspension), m.SendGrant) if c.grant.uid == gpu.low.metadata.uid]
-    assert told.grant.suspension == decode_suspension(order.suspension)
+    (sent,) = [c for c in only(gpu.annotate(order.suspension), m.SendGrant) if c.grant.uid == gpu.low.metadata.uid]
+    assert sent.grant.suspension == decode_suspension(order.suspension)
     assert gpu.high.metadata.uid not in gpu.placement.binds(), "nothing is free before the node confirms"
-    gpu.answer(told.grant.suspension)
+    gpu.answer(sent.grant.suspension)
     assert gpu.high.metadata.uid in gpu.placement.binds()
     assert gpu.placement.core.book.overbooked() == []
     assert gpu.free()[1] == 1000 - 100 - 500
@@ -118,8 +118,8 @@ def test_a_suspension_is_ordered_when_logged_and_booked_when_confirmed() -> None
 
 def test_a_late_answer_to_another_order_books_nothing() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan())
-    gpu.annotate(suspends(said)[0].suspension)
+    _, commands = gpu.propose(gpu.plan())
+    gpu.annotate(suspends(commands)[0].suspension)
     gpu.answer(Suspension(action="pause", plan_id="another"))
     gpu.answer(None)
     assert gpu.high.metadata.uid not in gpu.placement.binds()
@@ -127,21 +127,21 @@ def test_a_late_answer_to_another_order_books_nothing() -> None:
 
 def test_an_order_that_the_node_cannot_execute_is_withdrawn() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan())
-    gpu.annotate(suspends(said)[0].suspension)
-    said = gpu.answer(None, reason="its page cannot be written")
-    (back,) = suspends(said)
+    _, commands = gpu.propose(gpu.plan())
+    gpu.annotate(suspends(commands)[0].suspension)
+    commands = gpu.answer(None, reason="its page cannot be written")
+    (back,) = suspends(commands)
     assert (back.suspension, "its page cannot be written" in back.reason) == ("", True)
-    (abandoned,) = [c.event for c in only(said, m.Publish) if isinstance(c.event, PreemptionAbandoned)]
+    (abandoned,) = [c.event for c in only(commands, m.Publish) if isinstance(c.event, PreemptionAbandoned)]
     assert "its page cannot be written" in abandoned.reason
     assert gpu.placement.core.preemption.reservations == {}
 
 
 def test_a_lost_order_is_repeated() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan())
-    assert len(suspends(said)) == 1
-    assert suspends(gpu.wait(6))[0] == suspends(said)[0]
+    _, commands = gpu.propose(gpu.plan())
+    assert len(suspends(commands)) == 1
+    assert suspends(gpu.wait(6))[0] == suspends(commands)[0]
 
 
 def test_a_pod_resumes_with_its_whole_grant_when_it_fits() -> None:
@@ -155,8 +155,8 @@ def test_a_pod_resumes_with_its_whole_grant_when_it_fits() -> None:
     (back,) = suspends(gpu.wait(7))
     assert back.suspension == ""
     assert gpu.free() == (GPU_MIB // 2, 0), "booked before the agent is told"
-    (told,) = only(gpu.annotate(""), m.SendGrant)
-    assert told.grant.suspension is None
+    (commands,) = only(gpu.annotate(""), m.SendGrant)
+    assert commands.grant.suspension is None
     gpu.answer(None)
     assert suspends(gpu.wait(20)) == []
 
@@ -173,8 +173,8 @@ def test_pending_pods_of_higher_priority_are_placed_before_a_pod_resumes() -> No
 
 def test_a_cancelled_plan_resumes_its_victims() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan())
-    gpu.annotate(suspends(said)[0].suspension)
+    _, commands = gpu.propose(gpu.plan())
+    gpu.annotate(suspends(commands)[0].suspension)
     gpu.placement.send(m.AbandonAsked("plan", "no more"))
     assert [order.suspension for order in suspends(gpu.wait(7))] == [""]
 
@@ -209,9 +209,9 @@ def test_an_annotation_removed_by_a_late_order_is_restored() -> None:
     gpu = suspended()
     gpu.placement.bind(gpu.high)
     suspension = gpu.placement.core.book.pods[gpu.low.metadata.uid].suspension
-    said = gpu.annotate("")
-    assert [decode_suspension(order.suspension) for order in suspends(said)] == [suspension]
-    assert only(said, m.SendGrant) == [], "its node is not told to give back"
+    commands = gpu.annotate("")
+    assert [decode_suspension(order.suspension) for order in suspends(commands)] == [suspension]
+    assert only(commands, m.SendGrant) == [], "its node is not told to give back"
     assert gpu.placement.core.book.overbooked() == []
 
 
@@ -257,8 +257,8 @@ def test_a_resumption_seen_in_a_snapshot_reaches_the_agent() -> None:
         gpu.low,
         annotations={k: v for k, v in gpu.low.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED},
     )
-    (told,) = only(gpu.placement.send(m.SnapshotSeen(build.put(build.node("n"), gpu.low), 0)), m.SendGrant)
-    assert (told.grant.uid, told.grant.suspension) == (gpu.low.metadata.uid, None)
+    (commands,) = only(gpu.placement.send(m.SnapshotSeen(build.put(build.node("n"), gpu.low), 0)), m.SendGrant)
+    assert (commands.grant.uid, commands.grant.suspension) == (gpu.low.metadata.uid, None)
 
 
 def test_a_late_confirmation_of_suspending_does_not_confirm_resuming() -> None:
@@ -301,8 +301,8 @@ def test_a_pod_resumes_before_pods_that_could_not_preempt_it() -> None:
     rivals = [gpu.slice(f"next{i}", compute=50, priority=0) for i in range(3)]
     gpu.placement.facts(*rivals)
     gpu.placement.gone(high)
-    said = gpu.placement.send(m.ReleaseSeen("n", grant))
-    assert [(order.name, order.suspension) for order in suspends(said)] == [("low", "")]
+    commands = gpu.placement.send(m.ReleaseSeen("n", grant))
+    assert [(order.name, order.suspension) for order in suspends(commands)] == [("low", "")]
     gpu.annotate("")
     assert not {pod.metadata.uid for pod in rivals} & gpu.placement.binds().keys()
     assert gpu.free() == (GPU_MIB // 2, 0)
@@ -332,11 +332,13 @@ def test_no_victim_is_evicted_before_all_suspensions_are_confirmed(able: bool) -
         grant_id=gpu.placement.core.book.pods[whole.metadata.uid].grant_id,
     )
     plan = Plan(plan_id="plan", beneficiaries=gains, victims=(*gpu.plan().victims, ends), deadline_s=60)
-    said = gpu.placement.send(m.ReserveAsked(plan))
-    assert only(said, m.AnswerPlan) == [], "it may not be executed yet"
-    gpu.annotate(suspends(said)[0].suspension)
-    said = gpu.answer(decode_suspension(suspends(said)[0].suspension) if able else None, reason="" if able else "no")
-    assert [answer.answer.ok for answer in only(said, m.AnswerPlan)] == [able]
+    commands = gpu.placement.send(m.ReserveAsked(plan))
+    assert only(commands, m.AnswerPlan) == [], "it may not be executed yet"
+    gpu.annotate(suspends(commands)[0].suspension)
+    commands = gpu.answer(
+        decode_suspension(suspends(commands)[0].suspension) if able else None, reason="" if able else "no"
+    )
+    assert [answer.answer.ok for answer in only(commands, m.AnswerPlan)] == [able]
 
 
 def breakdown(gpu: SharedGpu) -> tuple[int, int, int, int, int]:
@@ -352,8 +354,8 @@ def breakdown(gpu: SharedGpu) -> tuple[int, int, int, int, int]:
 def test_each_part_of_gpu_memory_is_accounted_for_at_any_time() -> None:
     gpu = SharedGpu()
     assert breakdown(gpu) == (1, 0, 0, 0, 0)
-    _, said = gpu.propose(gpu.plan())
-    (order,) = suspends(said)
+    _, commands = gpu.propose(gpu.plan())
+    (order,) = suspends(commands)
     assert breakdown(gpu) == (1, 0, 0, 0, 1), "a place is kept, and nothing is given up yet"
     gpu.annotate(order.suspension)
     gpu.answer(decode_suspension(order.suspension))
@@ -372,8 +374,8 @@ def test_each_part_of_gpu_memory_is_accounted_for_at_any_time() -> None:
 
 def test_checkpointed_memory_is_not_on_the_gpu() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan("checkpoint"))
-    (order,) = suspends(said)
+    _, commands = gpu.propose(gpu.plan("checkpoint"))
+    (order,) = suspends(commands)
     gpu.annotate(order.suspension)
     gpu.answer(decode_suspension(order.suspension))
     assert breakdown(gpu) == (1, 0, 0, 1, 0)
@@ -390,20 +392,20 @@ def test_the_reason_of_a_reclaiming_suspension_names_the_queue() -> None:
         annotations={"kerf.dev/isolation": "firm"},
     )
     gpu.placement.facts(gpu.high)
-    answer, said = gpu.propose(gpu.plan())
+    answer, commands = gpu.propose(gpu.plan())
     assert answer.ok, answer.reason
-    assert suspends(said)[0].reason.startswith("paused for team/high, whose queue reclaims its share; it resumes")
+    assert suspends(commands)[0].reason.startswith("paused for team/high, whose queue reclaims its share; it resumes")
 
 
 def test_why_says_what_a_suspended_pod_has_given_up() -> None:
     gpu = SharedGpu()
-    _, said = gpu.propose(gpu.plan("throttle", keeps_milli=100))
-    gpu.annotate(suspends(said)[0].suspension)
+    _, commands = gpu.propose(gpu.plan("throttle", keeps_milli=100))
+    gpu.annotate(suspends(commands)[0].suspension)
     assert (
         "it is to give up compute (throttle: it keeps 10 % of each of its GPUs) for plan plan"
         in why(gpu.placement, "low").sentence
     )
-    gpu.answer(decode_suspension(suspends(said)[0].suspension))
+    gpu.answer(decode_suspension(suspends(commands)[0].suspension))
     high = gpu.placement.bind(gpu.high)
     sentence = why(gpu.placement, "low").sentence
     assert sentence.endswith(

@@ -62,11 +62,11 @@ def test_what_if_for_a_new_pod_names_the_quota_that_it_would_exceed(
     given: ResourceQuota, pod: Pod, sentence: str
 ) -> None:
     placement = Placement(given).nodes("n")
-    said = placement.core.explainer.why(pod_state(pod), max_nodes=1, exists=False)
-    assert [(r.code, r.sentence) for r in said.summary if r.code == "quota"] == (
+    explanation = placement.core.explainer.why(pod_state(pod), max_nodes=1, exists=False)
+    assert [(r.code, r.sentence) for r in explanation.summary if r.code == "quota"] == (
         [("quota", sentence)] if sentence else []
     )
-    assert (said.state == "refused") == bool(sentence)
+    assert (explanation.state == "refused") == bool(sentence)
 
 
 def test_a_pod_that_exists_has_been_counted_already() -> None:

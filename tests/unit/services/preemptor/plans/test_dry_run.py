@@ -144,8 +144,8 @@ def test_alternatives_are_named_with_their_price() -> None:
     for node, ran_s in (("a", 10), ("b", 1_000), ("c", 500), ("d", 2_000)):
         preemptor.run(f"on-{node}", node, 0, ran_s=ran_s)
     preemptor.wait("high")
-    told = asked(preemptor).alternatives
-    assert told == (
+    answer = asked(preemptor).alternatives
+    assert answer == (
         Alternative(nodes=("c",), action="evict", victims=1, price_gpu_seconds=500, at_least=True),
         Alternative(nodes=("b",), action="evict", victims=1, price_gpu_seconds=1_000, at_least=True),
     )

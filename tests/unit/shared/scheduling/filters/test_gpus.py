@@ -88,9 +88,9 @@ def indices(placement: Placement, name: str) -> list[int]:
 def test_a_gpu_of_another_kind_is_refused_by_name_with_what_would_help(
     wish: dict[str, str], code: str, helps: str
 ) -> None:
-    told = why(placement_with(n=of_kind()), asking(**wish))
-    assert [reason.code for reason in told.summary] == [code]
-    assert told.helps == (f"{helps} (n)",)
+    explanation = why(placement_with(n=of_kind()), asking(**wish))
+    assert [reason.code for reason in explanation.summary] == [code]
+    assert explanation.helps == (f"{helps} (n)",)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,15 @@ def test_of_a_mixed_node_only_the_gpus_that_a_pod_accepts_are_given_and_counted(
     placement = placement_with(n=msgspec.structs.replace(old, gpus=(*new.gpus[:2], *old.gpus[2:])))
     assert placement.place(asking("two", gpus=2, gpu_generation="Hopper")) == {"two": "n"}
     assert indices(placement, "two") == [2, 3]
-    told = why(placement, asking("three", gpus=3, gpu_generation="Ampere"))
-    assert told.summary[0].sentence == "needs 3 GPUs on one node, the node has such 2"
+    explanation = why(placement, asking("three", gpus=3, gpu_generation="Ampere"))
+    assert explanation.summary[0].sentence == "needs 3 GPUs on one node, the node has such 2"
 
 
 def test_an_unknown_capability_is_of_no_generation() -> None:
-    told = why(placement_with(n=of_kind(compute_capability="")), asking(gpu_generation="Hopper"))
-    assert told.summary[0].sentence == "the node has NVIDIA-H100 of an unknown generation, the pod accepts Hopper"
+    explanation = why(placement_with(n=of_kind(compute_capability="")), asking(gpu_generation="Hopper"))
+    assert (
+        explanation.summary[0].sentence == "the node has NVIDIA-H100 of an unknown generation, the pod accepts Hopper"
+    )
 
 
 # --- links ------------------------------------------------------------------------------------------------------

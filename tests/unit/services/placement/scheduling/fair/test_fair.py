@@ -156,9 +156,9 @@ def test_a_limit_is_never_exceeded_and_is_reported() -> None:
     placement = cluster("queues: [{name: a, limit: {gpus: 2}}]")
     placement.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     assert order(placement) == ["a0", "a1"]
-    said = why(placement, "a2")
-    assert said.summary[0].code == "queue-limit"
-    assert said.sentence.startswith("queue a uses 2 GPUs of its limit of 2 GPUs, and the pod asks for 1 GPU")
+    explanation = why(placement, "a2")
+    assert explanation.summary[0].code == "queue-limit"
+    assert explanation.sentence.startswith("queue a uses 2 GPUs of its limit of 2 GPUs, and the pod asks for 1 GPU")
 
 
 def test_a_pod_larger_than_the_limit_gets_that_reason() -> None:
@@ -293,9 +293,9 @@ def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_one
         pod("tier", "a", minute=11, priority=100, annotations={"kerf.dev/tier": "opportunistic"}),
     ]
     assert placement.place(*firm, *loose).keys() == {"f0", "f1", "low", "tier"}
-    said = why(placement, "f2")
-    assert said.summary[0].code == "queue-guarantee"
-    assert "pods of priority 100 may not borrow" in said.sentence
+    explanation = why(placement, "f2")
+    assert explanation.summary[0].code == "queue-guarantee"
+    assert "pods of priority 100 may not borrow" in explanation.sentence
 
 
 # --- which pods may be in which queue -------------------------------------------------------------------------------
@@ -313,8 +313,10 @@ def test_pods_of_a_high_priority_stay_within_the_guarantee_and_opportunistic_one
 def test_a_pod_belongs_to_a_leaf_queue_that_allows_its_namespace(queue: str, namespace: str, code: str) -> None:
     placement = cluster("queues: [{name: p}, {name: x, parent: p, namespaces: [mine]}]")
     placement.place(pod("w", queue, namespace=namespace))
-    said = why(placement, "w", namespace)
-    assert (said.state, [r.code for r in said.summary]) == (("waiting", [code]) if code else ("holding", []))
+    explanation = why(placement, "w", namespace)
+    assert (explanation.state, [r.code for r in explanation.summary]) == (
+        ("waiting", [code]) if code else ("holding", [])
+    )
 
 
 def test_a_changed_queue_label_moves_no_placed_pod() -> None:
@@ -394,10 +396,10 @@ def test_a_borrowing_pods_reason_names_how_many_queues_go_first() -> None:
     placement = cluster(TWO)
     placement.place(*(pod(f"a{i}", "a", minute=i) for i in range(3)))
     placement.facts(pod("wide", "a", minute=3, gpus=2), pod("owed", "b", minute=4, gpus=2))
-    said = why(placement, "wide")
-    assert said.sentence.endswith(
+    explanation = why(placement, "wide")
+    assert explanation.sentence.endswith(
         "; queue a has 3 GPUs and is guaranteed 2 GPUs, 1 queue that waits has less than guaranteed and goes first"
     )
-    assert said.queue is not None
-    assert (said.queue.borrows, said.queue.owed) == (True, 1)
+    assert explanation.queue is not None
+    assert (explanation.queue.borrows, explanation.queue.owed) == (True, 1)
     assert "goes first" not in why(placement, "owed").sentence

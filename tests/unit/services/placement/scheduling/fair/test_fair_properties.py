@@ -226,12 +226,12 @@ def test_limits_hold_and_what_is_counted_is_what_the_book_has(
         some = sorted(pods)[which % len(pods)] if pods else ""
         if what in ("add", "gang"):
             notes = {"kerf.dev/gang": f"g{number}", "kerf.dev/gang-size": "2"} if what == "gang" else {}
-            made = [
+            pod = [
                 build.gpu_pod(f"p{number}-{i}", **ask, labels=labels, annotations=notes, priority=which % 12)
                 for i in range(2)
             ]
-            pods |= {p.metadata.uid: p for p in made}
-            placement.facts(*made)
+            pods |= {p.metadata.uid: p for p in pod}
+            placement.facts(*pod)
         elif what == "gpus":
             placement.send(
                 m.InventorySeen(build.inventory("n1", gpus=which % 4, memory_mib=40_000, generation=number + 2))

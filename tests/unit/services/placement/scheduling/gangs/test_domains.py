@@ -24,10 +24,10 @@ def test_of_domains_that_fit_the_one_with_the_least_free_capacity_is_taken() -> 
 def test_if_no_domain_fits_a_required_level_waits_and_names_the_nearest_domain() -> None:
     placement = racks(Placement(), a1="a", b1="b", b2="b")
     assert placement.place(*members(9, notes={"topology": "required=rack"})) == {}
-    said = why(placement, "p0")
-    assert said.gang is not None
-    assert (said.gang.fits, said.gang.area) == (8, f"{RACK}=b")
-    assert "8 of the 9 pods" in said.sentence
+    explanation = why(placement, "p0")
+    assert explanation.gang is not None
+    assert (explanation.gang.fits, explanation.gang.area) == (8, f"{RACK}=b")
+    assert "8 of the 9 pods" in explanation.sentence
     racks(placement, b3="b")
     assert len(placement.binds()) == 9
 

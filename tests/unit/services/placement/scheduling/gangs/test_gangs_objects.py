@@ -35,8 +35,8 @@ def test_the_object_may_exist_first_and_may_change_later() -> None:
     placement = Placement().nodes("n1", gpus=4)
     placement.facts(pod_group(3))
     assert placement.place(owned("p0"), owned("p1")) == {}
-    said = why(placement, "p0").summary[0]
-    assert (said.code, said.helps) == (
+    summary = why(placement, "p0").summary[0]
+    assert (summary.code, summary.helps) == (
         "gang-gathering",
         "create the other 1 pod, or lower the minimum of podgroup.scheduling.x-k8s.io/train to 2",
     )

@@ -171,11 +171,11 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
         uid = some.metadata.uid if some else ""
         if kind == "create":
             size, minimum = SIZES[index]
-            made = member(
+            pod = member(
                 f"p{number}", f"g{index}", size, ask, min=str(minimum), **({"topology": topology} if topology else {})
             )
-            pods[made.metadata.uid], gang_of[made.metadata.uid] = made, index
-            placement.facts(made)
+            pods[pod.metadata.uid], gang_of[pod.metadata.uid] = pod, index
+            placement.facts(pod)
         elif kind == "tick":
             placement.send(m.BeatSeen(tuple(names)))
             placement.tick(float(index))

@@ -17,20 +17,20 @@ from tests.unit.services.placement.scheduling.gangs.members import member, membe
 def test_kerf_why_counts_the_existing_members() -> None:
     placement = Placement().nodes("n1", gpus=4)
     placement.place(*members(3, size=5))
-    said = why(placement, "p1")
-    assert said.sentence == "3 of the 5 pods of gang g are there, and none is placed before the others"
-    assert said.gang is not None
-    assert (said.gang.members, said.gang.minimum, said.gang.placed) == (3, 5, 0)
+    explanation = why(placement, "p1")
+    assert explanation.sentence == "3 of the 5 pods of gang g are there, and none is placed before the others"
+    assert explanation.gang is not None
+    assert (explanation.gang.members, explanation.gang.minimum, explanation.gang.placed) == (3, 5, 0)
 
 
 def test_kerf_why_names_the_member_that_does_not_fit_beside_the_others() -> None:
     placement = Placement().nodes("n1", "n2", gpus=4)
     pods = [member("a", size=3, gpus=3), member("b", size=3, gpus=3), member("c", size=3, gpus=2)]
     assert placement.place(*pods) == {}
-    said = why(placement, "a")
-    assert said.gang is not None
-    assert (said.gang.fits, said.gang.misfit) == (2, "c")
-    assert "c does not beside them" in said.sentence
+    explanation = why(placement, "a")
+    assert explanation.gang is not None
+    assert (explanation.gang.fits, explanation.gang.misfit) == (2, "c")
+    assert "c does not beside them" in explanation.sentence
 
 
 def test_members_get_a_reason_once_and_again_when_it_changes() -> None:

@@ -84,8 +84,8 @@ def test_after_its_time_out_a_gang_releases_unbound_members_and_notifies_bound_o
     placement.tick(2.0)
     touched = [p.uid for p in placement.patches() if isinstance(p, TouchPod)]
     assert touched == ["uid-team-p2"]
-    told = [p for p in placement.patches() if isinstance(p, AnnounceEvent)]
-    assert [(p.uid, p.reason) for p in told] == [("uid-team-p0", "GangIncomplete")]
+    events = [p for p in placement.patches() if isinstance(p, AnnounceEvent)]
+    assert [(p.uid, p.reason) for p in events] == [("uid-team-p0", "GangIncomplete")]
     placement.commands.clear()
     placement.facts(build.newer(pods[2]))
     placement.send(m.BeatSeen(("n1",)))
