@@ -28,8 +28,7 @@ from cli import openb
 from services.placement.engine.engine import Engine
 from services.placement.explain.consolidation_advice import Goal, advise
 from services.placement.explain.explainer import Explainer
-from services.placement.explain.steps import SLICE_S, Steps, in_slices
-from services.placement.explain.trial import undisturbed
+from services.placement.explain.steps import SLICE_S, Steps, in_slices, undisturbed
 from services.placement.explain.what_if_clusters import change
 from services.placement.explain.when import when
 from shared.book.gangs import Gangs

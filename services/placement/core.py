@@ -13,11 +13,12 @@ from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.explain.explainer import Explainer
-from services.placement.explain.pending_reasons import Reports
+from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
+from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
@@ -29,8 +30,10 @@ from services.placement.scheduler import Scheduler
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.grants import SessionGrants
+from services.placement.scheduling.late_claims import LateClaims
 from services.placement.scheduling.node_avoidance import NodeAvoidance
 from services.placement.scheduling.queue import Queue
+from services.placement.scheduling.unplaced import Unplaced
 from services.placement.stats import Stats
 from shared.book.book import Book, Change
 from shared.book.gangs import Gangs
@@ -80,7 +83,9 @@ class Core:
         self.fair = Fair(self.book)
         requests = GroupRequests(self.book, self.gangs, self.fair)
         self.queue = Queue(self.fair, requests)
-        self.reports = Reports()
+        self.unplaced = Unplaced()
+        self.late_claims = LateClaims(self.book)
+        self.decision_events = DecisionEvents()
         self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue)
         self.scheduler = Scheduler(
             self.book,
@@ -89,10 +94,18 @@ class Core:
             self.gangs,
             queue=self.queue,
             requests=requests,
-            explainer=self.explainer,
-            reports=self.reports,
+            unplaced=self.unplaced,
+            late_claims=self.late_claims,
             stats=self.stats,
             stopwatch=stopwatch,
+        )
+        self.pending_reasons = PendingReasons(
+            self.book,
+            self.explainer,
+            queue=self.queue,
+            gangs=self.gangs,
+            unplaced=self.unplaced,
+            first_seen=self.scheduler.first_seen,
         )
         self.term = 0
         self.phase: Phase = "idle"
@@ -109,7 +122,8 @@ class Core:
             engine=self.engine,
             gangs=self.gangs,
             queue=self.queue,
-            reports=self.reports,
+            events=self.decision_events,
+            unplaced=self.unplaced,
             grants=self.grants,
             suspender=self.suspension,
             holds=self.holds,
@@ -129,7 +143,7 @@ class Core:
             capacity_changes=self._capacity_changes,
         )
         self.recovery = Recovery()
-        self._binding = Binding(self.book, self.queue, self.reports, self.holds, self.stats)
+        self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
         self._began = 0.0
         self._out: list[m.Command] = []
@@ -148,7 +162,7 @@ class Core:
                 for fact in event.facts:
                     self._changes(self.book.apply(fact), now)
                     if isinstance(fact.object, Gang):
-                        self._out += self.scheduler.gang_changed(fact.object, now)
+                        self.scheduler.gang_changed(fact.object, now)
                     elif isinstance(fact.object, ConfigMap):
                         self._out += self.scheduler.policy_changed(now)
                     elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
@@ -192,6 +206,7 @@ class Core:
             case m.Tick():
                 self._tick(now)
         self._advance(now)
+        self._out += self.pending_reasons.refusals()
         out, self._out = self._out, []
         return self.inputs.mark(out)
 
@@ -223,7 +238,7 @@ class Core:
         self._out += self.scheduler.policy_changed(now)
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
-            self._out += self.scheduler.gang_changed(source, now)
+            self.scheduler.gang_changed(source, now)
         if self.phase != "listing":
             for state in self.book.pods.values():
                 self._out += self.suspension.annotation_seen(state, now)
@@ -321,12 +336,13 @@ class Core:
             return
         if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
             return
-        self._out += self.scheduler.admit(state, now)
+        self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.pop(state.uid, None)
         self.recovery.settled(state.uid)
         self.scheduler.forget(state.uid, now)
+        self.decision_events.forget(state.uid)
         if not state.ours:
             return
         if state.excluded and state.returned:
@@ -356,6 +372,7 @@ class Core:
         self.holds.pop(uid, None)
         self.recovery.settled(uid)
         self.scheduler.forget(uid, now)
+        self.decision_events.forget(uid)
         if uid in self.book.pods:
             self.node_avoidance.ended(self.book.pods[uid], now)
         self._out += self._releases.pod_ended(change.grant_id, now)
@@ -407,7 +424,7 @@ class Core:
     def _exclude(self, state: PodState, why: str, now: float) -> None:
         state.excluded = why
         self._out += self._binding.excluded(state)
-        self._out += self.scheduler.admit(state, now)
+        self.scheduler.admit(state, now)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 
@@ -420,6 +437,8 @@ class Core:
         if self._capacity_changes.taken():
             self.scheduler.wake()
         self._out += self.committer.turn(self.term, now, self.preemption.reservations)
+        if self.committer.idle:
+            self._out += self.pending_reasons.explain_one(now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 
@@ -441,7 +460,7 @@ class Core:
             return
         if self.node_avoidance.tick(now):
             self._capacity_changes.note()
-        self.scheduler.reminders.tick(now)
+        self.pending_reasons.remind(now)
         for gang in self.gangs.overdue(now):
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
@@ -450,4 +469,5 @@ class Core:
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))
-        self._out += self.reports.say_again(self.book, self.holds, now)
+        self._out += self.pending_reasons.repeat(self.holds, now)
+        self._out += self.late_claims.repeat(now)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from services.placement import messages as m
+from shared.book.gangs import GangState
 from shared.book.states import PodState
-from shared.contracts.commands import AnnounceEvent
+from shared.contracts.commands import AnnounceEvent, Answer
 
 
 def pod_event(state: PodState, reason: str, action: str, note: str, *, warns: bool = True) -> AnnounceEvent:
@@ -23,3 +26,18 @@ def pod_event(state: PodState, reason: str, action: str, note: str, *, warns: bo
 
 def warn(state: PodState, reason: str, action: str, note: str) -> m.SendPatches:
     return m.SendPatches((pod_event(state, reason, action, note),))
+
+
+def binding_refused(state: PodState, answer: Answer) -> m.SendPatches:
+    note = f"the Binding was refused ({answer.outcome}): {answer.message}; the pod is scheduled again"
+    return warn(state, "BindingRefused", "Binding", note)
+
+
+def gang_incomplete(gang: GangState, placed: Iterable[PodState]) -> m.SendPatches:
+    """A gang has begun and has lacked members for longer than its time-out: its placed members get an Event."""
+    note = (
+        f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; "
+        "what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
+    )
+    bound = (state for state in placed if state.pod.spec.node_name)
+    return m.SendPatches(tuple(pod_event(state, "GangIncomplete", "Scheduling", note) for state in bound))

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from services.placement import messages as m
 from services.placement.engine.engine import Engine, Place
 from services.placement.engine.shape import INFEASIBLE
-from services.placement.explain.explainer import Explainer
-from services.placement.explain.pending_reasons import Reports
-from services.placement.explain.reminders import Reminders
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.gangs.domains import holds, shapes_of
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants
+from services.placement.scheduling.late_claims import LateClaims
 from services.placement.scheduling.queue import Queue
+from services.placement.scheduling.unplaced import Unplaced
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.stats import Stats
 from shared.book.book import Book
@@ -31,14 +30,9 @@ _CLAIMS_PAUSE_S = 0.2
 """A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
 time."""
 
-_EXPLAIN_AT_ONCE_NODES = 100
-_EXPLAIN_PAUSE_S_A_NODE = 1e-4
-"""Explaining looks at every node, 15 us each. On a large cluster the leader spends about a seventh of its time on
-it."""
-
 
 class Scheduler:
-    """Queues pods, tries them, and explains those that do not fit. `stopwatch` returns seconds. Only metrics use it; no
+    """Queues pods, tries them, and notes those that do not fit. `stopwatch` returns seconds. Only metrics use it; no
     decision does."""
 
     def __init__(
@@ -50,21 +44,19 @@ class Scheduler:
         *,
         queue: Queue,
         requests: GroupRequests,
-        explainer: Explainer,
-        reports: Reports,
+        unplaced: Unplaced,
+        late_claims: LateClaims,
         stats: Stats,
         stopwatch: Callable[[], float],
     ) -> None:
         self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
-        self._requests, self._explainer, self._reports, self._stats = requests, explainer, reports, stats
+        self._requests, self._unplaced, self._late_claims, self._stats = requests, unplaced, late_claims, stats
         self._stopwatch = stopwatch
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         """When each waiting pod was first seen, by uid."""
         self._full: set[bytes] = set()
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
-        self.reminders = Reminders(gangs, reports, self.first_seen)
-        self._explain_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """The ConfigMap with the queues may have been created, changed or deleted: all waiting pods are queued anew."""
@@ -72,24 +64,26 @@ class Scheduler:
         if event is None:
             return []
         self._full.clear()
-        said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
         for uid in self._queue.leave():
             if uid in self._book.pods:  # else a snapshot had both, the new policy and the end of the pod
-                said += self.admit(self._book.pods[uid], now)
-        return said
+                self.admit(self._book.pods[uid], now)
+        return [m.Publish(event, namespace=event.namespace)]
 
-    def admit(self, state: PodState, now: float) -> list[m.Command]:
+    def admit(self, state: PodState, now: float) -> None:
         """Queues, dequeues or refuses a pod that is new or has changed, is unbound and has no hold."""
         if not state.wants_place:
             self._queue.remove(state.uid)
             self.note(state, now)
-            return []
+            return
         self.first_seen.setdefault(state.uid, now)
         why = refusal(state)
         if why is not None:
             self._queue.remove(state.uid)
             self.note(state, now)
-            return [] if why.code == CLAIM_COMING else self._reports.refused(state, why)
+            if why.code != CLAIM_COMING:
+                self._unplaced.refuse(state.uid, why)
+            return
+        self._unplaced.refused.pop(state.uid, None)
         gang = self._gangs.see(state, now)
         if gang is not None:
             self._queue.add_to_gang(state, gang.key, spare=gang.spare)
@@ -100,10 +94,8 @@ class Scheduler:
         else:
             self._queue.add(state, self._engine.key_of(state), plain=self._engine.is_plain(state))
         if self._queue.is_unschedulable(state.uid) and gang is None:
-            self._reports.needs_reports(
-                (state.uid,)
-            )  # its equivalence group waits, so it is not tried; it still gets a reason
-        return []
+            # Its equivalence group waits, so it is not tried; it still gets a reason.
+            self._unplaced.note_behind((state.uid,))
 
     def note(self, state: PodState, now: float) -> None:
         """The pod needs no place from Kerf, or has one: its gang may lack one member less, or more."""
@@ -121,17 +113,15 @@ class Scheduler:
             if uid in self._book.pods:
                 self.note(self._book.pods[uid], now)
 
-    def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
+    def gang_changed(self, source: Gang, now: float) -> None:
         """The object that sets a gang's size was created, changed or deleted: its pods are queued anew."""
-        said: list[m.Command] = []
         for uid in self._gangs.named_by(source):
             state = self._book.pods[uid]
             if state.uid in self._queue:
                 self._queue.remove(uid)
-                said += self.admit(state, now)
+                self.admit(state, now)
             else:
                 self.note(state, now)
-        return said
 
     def _turn(self, gang: GangState, now: float) -> None:
         """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose
@@ -156,7 +146,8 @@ class Scheduler:
         """The pod was bound, or is gone."""
         self._queue.remove(uid, forget=True)
         self._engine.forget(uid)
-        self._reports.forget(uid)
+        self._unplaced.forget(uid)
+        self._late_claims.forget(uid)
         self.first_seen.pop(uid, None)
         state = self._book.pods.get(uid)
         if state is not None:
@@ -164,11 +155,11 @@ class Scheduler:
         elif (gang := self._gangs.forget(uid, now)) is not None:
             self._turn(gang, now)
             if not gang.known:
-                self._reports.forget_gang(gang.key)
+                self._unplaced.forget_gang(gang.key)
 
     def wake(self) -> None:
         """Something changed: pods that it may help are tried again."""
-        self.reminders.changed()
+        self._unplaced.changed = True
         self._fair.look_around()
         self._full.clear()
         room: dict[bytes, bool] = {}
@@ -208,12 +199,12 @@ class Scheduler:
         if place is None:
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
-        claims = self._reports.claims_first(state, place.node, self._book)
+        claims = self._late_claims.of(state, place.node)
         if claims:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
             self._queue.add(state, self._engine.key_of(state), plain=False)
             self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
-            return None, self._reports.ask_claims(state.uid, claims, now)
+            return None, self._late_claims.select(state.uid, claims, now)
         self._queue.remove(state.uid)
         return place, []
 
@@ -247,16 +238,12 @@ class Scheduler:
         if tried.misfit is not None:
             self._gang_waits(gang, line, now, tried.misfit)
             return tried, []
-        late = [
-            (one.state.uid, c)
-            for one in tried.placed
-            if (c := self._reports.claims_first(one.state, one.place.node, self._book))
-        ]
+        late = [(one.state.uid, c) for one in tried.placed if (c := self._late_claims.of(one.state, one.place.node))]
         if late:
             transaction.roll_back()
             self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
             return Tried([]), [
-                command for member, claims in late for command in self._reports.ask_claims(member, claims, now)
+                command for member, claims in late for command in self._late_claims.select(member, claims, now)
             ]
         chosen = {one.state.uid for one in tried.placed}
         for member in line:
@@ -280,21 +267,12 @@ class Scheduler:
             )  # a try costs as much as all its members; what counting rules out costs little
         gang.verdict = None
         for uid in line:
-            self._reports.needs_report(uid)
+            self._unplaced.note(uid)
 
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
         self._stats.rejections += 1
         if alone:
             self._queue.add(state, self._engine.key_of(state), plain=False)
         self._queue.mark_unschedulable(state.uid, now)
-        self._reports.needs_report(state.uid)
-        self._reports.needs_reports(self._queue.unschedulable_with(state.uid))
-
-    def explain_one(self, now: float) -> list[m.Command]:
-        """When there is nothing better to do: explains why one pod waits."""
-        if now < self._explain_at:
-            return []
-        said = self._reports.explain_one(self._explainer, self._queue, self._book, self.first_seen, now)
-        if said:
-            self._explain_at = now + _EXPLAIN_PAUSE_S_A_NODE * max(0, len(self._book.nodes) - _EXPLAIN_AT_ONCE_NODES)
-        return said
+        self._unplaced.note(state.uid)
+        self._unplaced.note_behind(self._queue.unschedulable_with(state.uid))

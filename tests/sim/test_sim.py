@@ -10,7 +10,7 @@ import pytest
 from services.node_agent.core import Agent
 from services.node_agent.state import KnownGrant
 from services.placement.core import Core
-from services.placement.explain.pending_reasons import Reports
+from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged
 from services.placement.protocol.nodes import Nodes
@@ -186,7 +186,7 @@ def test_leaving_earlier_terms_open_at_the_nodes_would_be_detected(monkeypatch: 
 
 def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pending reasons may fail to be written, and nothing else changes."""
-    monkeypatch.setattr(Reports, "explain_one", lambda *args: [])
+    monkeypatch.setattr(PendingReasons, "explain_one", lambda *args: [])
     assert _violated(range(20)) == ""
 
 

@@ -21,8 +21,8 @@ from services.placement.engine.placeholder import NAMESPACE, placeholder_pod
 from services.placement.explain.disruption_cost import as_move
 from services.placement.explain.migrations import opens
 from services.placement.explain.steps import Steps
-from services.placement.explain.trial import Trial
 from services.placement.policies.base import largest_ask
+from services.placement.scheduling.trial import Trial
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.disruption_cost import DisruptionCost, disruptions_fit, price_of, why_not_disruptable

@@ -14,7 +14,6 @@ from services.placement.explain.diagnosis import Verdicts, judge_all
 from services.placement.explain.migrations import move_of_another
 from services.placement.explain.runner_up import runner_up
 from services.placement.explain.steps import Steps, finish
-from services.placement.explain.trial import Trial
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import largest_ask
 from services.placement.scheduling.fair.fair import Fair
@@ -22,6 +21,7 @@ from services.placement.scheduling.fair.messages import owed_first
 from services.placement.scheduling.gangs.messages import gang_unknown, verdict
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.quota import over_quota
+from services.placement.scheduling.trial import Trial
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
 from shared.book.book import Book

@@ -10,8 +10,8 @@ from services.placement.engine.engine import Engine
 from services.placement.explain.diagnosis import Verdicts
 from services.placement.explain.disruption_cost import as_move
 from services.placement.explain.steps import Steps
-from services.placement.explain.trial import Trial
 from services.placement.policies.base import largest_ask
+from services.placement.scheduling.trial import Trial
 from shared.book.book import Book
 from shared.book.disruption_cost import DisruptionCost, price_of, why_not_disruptable
 from shared.book.states import NodeState, PodState

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from services.placement.engine.engine import Engine
 from services.placement.explain.disruption_cost import as_move
 from services.placement.explain.steps import Steps
-from services.placement.explain.trial import Trial
 from services.placement.scheduling.gangs.placing import by_size, place_gang
 from services.placement.scheduling.grants import TrialGrants
+from services.placement.scheduling.trial import Trial
 from shared.book.arrays import Bools
 from shared.book.disruption_cost import price_of
 from shared.book.gangs import Gangs

@@ -15,7 +15,7 @@ from services.placement.engine.engine import Engine
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.migrations import opens
 from services.placement.explain.steps import Steps
-from services.placement.explain.trial import Trial
+from services.placement.scheduling.trial import Trial
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
 from shared.model.life import STUCK_S, ends_by, started_at

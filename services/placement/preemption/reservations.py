@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import msgspec
 
 from services.placement.engine.engine import Engine
-from services.placement.explain.trial import Trial
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
 from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from services.placement.scheduling.grants import TrialGrants
+from services.placement.scheduling.trial import Trial
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.levels import topology_violation

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from services.placement import messages as m
-from services.placement.explain.pending_reasons import Reports
-from services.placement.pod_events import warn
+from services.placement.pod_events import binding_refused, gang_incomplete, warn
+from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.recovery import touch
 from services.placement.protocol.write_batcher import PART_MOST
@@ -22,18 +22,18 @@ from shared.contracts.log import DecisionBatch
 
 
 class Binding:
-    def __init__(self, book: Book, queue: Queue, reports: Reports, holds: Holds, stats: Stats) -> None:
-        self._book, self._queue, self._reports, self._holds, self._stats = book, queue, reports, holds, stats
+    def __init__(self, book: Book, queue: Queue, events: DecisionEvents, holds: Holds, stats: Stats) -> None:
+        self._book, self._queue, self._events, self._holds, self._stats = book, queue, events, holds, stats
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[m.Command]:
         """These decisions are durable: their events are published and their Bindings sent."""
         sent = self._holds.logged(record, sequence, now)
         out: list[m.Command] = []
         for hold in sent:
-            event = self._reports.take_decided(hold.decision.uid, sequence)
+            event = self._events.take(hold.decision.uid, sequence)
             if event is not None:
                 out.append(m.Publish(event, namespace=event.namespace, uid=event.uid))
-        for placed in self._reports.take_gangs((d.uid for d in record.decisions), sequence):
+        for placed in self._events.take_gangs((d.uid for d in record.decisions), sequence):
             out.append(m.Publish(placed, namespace=placed.namespace, uid=gang_trace(placed.namespace, placed.name)))
         return [*out, *self.send(sent)]
 
@@ -56,7 +56,7 @@ class Binding:
         if answer.outcome in ("refused", "no-node"):
             self._queue.pause(answer.uid, now)
             return [
-                *self._reports.bind_refused(self._book.pods[answer.uid], answer),
+                binding_refused(self._book.pods[answer.uid], answer),
                 *self.touch([(answer.uid, False)], term),
             ]
         if answer.outcome in ("unknown", "throttled"):
@@ -73,7 +73,7 @@ class Binding:
         out = self.touch(((uid, False) for uid in unbound), term)
         if not gang.told:
             gang.told = True
-            out += self._reports.gang_lacks(gang, [self._book.pods[uid] for uid in sorted(gang.placed)])
+            out.append(gang_incomplete(gang, [self._book.pods[uid] for uid in sorted(gang.placed)]))
         return out
 
     def excluded(self, state: PodState) -> list[m.Command]:

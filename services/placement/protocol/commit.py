@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.engine.engine import Engine, Place
-from services.placement.explain.pending_reasons import Reports
+from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES, WriteBatcher
@@ -16,6 +16,7 @@ from services.placement.scheduling.claims import allocations
 from services.placement.scheduling.gangs.placing import Placed
 from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.queue import Queue
+from services.placement.scheduling.unplaced import Unplaced
 from services.placement.stats import Stats
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
@@ -38,7 +39,8 @@ class Committer:
         engine: Engine,
         gangs: Gangs,
         queue: Queue,
-        reports: Reports,
+        events: DecisionEvents,
+        unplaced: Unplaced,
         grants: SessionGrants,
         suspender: Suspender,
         holds: Holds,
@@ -47,8 +49,11 @@ class Committer:
         stats: Stats,
     ) -> None:
         self._scheduler, self._book, self._engine, self._gangs = scheduler, book, engine, gangs
-        self._queue, self._reports, self._grants, self._suspender = queue, reports, grants, suspender
+        self._queue, self._events, self._unplaced = queue, events, unplaced
+        self._grants, self._suspender = grants, suspender
         self._holds, self._batcher, self._config, self._stats = holds, batcher, config, stats
+        self.idle = False
+        """Whether the last turn found no pod to try."""
 
     def turn(self, term: int, now: float, open_plans: Collection[str]) -> list[m.Command]:
         """Tries pods in order until the batch is full or too many holds are open, and appends what is due. Before each
@@ -81,8 +86,7 @@ class Committer:
                 self._book.hold(state.uid, place.node, grant)
                 self._record(state, place, grant, now)
         out += self._batcher.due(term, now)
-        if attempts == 0:
-            out += self._scheduler.explain_one(now)
+        self.idle = attempts == 0
         return out
 
     def take(self, places: Sequence[tuple[str, str]], now: float) -> bool:
@@ -125,7 +129,8 @@ class Committer:
             self._record(one.state, one.place, one.grant, now, gang=gang.name)
             self._scheduler.note(one.state, now)
         if len(placed) > 1:
-            self._reports.gang_decided(
+            self._unplaced.forget_gang(f"{gang.namespace}/{gang.name}")
+            self._events.keep_gang(
                 placed[0].state.uid,
                 GangPlaced(
                     namespace=gang.namespace,
@@ -148,8 +153,8 @@ class Committer:
         self._holds[state.uid] = Hold(decision, now)
         self._batcher.gather(decision)
         self._stats.decisions += 1
-        self._reports.decided(
-            state.uid,
+        self._unplaced.placed(state.uid)
+        self._events.keep(
             PlacementDecided(
                 uid=state.uid,
                 namespace=meta.namespace,

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from services.placement.core import Core
 from services.placement.explain.consolidation_advice import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain.explainer import Explainer
-from services.placement.explain.steps import Steps
-from services.placement.explain.trial import undisturbed
+from services.placement.explain.steps import Steps, undisturbed
 from services.placement.explain.what_if_clusters import Impossible, change
 from services.placement.explain.when import when, when_kept
 from services.placement.preemption.consolidation import exclusion_filter

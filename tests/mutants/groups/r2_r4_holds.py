@@ -98,11 +98,11 @@ MUTANTS = [
         file=_BINDING,
         old=(
 '            return [\n'
-'                *self._reports.bind_refused(self._book.pods[answer.uid], answer),\n'
+'                binding_refused(self._book.pods[answer.uid], answer),\n'
 '                *self.touch([(answer.uid, False)], term),\n'
 '            ]\n'
 ),
-        new='            return [*self._reports.bind_refused(self._book.pods[answer.uid], answer)]\n',
+        new='            return [binding_refused(self._book.pods[answer.uid], answer)]\n',
         tests=(_CORE + "test_a_binding_that_was_certainly_not_applied_is_decided_again_after_a_touch",),
     ),
     Mutant(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement.engine.shape import Row
-from services.placement.explain.trial import Trial
+from services.placement.scheduling.trial import Trial
 from shared.book.book import Book
 from shared.book.fork import Fork
 from tests.support import build

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.placement import messages as m
 from services.placement.explain.counterfactuals import changes
 from services.placement.explain.diagnosis import Diagnosis
-from services.placement.explain.trial import Trial
+from services.placement.scheduling.trial import Trial
 from shared.book.states import PodState
 from shared.model.affinity import Toleration
 from tests.support import build

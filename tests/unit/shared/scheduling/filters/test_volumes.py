@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement.explain.pending_reasons import SAY_AGAIN_S, Reports
+from services.placement.scheduling.late_claims import REPEAT_S, LateClaims
 from services.placement.scheduling.queue import Queue
 from shared.book.book import Book
 from shared.book.states import pod_state
@@ -204,15 +204,15 @@ def test_an_in_tree_disk_is_written_by_one_pod_of_a_node() -> None:
 def test_the_order_for_a_claim_is_sent_once_and_again_when_it_may_be_lost() -> None:
     book = book_of(claim(), volume("v"), pod("data"))
     state = book.pods["uid-team-p"]
-    reports = Reports()
-    claims = reports.claims_first(state, "n", book)
+    late_claims = LateClaims(book)
+    claims = late_claims.of(state, "n")
     assert [(c.claim, c.node, c.volume) for c in claims] == [("data", "n", "v")]
-    assert reports.ask_claims(state.uid, claims, 100.0) == [m.SendPatches(claims)]
-    assert reports.ask_claims(state.uid, claims, 101.0) == []
-    assert reports.say_again(book, {}, 100.0 + SAY_AGAIN_S) == [m.SendPatches(claims)]
+    assert late_claims.select(state.uid, claims, 100.0) == [m.SendPatches(claims)]
+    assert late_claims.select(state.uid, claims, 101.0) == []
+    assert late_claims.repeat(100.0 + REPEAT_S) == [m.SendPatches(claims)]
     book.apply(Put(object=claim(volume="v")))
-    assert reports.claims_first(state, "n", book) == ()
-    assert reports.say_again(book, {}, 100.0 + 3 * SAY_AGAIN_S) == []
+    assert late_claims.of(state, "n") == ()
+    assert late_claims.repeat(100.0 + 3 * REPEAT_S) == []
 
 
 def test_a_pod_that_waits_for_its_volumes_always_gets_a_short_pause() -> None:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from services.placement.engine.engine import Engine
-from services.placement.explain.steps import Steps, finish, in_slices
-from services.placement.explain.trial import Trial, undisturbed
+from services.placement.explain.steps import Steps, finish, in_slices, undisturbed
+from services.placement.scheduling.trial import Trial
 from shared.book.states import pod_state
 from tests.support import build
 from tests.support.harness.placement import Placement

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TypeVar
 
 from services.placement.engine.engine import Engine, Place
 from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import Row
-from services.placement.explain.steps import Steps
 from services.placement.policies.base import Policy
 from services.placement.scheduling.grants import TrialGrants
 from shared.book.arrays import Bools
@@ -20,9 +17,6 @@ from shared.contracts.facts import Gone, Put
 from shared.model.gpu import Inventory
 from shared.model.objects import Node
 from shared.scheduling.transaction import Transaction
-
-T = TypeVar("T")
-_ATTEMPTS = 2
 
 
 class TrialEngine(Engine):
@@ -106,22 +100,3 @@ class Trial:
         if inventory is not None:
             self.book.put_inventory(inventory)
             self.book.set_agent_trouble(node.metadata.name, "")
-
-
-def undisturbed(engine: Engine, attempt: Callable[[Engine], Steps[T]]) -> Steps[T]:
-    """Runs something that needs the book to stand still, in steps: starts again if the book changes between two of
-    them. After a few restarts it runs on a copy of the whole book, which is made at once."""
-    book = engine.book
-    for _ in range(_ATTEMPTS):
-        steps, cursor = attempt(engine), book.arrays.cursor
-        while book.arrays.cursor == cursor:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                answer: T = stop.value
-                return answer
-            yield
-        steps.close()
-    apart = TrialEngine(engine, Fork(book).part(), rows=False)
-    yield
-    return (yield from attempt(apart))
