@@ -16,6 +16,7 @@ from shared.model.gang import read_gang
 from shared.model.life import read_life
 from shared.model.objects import Pod
 from shared.model.request import RequestError, has_gpu_request, read_request
+from shared.model.units import QuantityError, quantity
 
 RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)
 READ_ANNOTATIONS = (
@@ -166,12 +167,20 @@ def check_slots(pod: Json, users: frozenset[Place]) -> None:
                     f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission "
                     f"writes it. Ask by {', '.join(names.GPU_RESOURCES)}",
                 )
-            if place in users and str(value) != "1":
+            if place in users and not _is_one(value):
                 raise RequestError(
                     "slot-count",
                     f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, "
                     "however many. Leave it out, admission writes it",
                 )
+
+
+def _is_one(value: object) -> bool:
+    """Whether a quantity is 1, as the API server compares it: "1000m" is."""
+    try:
+        return quantity(str(value)) == 1
+    except QuantityError:
+        return False
 
 
 def check_ephemeral(pod: Json) -> None:
