@@ -109,7 +109,7 @@ class _Work:
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
             await self.bus.kv(subjects.KV_SPARED).watch(self._protection_restored),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
-            await self.bus.subscribe(subjects.QUERY_PREEMPT, self._dry_run),
+            await self.bus.subscribe(queries.PREEMPT.subject, self._dry_run),
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
@@ -223,7 +223,7 @@ class _Work:
     async def _ask_advice(self, command: m.AskAdvice) -> None:
         try:
             answer = decode(
-                await self.bus.request(subjects.QUERY_ADVISE, encode(command.query), timeout_s=ANSWER_S),
+                await self.bus.request(queries.ADVISE.subject, encode(command.query), timeout_s=ANSWER_S),
                 queries.AdviseAnswer,
             )
             outcome = "none" if answer.advice is None or not answer.advice.moves else "moves"

@@ -3,6 +3,7 @@
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
+- in k8s/nats.conf, and its copy in k8s/30-nats.yaml: who may publish events, and ask and answer queries
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -21,9 +22,11 @@ from shared.contracts.asyncapi import document
 from shared.contracts.base import encode
 from shared.contracts.compatibility import breaks
 from shared.contracts.examples import EXAMPLES
+from shared.contracts.permissions import render
 from shared.contracts.registry import DOCUMENTS, message_types
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
+PERMISSIONS = tuple(SCHEMAS.parent / "k8s" / name for name in ("nats.conf", "30-nats.yaml"))
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -66,6 +69,13 @@ def check(folder: Path = SCHEMAS) -> list[str]:
     return problems
 
 
+def check_permissions(paths: tuple[Path, ...] = PERMISSIONS) -> list[str]:
+    """The same for the files with permissions of NATS users."""
+    return [
+        f"k8s/{path.name} differs from the contracts" for path in paths if path.read_text() != render(path.read_text())
+    ]
+
+
 def incompatible(folder: Path = SCHEMAS) -> list[str]:
     """What the contracts of now would break for consumers of the schemas in the folder."""
     now = {kind.__name__: schema_of(kind) for kind in (*message_types(), *DOCUMENTS)}
@@ -91,6 +101,11 @@ def write(folder: Path = SCHEMAS) -> None:
         target.write_bytes(content)
 
 
+def write_permissions(paths: tuple[Path, ...] = PERMISSIONS) -> None:
+    for path in paths:
+        path.write_text(render(path.read_text()))
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m shared.contracts.generate", description="Writes schemas/ from the contracts."
@@ -104,8 +119,11 @@ def main(arguments: list[str] | None = None) -> int:
     problems = incompatible(options.folder)
     if options.check:
         problems += check(options.folder)
+        problems += check_permissions() if options.folder == SCHEMAS else []
     elif not problems or options.breaking:
         write(options.folder)
+        if options.folder == SCHEMAS:
+            write_permissions()
         return 0
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
