@@ -14,7 +14,7 @@ from services.placement.leader.log_client import LogClient
 from services.placement.leader.session import LeaderSession, LogDeleted
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
-from shared.model.request import POLICIES
+from shared.model.policies import POLICIES
 from shared.service import Context, Leadership, Service
 from shared.service.settings import Count, Seconds
 

@@ -20,6 +20,8 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.facts import Fact
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
+from shared.model.strategies import registered
+from shared.scheduling.filters import filters
 from shared.service import Context, Leadership, Service
 
 TICK_S = 0.1
@@ -38,6 +40,7 @@ class Preemptor(Service):
     config_type: ClassVar[type] = Config
 
     async def start(self, ctx: Context) -> None:
+        filters(), registered()  # a plug-in that cannot be used fails now, and not in the middle of a plan
         self._ctx = ctx
         self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)

@@ -2,8 +2,10 @@
 they run.
 
 Scopes:
-- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those
-  change.
+- `node`: depends on declared fields of the pod (`reads`), and on the Node object, inventory or agent alone. Cached
+  until those change.
+- `room`: what is left on a node. `services.placement.free_capacity` checks the same on all nodes at once; this filter
+  runs for a single node only to explain. Not for plug-ins.
 - `cluster`: depends on other pods or other objects. Prepared anew for each decision.
 """
 
@@ -18,11 +20,18 @@ from shared.contracts.explain import Reason
 
 Check = Callable[[NodeState], Reason | None]
 """None: the node passes."""
+Scope = Literal["node", "room", "cluster"]
 
 
 class Filter:
     name: ClassVar[str]
-    scope: ClassVar[Literal["node", "cluster"]]
+    scope: ClassVar[Scope]
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Scope `node`: the fields of the pod that decide, as paths from PodState (`shared.scheduling.fields`). Pods with
+    equal declared fields share a cached row; reading another field raises an error that names it."""
+    reads_node: ClassVar[tuple[str, ...] | None] = None
+    """Scope `node`: the fields of the node that decide besides labels, taints, the agent's state and the GPUs, as paths
+    from NodeState. Nodes that are equal in all of these are checked once. None: every node is checked by itself."""
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         """The check for this pod, or None where the filter has nothing to say about it."""

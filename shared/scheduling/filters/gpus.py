@@ -22,6 +22,8 @@ class GpuKind(Filter):
 
     name = "gpu-kind"
     scope = "node"
+    reads = ("request",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
@@ -82,7 +84,7 @@ class GpuRoomLeft(Filter):
     """What is left on a node's GPUs. The engine's columns say the same; a test holds both together."""
 
     name = "gpu-room"
-    scope = "cluster"
+    scope = "room"
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request

@@ -12,6 +12,8 @@ class NodeAffinity(Filter):
 
     name = "node-affinity"
     scope = "node"
+    reads = ("pod.spec.node_selector", "pod.spec.affinity.node_affinity")
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         spec = pod.pod.spec

@@ -16,7 +16,7 @@ class Resources(Filter):
     """
 
     name = "resources"
-    scope = "cluster"
+    scope = "room"
 
     def prepare(self, pod: PodState, book: Book) -> Check:
         demand = pod.demand

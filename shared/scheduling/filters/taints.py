@@ -15,6 +15,8 @@ class Taints(Filter):
 
     name = "taints"
     scope = "node"
+    reads = ("pod.spec.tolerations",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Check:
         tolerations = pod.pod.spec.tolerations

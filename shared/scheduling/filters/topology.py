@@ -16,6 +16,8 @@ class GpuTopology(Filter):
 
     name = "gpu-topology"
     scope = "node"
+    reads = ("request",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         request = pod.request
