@@ -28,7 +28,7 @@ from bench import cluster
 from bench.processes import Fleet, fleet
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PodBound
@@ -248,7 +248,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
         made.check()
         if sampler is not None:
             await asyncio.to_thread(sampler.wait, 60)
-        status = decode(await bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=10), StatusAnswer)
+        status = decode(await bus.request(queries.STATUS.subject, encode(StatusQuery()), timeout_s=10), StatusAnswer)
         rss = made.rss()
         await bus.drain()
     found = await cluster.pods(kube)
@@ -282,7 +282,7 @@ async def _ready(made: Fleet, bus: NatsBus, nodes: int) -> None:
     while time.monotonic() < deadline:
         made.check()
         try:
-            status = decode(await bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=2), StatusAnswer)
+            status = decode(await bus.request(queries.STATUS.subject, encode(StatusQuery()), timeout_s=2), StatusAnswer)
         except BusError:
             await asyncio.sleep(0.1)  # no leader yet
             continue

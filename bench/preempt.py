@@ -36,7 +36,7 @@ from bench.bind import GPUS, MEMORY_MIB, PODS, Watched, _labelled, _profile, _re
 from bench.processes import Fleet, fleet
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.queries import StatusAnswer, StatusQuery
@@ -233,7 +233,7 @@ async def measure(made: Fleet, kube: Transport, plane: ControlPlane, args: argpa
     watching.cancel()
     if sampler is not None:
         await asyncio.to_thread(sampler.wait, 60)
-    status = decode(await bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=10), StatusAnswer)
+    status = decode(await bus.request(queries.STATUS.subject, encode(StatusQuery()), timeout_s=10), StatusAnswer)
     await bus.drain()
     found = await cluster.pods(kube)
     after = gpus_by_pod(found)

@@ -7,7 +7,7 @@ import argparse
 from cli.ask import ask, connected, given
 from cli.migrations import show_migrations
 from cli.output import Failure, out, pod_name, print_json, read_pod
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import AdviseAnswer, AdviseQuery
 
 
@@ -24,7 +24,7 @@ async def run(args: argparse.Namespace) -> None:
         most_gpu_seconds=args.most,
     )
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_ADVISE, query, AdviseAnswer)
+        answer = await ask(bus, queries.ADVISE.subject, query, AdviseAnswer)
     advice = given(answer.advice)
     if args.json:
         print_json(advice)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from cli.output import Failure
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Bus, BusError, NoResponder, Unknown
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.base import decode, encode
 from shared.telemetry import configure_logging
 
@@ -22,7 +22,7 @@ DEFAULT_URL = "nats://127.0.0.1:4222"
 _LEADERLESS_S = 3.0
 """How long no subscriber may answer before that is an error: a new leader answers within this time."""
 _AGAIN_S = 0.1
-_ANSWERS = {subjects.QUERY_PREEMPT: "preemptor"}
+_ANSWERS = {query.subject: query.receivers for query in queries.QUERIES if query.receivers == "preemptor"}
 """The service that answers, if it is neither placement nor metrics."""
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from cli.ask import ask, connected
 from cli.output import Failure, err, out, print_json
 from shared.bus.port import Bus, BusError, NoResponder
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.node_commands import CordonedPod, NodeCordon, NodeCordonAnswer
@@ -109,7 +109,7 @@ async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[s
 
 async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordon:
     """A node's name or a GPU's UUID, as people give it. Raises Failure where there is none."""
-    found = await ask(bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
+    found = await ask(bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
     by = f"{getpass.getuser()}@{platform.node()}"
     for node in found.nodes:
         if node.node == target:

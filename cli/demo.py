@@ -15,7 +15,7 @@ from cli.demo_check import double_bookings
 from cli.demo_cluster import Cluster, cluster
 from cli.output import Failure, err, out, print_json
 from cli.stack import Stack, quiet_logs, stack
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, TraceAnswer, TraceQuery, WhyQuery
 
 NAMESPACE = "openb"
@@ -110,7 +110,7 @@ async def _replay(
                     break
         finally:
             task.cancel()  # interrupted, or something ended: its open requests get no answer
-    status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
+    status = await ask(made.bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)
     latencies = sorted((at - created[name]) * 1000 for name, at in bound.items() if name in created) or [0.0]
     end = max(bound.values(), default=begun)
     result = Result(
@@ -153,13 +153,13 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
         f"  first pod bound after {result.seconds_to_first_bound:.1f} s, everything after "
         f"{result.seconds_total:.1f} s\n"
     )
-    status = await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(waiting=5), StatusAnswer)
+    status = await ask(made.bus, queries.STATUS.subject, StatusQuery(waiting=5), StatusAnswer)
     for explanation in status.waiting[:5]:
         out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {explanation.sentence}")
     if pending:
         out.rule(f"kerf why {pending[0]}", align="left")
         answer = await ask(
-            made.bus, subjects.QUERY_WHY, WhyQuery(namespace=NAMESPACE, name=pending[0], max_nodes=2), ExplainAnswer
+            made.bus, queries.WHY.subject, WhyQuery(namespace=NAMESPACE, name=pending[0], max_nodes=2), ExplainAnswer
         )
         if answer.explanation is not None:
             why.show(answer.explanation)
@@ -167,5 +167,5 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
         out.rule(f"kerf trace {bound[-1]}", align="left")
         await asyncio.sleep(1.0)  # spans travel twice a second
         trace.show(
-            await ask(made.bus, subjects.QUERY_TRACE, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer)
+            await ask(made.bus, queries.TRACE.subject, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer)
         )

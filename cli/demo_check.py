@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from cli.ask import ask
 from shared.bus.port import Bus
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.facts import SnapshotPage, SnapshotRequest
 from shared.contracts.queries import InspectAnswer, InspectQuery
 from shared.model import names
@@ -35,7 +35,7 @@ async def pods(bus: Bus) -> AsyncIterator[Pod]:
 async def double_bookings(bus: Bus) -> list[str]:
     """GPUs on which the grants of living bound pods exceed the memory or compute that their node reports."""
     sizes: dict[tuple[str, str], int] = {}
-    for node in (await ask(bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)).nodes:
+    for node in (await ask(bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)).nodes:
         sizes |= {(node.node, gpu.uuid): gpu.memory_mib for gpu in node.gpus}
     grants = []
     async for pod in pods(bus):

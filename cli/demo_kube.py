@@ -21,7 +21,7 @@ from cli.ask import ask
 from cli.demo_cluster import Cluster
 from cli.output import Failure, err
 from cli.stack import Stack
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.kube.client import connect
 from shared.kube.resources import BY_KIND
@@ -56,7 +56,7 @@ class KubeCluster(Cluster):
         await self._until("its policies are in force", self._mutates)
 
         async def synced() -> bool:
-            return (await ask(made.bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)).nodes >= len(nodes)
+            return (await ask(made.bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)).nodes >= len(nodes)
 
         await self._until("Kerf has seen all nodes", synced)
 

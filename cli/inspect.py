@@ -9,13 +9,13 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import gib, out, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
 
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_INSPECT, InspectQuery(node=args.node or ""), InspectAnswer)
+        answer = await ask(bus, queries.INSPECT.subject, InspectQuery(node=args.node or ""), InspectAnswer)
     if args.json:
         print_json({"nodes": answer.nodes, "cluster": _total(answer.nodes)})
     elif args.details:

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import Failure, out, pod_name, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.preemption import Plan, PreemptAnswer, PreemptQuery
 
 
@@ -19,7 +19,7 @@ async def run(args: argparse.Namespace) -> None:
         )
     namespace, name = pod_name(args.pod, args.namespace)
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_PREEMPT, PreemptQuery(namespace=namespace, name=name), PreemptAnswer)
+        answer = await ask(bus, queries.PREEMPT.subject, PreemptQuery(namespace=namespace, name=name), PreemptAnswer)
     if args.json:
         print_json(answer)
         return

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import err, out, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import QueuesAnswer, QueuesQuery, QueueStanding
 
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_QUEUES, QueuesQuery(), QueuesAnswer)
+        answer = await ask(bus, queries.QUEUES.subject, QueuesQuery(), QueuesAnswer)
     if args.json:
         print_json(answer)
         return

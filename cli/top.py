@@ -8,14 +8,14 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import out, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import StatusAnswer, StatusQuery, UsageAnswer, UsageQuery
 
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
-        status = await ask(bus, subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
-        usage = await ask(bus, subjects.QUERY_USAGE, UsageQuery(by=args.by), UsageAnswer)
+        status = await ask(bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)
+        usage = await ask(bus, queries.USAGE.subject, UsageQuery(by=args.by), UsageAnswer)
     if args.json:
         print_json({"status": status, "usage": usage.rows})
         return

@@ -8,7 +8,7 @@ from rich.tree import Tree
 
 from cli.ask import ask, connected
 from cli.output import Failure, out, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import Span, TraceAnswer, TraceQuery
 
 
@@ -16,7 +16,7 @@ async def run(args: argparse.Namespace) -> None:
     namespace, _, name = args.pod.rpartition("/")
     async with connected(args.nats) as bus:
         answer = await ask(
-            bus, subjects.QUERY_TRACE, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer
+            bus, queries.TRACE.subject, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer
         )
     if args.json:
         print_json(answer)

@@ -8,7 +8,7 @@ from cli.ask import ask, connected
 from cli.migrations import show_migrations
 from cli.output import Failure, out, pod_name, print_json, read_pod
 from cli.why import show
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.explain import WorldExplanation
 from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, WhatIfQuery
 
@@ -18,7 +18,7 @@ _SHOWN = 10
 async def run(args: argparse.Namespace) -> None:
     query = _query(args)
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_WHAT_IF, query, ExplainAnswer)
+        answer = await ask(bus, queries.WHAT_IF.subject, query, ExplainAnswer)
     if args.json:
         print_json(answer if answer.world is not None else answer.explanation)
         return

@@ -6,7 +6,7 @@ import argparse
 
 from cli.ask import ask, connected, given
 from cli.output import out, pod_name, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import WhenAnswer, WhenQuery
 
 _BY = {
@@ -19,7 +19,7 @@ _BY = {
 async def run(args: argparse.Namespace) -> None:
     namespace, name = pod_name(args.pod, args.namespace)
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_WHEN, WhenQuery(namespace=namespace, name=name), WhenAnswer)
+        answer = await ask(bus, queries.WHEN.subject, WhenQuery(namespace=namespace, name=name), WhenAnswer)
     told = given(answer.when)
     if args.json:
         print_json(told)

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from cli.ask import ask, connected, given
 from cli.output import out, print_json
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.explain import NodeExplanation, PodExplanation
 from shared.contracts.queries import ExplainAnswer, WhyQuery
 
@@ -18,7 +18,7 @@ async def why(args: argparse.Namespace) -> None:
     namespace, _, name = args.pod.rpartition("/")
     query = WhyQuery(namespace=namespace or args.namespace, name=name, max_nodes=args.nodes)
     async with connected(args.nats) as bus:
-        answer = await ask(bus, subjects.QUERY_WHY, query, ExplainAnswer)
+        answer = await ask(bus, queries.WHY.subject, query, ExplainAnswer)
     _show(answer, json=args.json)
 
 

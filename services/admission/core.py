@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from services.admission import rules
-from services.admission.dialects import DIALECTS, Dialect, Setting, Translation
+from services.admission.dialects import Dialect, Setting, Translation, dialects
 from services.admission.dialects.base import (
     DEFAULT_SCHEDULERS,
     Json,
@@ -118,8 +118,8 @@ def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[s
     setting = policy.setting
     if request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
         setting = msgspec.structs.replace(setting, plain_nvidia=True)
-    spoken = [dialect for dialect in DIALECTS if dialect.speaks(named, setting)]
-    mentioned = sorted(named & frozenset(resource for dialect in DIALECTS for resource in dialect.resources))
+    spoken = [dialect for dialect in dialects() if dialect.speaks(named, setting)]
+    mentioned = sorted(named & frozenset(resource for dialect in dialects() for resource in dialect.resources))
     ours = sorted(filter(names.is_gpu_resource, named))
     if (
         mentioned
@@ -137,7 +137,7 @@ def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[s
 
 
 def _owner(resource: str) -> str:
-    return next(dialect.name for dialect in DIALECTS if resource in dialect.resources)
+    return next(dialect.name for dialect in dialects() if resource in dialect.resources)
 
 
 def _takes_over(spoken: list[Dialect], request: Request, typed: Pod, policy: Policy) -> bool:

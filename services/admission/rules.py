@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.admission.dialects import DIALECTS
+from services.admission.dialects import dialects
 from services.admission.dialects.base import Json, Place, amounts, containers, nonzero
 from shared.model import names
 from shared.model.gang import read_gang
@@ -108,7 +108,7 @@ def check_reserved(pod: Pod) -> None:
                 f"annotation {name} is written by Kerf when it has bound the pod; take it out of the manifest",
             )
     dialect = annotations.get(names.ANNOTATION_DIALECT)
-    if dialect is not None and dialect not in (known := [d.name for d in DIALECTS]):
+    if dialect is not None and dialect not in (known := [d.name for d in dialects()]):
         raise RequestError(
             "bad-annotation",
             f"annotation {names.ANNOTATION_DIALECT} is {dialect!r}; it is written by admission, as one of "

@@ -15,7 +15,7 @@ from aiohttp import web
 from services.admission import webhook
 from services.admission.certificates import Certificates
 from services.admission.core import Policy, Refused
-from services.admission.dialects import Setting
+from services.admission.dialects import Setting, dialects
 from shared.service import Context, Service
 from shared.service.settings import Count, Port
 
@@ -61,7 +61,9 @@ class Admission(Service):
     needs_bus: ClassVar[bool] = False
 
     async def start(self, ctx: Context) -> None:
-        """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured."""
+        """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured, PluginError for a dialect
+        that cannot be used."""
+        dialects()
         self._ctx, self._config = ctx, ctx.config
         config: Config = ctx.config
         self._reviews = ctx.metrics.counter(

@@ -13,7 +13,7 @@ from services.metrics.core import Core
 from services.metrics.traces import TraceStore
 from services.metrics.usage import Record, UsageBook
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.queries import (
@@ -77,8 +77,8 @@ class MetricsService(Service):
         )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
-        await ctx.bus.subscribe(subjects.QUERY_USAGE, self._usage)
-        await ctx.bus.subscribe(subjects.QUERY_TRACE, self._trace)
+        await ctx.bus.subscribe(queries.USAGE.subject, self._usage)
+        await ctx.bus.subscribe(queries.TRACE.subject, self._trace)
         await ctx.bus.subscribe(subjects.SPANS_ALL, self._spans)
         ctx.spawn(self._follow(), name="follow")
         ctx.spawn(self._writes(), name="usage")
@@ -209,10 +209,10 @@ class MetricsService(Service):
             await asyncio.sleep(self._config.status_every_s)
             try:
                 self.core.status = decode(
-                    await self._ctx.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer
+                    await self._ctx.bus.request(queries.STATUS.subject, encode(StatusQuery())), StatusAnswer
                 )
                 self.core.queues = decode(
-                    await self._ctx.bus.request(subjects.QUERY_QUEUES, encode(QueuesQuery())), QueuesAnswer
+                    await self._ctx.bus.request(queries.QUEUES.subject, encode(QueuesQuery())), QueuesAnswer
                 ).queues
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:

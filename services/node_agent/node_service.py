@@ -16,7 +16,7 @@ from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.publisher import Publisher
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.service import Context
@@ -173,7 +173,7 @@ class NodeRuntime:
     async def _fetch(self, uid: str, claim: str = "") -> bool:
         query = GrantQuery(uid=uid, node=self._config.node, claim=claim)
         try:
-            reply = await self._ctx.bus.request(subjects.QUERY_GRANT, encode(query))
+            reply = await self._ctx.bus.request(queries.GRANT.subject, encode(query))
             answer = decode(reply, GrantAnswer)
         except (BusError, ContractError) as error:
             self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=str(error))

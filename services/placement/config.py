@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from shared.model.request import POLICIES
+from shared.model.policies import POLICIES
 from shared.service.settings import Count, Seconds
 
 

@@ -20,6 +20,8 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.facts import Fact
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
+from shared.model.strategies import registered
+from shared.scheduling.filters import filters
 from shared.service import Context, Leadership, Service
 
 TICK_S = 0.1
@@ -38,6 +40,7 @@ class Preemptor(Service):
     config_type: ClassVar[type] = Config
 
     async def start(self, ctx: Context) -> None:
+        filters(), registered()  # a plug-in that cannot be used fails now, and not in the middle of a plan
         self._ctx = ctx
         self._leads = False
         self._leadership = Leadership(ctx.bus, "preemptor", ctx.instance, on_elected=self._elected, on_lost=self._lost)
@@ -109,7 +112,7 @@ class _Work:
             await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
             await self.bus.kv(subjects.KV_SPARED).watch(self._protection_restored),
             await self.bus.subscribe(subjects.REJECTED, self._heard),
-            await self.bus.subscribe(subjects.QUERY_PREEMPT, self._dry_run),
+            await self.bus.subscribe(queries.PREEMPT.subject, self._dry_run),
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
@@ -223,7 +226,7 @@ class _Work:
     async def _ask_advice(self, command: m.AskAdvice) -> None:
         try:
             answer = decode(
-                await self.bus.request(subjects.QUERY_ADVISE, encode(command.query), timeout_s=ANSWER_S),
+                await self.bus.request(queries.ADVISE.subject, encode(command.query), timeout_s=ANSWER_S),
                 queries.AdviseAnswer,
             )
             outcome = "none" if answer.advice is None or not answer.advice.moves else "moves"

@@ -449,7 +449,6 @@ _EXAMPLES: tuple[Any, ...] = (
             without_end=11,
         )
     ),
-    q.AdviseQuery(gpus=8, groups=2, most_gpu_seconds=36_000),
     q.AdviseAnswer(
         advice=Advice(
             sentence="1 move makes 1 more group of 8 idle GPUs",
@@ -494,31 +493,6 @@ _EXAMPLES: tuple[Any, ...] = (
             ),
         )
     ),
-    q.QueuesQuery(),
-    q.QueuesAnswer(
-        queues=(
-            q.QueueStanding(
-                name="research",
-                gpu_milli_used=10_500,
-                gpu_milli_guaranteed=8000,
-                gpu_milli_limit=24_000,
-                cpu_milli_used=96_000,
-                memory_bytes_used=1 << 39,
-                waiting=4,
-            ),
-            q.QueueStanding(
-                name="vision",
-                parent="research",
-                weight=2,
-                gpu_milli_used=10_500,
-                gpu_milli_guaranteed=8000,
-                cpu_milli_used=96_000,
-                memory_bytes_used=1 << 39,
-                waiting=4,
-            ),
-        )
-    ),
-    q.StatusQuery(),
     q.StatusAnswer(
         holder="placement-0-1-4be02d",
         leader=True,
@@ -542,10 +516,6 @@ _EXAMPLES: tuple[Any, ...] = (
         double_bookings=0,
         waiting=(EXPLANATION,),
         synced_nodes=3,
-    ),
-    q.UsageQuery(by="pod"),
-    q.UsageAnswer(
-        rows=(q.UsageRow(key="team-a/train-0", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, live=1),)
     ),
     q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
     q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
@@ -623,5 +593,8 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
 )
 
-EXAMPLES: dict[str, Any] = {type(example).__name__: example for example in _EXAMPLES}
+EXAMPLES: dict[str, Any] = {
+    type(example).__name__: example
+    for example in (*_EXAMPLES, *(example for query in q.QUERIES for example in query.examples))
+}
 """By the name of the message's type."""

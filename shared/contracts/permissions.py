@@ -8,6 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from shared.contracts import subjects as s
+from shared.contracts.events import EVENTS
+from shared.contracts.queries import QUERIES
+from shared.contracts.registry import EVENTS as EVENT_CHANNELS
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -32,27 +35,31 @@ def row(*subjects: str, comment: str = "") -> Row:
     return Row(subjects, comment)
 
 
-_QUERIES = (
-    row(s.QUERY_WHY, s.QUERY_WHAT_IF, s.QUERY_WHEN, s.QUERY_ADVISE, s.QUERY_PREEMPT),
-    row(s.QUERY_INSPECT, s.QUERY_STATUS, s.QUERY_QUEUES, s.QUERY_USAGE, s.QUERY_TRACE),
-)
+def _published_by(service: str) -> Row:
+    """The events of a service: all of an entity where no other service publishes one, else each by its verb."""
+    publisher = {channel.message: channel.publisher for channel in EVENT_CHANNELS}
+    found: dict[str, None] = {}
+    for event in EVENTS:
+        if publisher[event] == service:
+            alone = all(publisher[other] == service for other in EVENTS if other.ENTITY == event.ENTITY)
+            found[f"{s.VERSION}.event.{event.ENTITY}.{'' if alone else event.VERB + '.'}>"] = None
+    return row(*found)
+
+
+def _asked_by(service: str) -> Row:
+    return row(*(query.subject for query in QUERIES if service in query.publisher.split(", ")))
+
+
+def _answered_by(service: str) -> Row:
+    return row(*(query.subject for query in QUERIES if query.receivers == service))
+
 
 USERS = (
     User(
         name="placement",
         publish=(
             row(s.LOG_ALL),
-            row(
-                f"{s.VERSION}.event.placement.>",
-                f"{s.VERSION}.event.gang.>",
-                f"{s.VERSION}.event.pod.>",
-                f"{s.VERSION}.event.grant.>",
-                f"{s.VERSION}.event.term.>",
-                f"{s.VERSION}.event.policy.>",
-                f"{s.VERSION}.event.preemption.reserved.>",
-                f"{s.VERSION}.event.preemption.executed.>",
-                f"{s.VERSION}.event.preemption.abandoned.>",
-            ),
+            _published_by("placement"),
             row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT, f"{s.VERSION}.cmd.node.*.*"),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(f"{s.VERSION}.spans.placement"),
@@ -73,16 +80,7 @@ USERS = (
                 s.SLICES_RELEASED,
                 comment="What a placement before 0.2 hears, until it is replaced.",
             ),
-            row(
-                s.QUERY_WHY,
-                s.QUERY_WHAT_IF,
-                s.QUERY_WHEN,
-                s.QUERY_ADVISE,
-                s.QUERY_INSPECT,
-                s.QUERY_GRANT,
-                s.QUERY_STATUS,
-                s.QUERY_QUEUES,
-            ),
+            _answered_by("placement"),
             row(s.CMD_RESERVE, s.CMD_ABANDON),
         ),
     ),
@@ -103,8 +101,9 @@ USERS = (
         comment="One user for all agents: what names a node in a subject is its own word.\n"
         "A user per node needs an operator's keys (docs/decisions/0020).",
         publish=(
-            row(f"{s.VERSION}.event.slice.>", f"{s.VERSION}.event.node.>", f"{s.VERSION}.event.gpu.>"),
-            row(s.HEARTBEAT_ALL, s.RELEASES_ALL, s.USAGE_ALL, f"{s.VERSION}.spans.node_agent", s.QUERY_GRANT),
+            _published_by("node_agent"),
+            _asked_by("node_agent"),
+            row(s.HEARTBEAT_ALL, s.RELEASES_ALL, s.USAGE_ALL, f"{s.VERSION}.spans.node_agent"),
             row(
                 s.CMD_EVICT,
                 comment="Where evict_unhealthy is set. Disruption budgets are honoured whichever account asks.",
@@ -121,9 +120,10 @@ USERS = (
     User(
         name="preemptor",
         publish=(
-            row(f"{s.VERSION}.event.preemption.proposed.>"),
+            _published_by("preemptor"),
+            _asked_by("preemptor"),
             row(s.CMD_RESERVE, s.CMD_ABANDON, s.CMD_EVICT),
-            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*", s.QUERY_ADVISE),
+            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(f"{s.VERSION}.spans.preemptor"),
             row("$KV.kerf_leader.preemptor", "$KV.kerf_spared.*"),
             row(
@@ -149,13 +149,15 @@ USERS = (
         subscribe=(
             row("_INBOX_preemptor.>"),
             row(s.FEED_ALL, s.REJECTED, s.GRANTS_ENDED, s.PREEMPTIONS),
-            row(s.QUERY_PREEMPT, s.USAGE_ALL),
+            _answered_by("preemptor"),
+            row(s.USAGE_ALL),
         ),
     ),
     User(
         name="metrics",
         publish=(
-            row(s.QUERY_STATUS, s.QUERY_QUEUES, s.QUERY_INSPECT, f"{s.VERSION}.spans.metrics"),
+            _asked_by("metrics"),
+            row(f"{s.VERSION}.spans.metrics"),
             row(
                 "$JS.API.STREAM.INFO.KERF_EVENTS", "$JS.API.STREAM.INFO.KERF_LOG", "$JS.API.STREAM.MSG.GET.KERF_EVENTS"
             ),
@@ -170,13 +172,13 @@ USERS = (
         subscribe=(
             row("_INBOX_metrics.>"),
             row(s.EVENTS_ALL, s.USAGE_ALL, s.SPANS_ALL),
-            row(s.QUERY_USAGE, s.QUERY_TRACE),
+            _answered_by("metrics"),
         ),
     ),
     User(
         name="reader",
         comment="For users: the CLI and programs that listen to events. It changes nothing.",
-        publish=(*_QUERIES,),
+        publish=(_asked_by("cli"),),
         subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),
         responds=False,
     ),
@@ -184,7 +186,7 @@ USERS = (
         name="operator",
         comment="For operators, who may cordon GPUs and drain them: `kerf cordon`, `kerf drain`.",
         publish=(
-            *_QUERIES,
+            _asked_by("cli"),
             row(f"{s.VERSION}.cmd.node.*.cordon", s.CMD_EVICT),
         ),
         subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),

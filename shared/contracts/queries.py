@@ -1,12 +1,38 @@
-"""Questions and their answers. Placement's leader answers from its book; metrics answers from what it has heard."""
+"""Questions and their answers. Placement's leader answers from its book; metrics answers from what it has heard.
+
+Each question is one `Query` at the end of this file: channel, NATS permissions, schemas and examples follow from it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
+
+from shared.contracts import subjects
 from shared.contracts.base import Message
 from shared.contracts.explain import Advice, PodExplanation, WhenExplanation, WorldExplanation
 from shared.contracts.node_commands import NodeGrant
+from shared.contracts.preemption import PreemptAnswer, PreemptQuery
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """One question on the bus: its types, which services ask it, and which service answers."""
+
+    name: str
+    """The last token of its subject."""
+    question: type[Message]
+    answer: type[Message]
+    """It has the field `error`: why there is no answer."""
+    receivers: Literal["placement", "preemptor", "metrics"]
+    publisher: str = "cli"
+    description: str
+    examples: tuple[Message, ...] = ()
+    """Of question and answer, where they need no objects of `examples.py`."""
+
+    @property
+    def subject(self) -> str:
+        return f"{subjects.VERSION}.query.{self.name}"
 
 
 class WhyQuery(Message, frozen=True):
@@ -298,3 +324,125 @@ class TraceAnswer(Message, frozen=True):
     trace_id: str = ""
     spans: tuple[Span, ...] = ()
     error: str = ""
+
+
+WHY = Query(
+    name="why",
+    question=WhyQuery,
+    answer=ExplainAnswer,
+    receivers="placement",
+    description="Why is this pod where it is, or nowhere?",
+)
+WHAT_IF = Query(
+    name="what-if",
+    question=WhatIfQuery,
+    answer=ExplainAnswer,
+    receivers="placement",
+    description="Where would this pod go, and what would become of the others, now or in a changed cluster?",
+)
+WHEN = Query(
+    name="when",
+    question=WhenQuery,
+    answer=WhenAnswer,
+    receivers="placement",
+    description="When could this waiting pod start at the earliest?",
+)
+ADVISE = Query(
+    name="advise",
+    question=AdviseQuery,
+    answer=AdviseAnswer,
+    receivers="placement",
+    description="Which pods should migrate to free capacity?",
+    publisher="cli, preemptor",
+    examples=(AdviseQuery(gpus=8, groups=2, most_gpu_seconds=36_000),),
+)
+PREEMPT = Query(
+    name="preempt",
+    question=PreemptQuery,
+    answer=PreemptAnswer,
+    receivers="preemptor",
+    description="Which pods would be preempted for this pod?",
+)
+INSPECT = Query(
+    name="inspect",
+    question=InspectQuery,
+    answer=InspectAnswer,
+    receivers="placement",
+    description="Which pod has what on which GPU.",
+    publisher="cli, metrics",
+)
+STATUS = Query(
+    name="status",
+    question=StatusQuery,
+    answer=StatusAnswer,
+    receivers="placement",
+    description="Placement in figures.",
+    publisher="cli, metrics",
+    examples=(StatusQuery(),),
+)
+QUEUES = Query(
+    name="queues",
+    question=QueuesQuery,
+    answer=QueuesAnswer,
+    receivers="placement",
+    description="What each queue has, may have and waits for.",
+    publisher="cli, metrics",
+    examples=(
+        QueuesQuery(),
+        QueuesAnswer(
+            queues=(
+                QueueStanding(
+                    name="research",
+                    gpu_milli_used=10_500,
+                    gpu_milli_guaranteed=8000,
+                    gpu_milli_limit=24_000,
+                    cpu_milli_used=96_000,
+                    memory_bytes_used=1 << 39,
+                    waiting=4,
+                ),
+                QueueStanding(
+                    name="vision",
+                    parent="research",
+                    weight=2,
+                    gpu_milli_used=10_500,
+                    gpu_milli_guaranteed=8000,
+                    cpu_milli_used=96_000,
+                    memory_bytes_used=1 << 39,
+                    waiting=4,
+                ),
+            )
+        ),
+    ),
+)
+GRANT = Query(
+    name="grant",
+    question=GrantQuery,
+    answer=GrantAnswer,
+    receivers="placement",
+    description="The grant of a pod that an agent has not heard of.",
+    publisher="node_agent",
+)
+USAGE = Query(
+    name="usage",
+    question=UsageQuery,
+    answer=UsageAnswer,
+    receivers="metrics",
+    description="Slice-seconds by namespace, pod or model.",
+    examples=(
+        UsageQuery(by="pod"),
+        UsageAnswer(
+            rows=(
+                UsageRow(key="team-a/train-0", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, live=1),
+            )
+        ),
+    ),
+)
+TRACE = Query(
+    name="trace",
+    question=TraceQuery,
+    answer=TraceAnswer,
+    receivers="metrics",
+    description="The spans of one pod's trace.",
+)
+
+QUERIES: tuple[Query, ...] = (WHY, WHAT_IF, WHEN, ADVISE, PREEMPT, INSPECT, STATUS, QUEUES, GRANT, USAGE, TRACE)

@@ -107,21 +107,6 @@ def _node(
     )
 
 
-def _query(
-    name: str, address: str, message: type, reply: type, *, receivers: str, description: str, publisher: str = "cli"
-) -> Channel:
-    return Channel(
-        name=f"query.{name}",
-        address=address,
-        kind="query",
-        message=message,
-        reply=reply,
-        publisher=publisher,
-        receivers=receivers,
-        description=description,
-    )
-
-
 EVENTS: tuple[Channel, ...] = (
     _event(e.PlacementDecided, "namespace", "placement"),
     _event(e.PlacementRejected, "namespace", "placement"),
@@ -312,98 +297,18 @@ COMMANDS: tuple[Channel, ...] = (
     ),
 )
 
-QUERIES: tuple[Channel, ...] = (
-    _query(
-        "why",
-        s.QUERY_WHY,
-        q.WhyQuery,
-        q.ExplainAnswer,
-        receivers="placement",
-        description="Why is this pod where it is, or nowhere?",
-    ),
-    _query(
-        "what-if",
-        s.QUERY_WHAT_IF,
-        q.WhatIfQuery,
-        q.ExplainAnswer,
-        receivers="placement",
-        description="Where would this pod go, and what would become of the others, now or in a changed cluster?",
-    ),
-    _query(
-        "when",
-        s.QUERY_WHEN,
-        q.WhenQuery,
-        q.WhenAnswer,
-        receivers="placement",
-        description="When could this waiting pod start at the earliest?",
-    ),
-    _query(
-        "advise",
-        s.QUERY_ADVISE,
-        q.AdviseQuery,
-        q.AdviseAnswer,
-        receivers="placement",
-        description="Which pods should migrate to free capacity?",
-    ),
-    _query(
-        "preempt",
-        s.QUERY_PREEMPT,
-        pre.PreemptQuery,
-        pre.PreemptAnswer,
-        receivers="preemptor",
-        description="Which pods would be preempted for this pod?",
-    ),
-    _query(
-        "inspect",
-        s.QUERY_INSPECT,
-        q.InspectQuery,
-        q.InspectAnswer,
-        receivers="placement",
-        description="Which pod has what on which GPU.",
-    ),
-    _query(
-        "status",
-        s.QUERY_STATUS,
-        q.StatusQuery,
-        q.StatusAnswer,
-        receivers="placement",
-        description="Placement in figures.",
-        publisher="cli, metrics",
-    ),
-    _query(
-        "queues",
-        s.QUERY_QUEUES,
-        q.QueuesQuery,
-        q.QueuesAnswer,
-        receivers="placement",
-        description="What each queue has, may have and waits for.",
-        publisher="cli, metrics",
-    ),
-    _query(
-        "grant",
-        s.QUERY_GRANT,
-        q.GrantQuery,
-        q.GrantAnswer,
-        receivers="placement",
-        description="The grant of a pod that an agent has not heard of.",
-        publisher="node_agent",
-    ),
-    _query(
-        "usage",
-        s.QUERY_USAGE,
-        q.UsageQuery,
-        q.UsageAnswer,
-        receivers="metrics",
-        description="Slice-seconds by namespace, pod or model.",
-    ),
-    _query(
-        "trace",
-        s.QUERY_TRACE,
-        q.TraceQuery,
-        q.TraceAnswer,
-        receivers="metrics",
-        description="The spans of one pod's trace.",
-    ),
+QUERIES: tuple[Channel, ...] = tuple(
+    Channel(
+        name=f"query.{query.name}",
+        address=query.subject,
+        kind="query",
+        message=query.question,
+        reply=query.answer,
+        publisher=query.publisher,
+        receivers=query.receivers,
+        description=query.description,
+    )
+    for query in q.QUERIES
 )
 
 SAMPLES: tuple[Channel, ...] = (

@@ -15,11 +15,9 @@ from shared.model.generations import GENERATIONS, capability_tenths
 from shared.model.kube_object import Quantities
 from shared.model.mig import PROFILES, canonical_profile, nominal
 from shared.model.objects import Container, Pod
+from shared.model.policies import POLICIES, PolicyName
 from shared.model.strategy import ISOLATION_RANK, Isolation
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, mib, quantity
-
-Policy = Literal["", "kerf", "binpack", "spread", "least-loaded-nearest"]
-POLICIES: tuple[str, ...] = ("kerf", "binpack", "spread", "least-loaded-nearest")
 
 TopologyMode = Literal["", "ring"]
 TOPOLOGY_MODES: tuple[str, ...] = ("ring",)
@@ -75,7 +73,7 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology: Literal["", "required", "preferred"] = ""
     topology_mode: TopologyMode = ""
     """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
-    policy: Policy = ""
+    policy: PolicyName = ""
     tier: str = ""
 
     @property
@@ -144,7 +142,7 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
         prefer=_choice(annotations, names.ANNOTATION_GPU_PREFER, ("cost", "speed"), ""),  # type: ignore[arg-type]
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
-        policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),  # type: ignore[arg-type]
+        policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
         tier=tier,
     )
 

@@ -15,6 +15,7 @@ from shared.bus.port import Bus
 from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.queries import SpanBatch
+from shared.plugins import loaded
 from shared.service.base import Context, Health, Service, new_instance
 from shared.service.http import HealthServer, as_json
 from shared.service.settings import ConfigError, Lifecycle, read_config
@@ -120,6 +121,8 @@ async def running(
         await instance_of.start(ctx)
         stack.push_async_callback(_drain, instance_of, ctx, settings.drain_timeout_s)
         health.started = True
+        for plugin in loaded():
+            log.info("plugin_loaded", group=plugin.group, name=plugin.name, package=plugin.package)
         log.info("service_started", http_port=ctx.http_port)
         yield ctx
 

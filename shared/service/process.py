@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from shared.bus.port import BusError
+from shared.plugins import PluginError
 from shared.service.base import Service
 from shared.service.lifecycle import ServiceFailed, run
 from shared.service.settings import ConfigError, read_config
@@ -26,7 +27,8 @@ def main(service: type[Service]) -> None:
     """Runs the service until SIGTERM or SIGINT, then drains it; a second signal ends it at once. SIGHUP reads the
     config again.
 
-    Exit status 0: drained in order. 1: failed. 2: the settings cannot be used.
+    Exit status 0: drained in order. 1: failed. 2: the settings, or an installed plug-in,
+    cannot be used.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m services.{service.name.replace('-', '_')}", description=service.__doc__
@@ -52,6 +54,9 @@ def main(service: type[Service]) -> None:
         except (ServiceFailed, BusError, OSError) as error:
             structlog.get_logger().error("service_failed", service=service.name, error=str(error))
             return EXIT_FAILED
+        except PluginError as error:
+            structlog.get_logger().error("plugin_unusable", service=service.name, error=str(error))
+            return EXIT_CONFIG
         return EXIT_OK
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

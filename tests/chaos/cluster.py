@@ -10,7 +10,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.base import encode
 from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, UsageAnswer, UsageQuery
 from shared.kube.transport import TransportError
@@ -109,7 +109,7 @@ class ChaosCluster:
         await self.repair_all()
         self.fair(await self.settled(load), load)
         assert await self._book() == book, "the rebuilt book is not the lost one"
-        usage = await self.site.ask(subjects.QUERY_USAGE, UsageQuery(), UsageAnswer)
+        usage = await self.site.ask(queries.USAGE.subject, UsageQuery(), UsageAnswer)
         assert usage is not None, "metrics does not answer"
         assert usage.error == ""
         dead = [name for name, process in self.site.services.items() if not process.alive]
@@ -155,7 +155,7 @@ class ChaosCluster:
     async def _book(self) -> dict[tuple[str, str], tuple[int, int, tuple[str, ...]]]:
         """By GPU: booked MiB, booked milli, the pods."""
         answer: InspectAnswer = await eventually(
-            lambda: self.site.ask(subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer),
+            lambda: self.site.ask(queries.INSPECT.subject, InspectQuery(), InspectAnswer),
             within_s=SETTLED_S,
             every_s=0.1,
             what="an inspection",

@@ -14,7 +14,7 @@ from cli.up import node_object
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.base import decode, encode
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.kube.client import connect
@@ -76,7 +76,7 @@ class Site:
             return None
 
     async def status(self) -> StatusAnswer | None:
-        return await self.ask(subjects.QUERY_STATUS, StatusQuery(), StatusAnswer)
+        return await self.ask(queries.STATUS.subject, StatusQuery(), StatusAnswer)
 
     def process_of(self, status: StatusAnswer) -> Process | None:
         """The process that answered; its id is in the holder's name. None if it has ended since."""

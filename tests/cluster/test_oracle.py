@@ -25,7 +25,7 @@ from shared.contracts.facts import Put
 from shared.kube.client import connect
 from shared.kube.transport import Transport
 from shared.model.objects import Namespace, Node, Pod
-from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from shared.scheduling.filters import filters
 from tests.support.cluster import binaries_or_skip
 from tests.support.scheduling import RUNTIME_CLASS, Drawn, Manifest, pin
 from tests.support.waiting import eventually
@@ -157,7 +157,7 @@ class Cluster:
         why = refusal(state)
         if why is not None:
             return why.sentence
-        for kind in (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS):
+        for kind in filters().every:
             check = kind.prepare(state, self.book)
             reason = None if check is None else check(self.book.nodes[node])
             if reason is not None:
@@ -171,8 +171,7 @@ class Cluster:
             name
             for name, known in self.book.nodes.items()
             if all(
-                (check := kind.prepare(state, self.book)) is None or check(known) is None
-                for kind in (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)
+                (check := kind.prepare(state, self.book)) is None or check(known) is None for kind in filters().every
             )
         }
         assert alone <= {node}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.base import decode, encode
 from shared.contracts.queries import QueuesAnswer, QueuesQuery
 from shared.kube import resources
@@ -53,7 +53,7 @@ async def write(world: Whole, text: str, name: str = "kerf-policy") -> None:
 
 
 async def standing(world: Whole) -> QueuesAnswer:
-    return decode(await world.made.bus.request(subjects.QUERY_QUEUES, encode(QueuesQuery())), QueuesAnswer)
+    return decode(await world.made.bus.request(queries.QUEUES.subject, encode(QueuesQuery())), QueuesAnswer)
 
 
 async def in_force(world: Whole, names: list[str]) -> None:

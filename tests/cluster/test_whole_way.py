@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cli.ask import ask
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.base import decode, encode
 from shared.contracts.queries import InspectAnswer, InspectQuery, Span, TraceAnswer, TraceQuery
 from shared.model.grant import decode_grant
@@ -36,7 +36,7 @@ async def world(plane: ControlPlane) -> AsyncIterator[Whole]:
 
 
 async def inspect(world: Whole) -> InspectAnswer:
-    return await ask(world.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
+    return await ask(world.made.bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
 
 
 async def test_a_canonical_pod_is_bound_with_its_grant_and_has_an_event(world: Whole) -> None:
@@ -112,7 +112,7 @@ async def test_one_trace_contains_spans_of_every_service(world: Whole) -> None:
     async def whole_trace() -> tuple[Span, ...] | None:
         """Spans travel twice a second, so there may be none yet."""
         spans = decode(
-            await world.made.bus.request(subjects.QUERY_TRACE, encode(query), timeout_s=10), TraceAnswer
+            await world.made.bus.request(queries.TRACE.subject, encode(query), timeout_s=10), TraceAnswer
         ).spans
         return (
             spans

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from cli.stack import Stack, stack
 from cli.up import apply, node_object
 from shared.bus.port import NoResponder
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimDelete
 from shared.contracts.queries import ExplainAnswer, StatusQuery, WhyQuery
@@ -51,7 +51,7 @@ async def _leads(made: Stack) -> None:
 
     async def answers() -> bool:
         try:
-            await made.bus.request(subjects.QUERY_STATUS, encode(StatusQuery()), timeout_s=PATIENCE_S)
+            await made.bus.request(queries.STATUS.subject, encode(StatusQuery()), timeout_s=PATIENCE_S)
         except NoResponder:
             return False
         return True
@@ -74,7 +74,7 @@ async def _works(made: Stack, name: str) -> None:
 
     async def bound() -> bool:
         query = encode(WhyQuery(namespace="default", name=name))
-        reply = await made.bus.request(subjects.QUERY_WHY, query, timeout_s=PATIENCE_S)
+        reply = await made.bus.request(queries.WHY.subject, query, timeout_s=PATIENCE_S)
         explained = decode(reply, ExplainAnswer).explanation
         return explained is not None and explained.state == "bound"
 
@@ -103,57 +103,57 @@ def _pod(limit: Any) -> dict[str, Any]:
 
 
 ASKED: list[tuple[str, str, Any, str]] = [
-    ("why: no JSON", subjects.QUERY_WHY, b"{", "this is no WhyQuery: Input data was truncated"),
-    ("why: a list", subjects.QUERY_WHY, [], "Expected `object`, got `array`"),
+    ("why: no JSON", queries.WHY.subject, b"{", "this is no WhyQuery: Input data was truncated"),
+    ("why: a list", queries.WHY.subject, [], "Expected `object`, got `array`"),
     (
         "why: wrong type",
-        subjects.QUERY_WHY,
+        queries.WHY.subject,
         {"namespace": 1, "name": "x"},
         "Expected `str`, got `int` - at `$.namespace`",
     ),
-    ("why: field missing", subjects.QUERY_WHY, {"namespace": "x"}, "missing required field `name`"),
-    ("why: not UTF-8", subjects.QUERY_WHY, b'{"namespace":"\xff","name":"x"}', "this is no WhyQuery"),
-    ("why: nested without end", subjects.QUERY_WHY, b"[" * 100_000, "this is no WhyQuery"),
-    ("why: no pod of that name", subjects.QUERY_WHY, {"namespace": "a", "name": "b"}, "no pod a/b is known"),
-    ("what-if: no JSON", subjects.QUERY_WHAT_IF, b"nonsense", "this is no WhatIfQuery"),
-    ("what-if: a number for a pod", subjects.QUERY_WHAT_IF, {"pod": 5}, "that is no pod manifest"),
-    ("what-if: another kind", subjects.QUERY_WHAT_IF, {"pod": {"kind": "Node"}}, "that is no pod manifest"),
+    ("why: field missing", queries.WHY.subject, {"namespace": "x"}, "missing required field `name`"),
+    ("why: not UTF-8", queries.WHY.subject, b'{"namespace":"\xff","name":"x"}', "this is no WhyQuery"),
+    ("why: nested without end", queries.WHY.subject, b"[" * 100_000, "this is no WhyQuery"),
+    ("why: no pod of that name", queries.WHY.subject, {"namespace": "a", "name": "b"}, "no pod a/b is known"),
+    ("what-if: no JSON", queries.WHAT_IF.subject, b"nonsense", "this is no WhatIfQuery"),
+    ("what-if: a number for a pod", queries.WHAT_IF.subject, {"pod": 5}, "that is no pod manifest"),
+    ("what-if: another kind", queries.WHAT_IF.subject, {"pod": {"kind": "Node"}}, "that is no pod manifest"),
     (
         "what-if: a word for a spec",
-        subjects.QUERY_WHAT_IF,
+        queries.WHAT_IF.subject,
         {"pod": {"kind": "Pod", "spec": "no"}},
         "Expected `object`, got `str`",
     ),
     (
         "what-if: no containers",
-        subjects.QUERY_WHAT_IF,
+        queries.WHAT_IF.subject,
         {"pod": {"kind": "Pod", "spec": {}}},
         "the pod has no containers",
     ),
     (
         "what-if: words for a number",
-        subjects.QUERY_WHAT_IF,
+        queries.WHAT_IF.subject,
         {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "two"})}},
         "'two'",
     ),
     (
         "what-if: negative nodes",
-        subjects.QUERY_WHAT_IF,
+        queries.WHAT_IF.subject,
         {"pod": {"kind": "Pod", **_pod({"kerf.dev/gpu": "1"})}, "max_nodes": -1},
         "nodes",
     ),
-    ("inspect: wrong type", subjects.QUERY_INSPECT, {"node": 5}, "Expected `str`, got `int`"),
-    ("inspect: no such node", subjects.QUERY_INSPECT, {"node": "nowhere"}, "there is no node nowhere"),
-    ("grant: fields missing", subjects.QUERY_GRANT, {}, "missing required field `uid`"),
-    ("grant: no such pod", subjects.QUERY_GRANT, {"uid": "u", "node": "n0"}, "no pod with uid u is bound"),
-    ("status: no JSON", subjects.QUERY_STATUS, b"[", "this is no StatusQuery"),
-    ("usage: no JSON", subjects.QUERY_USAGE, b"{", "this is no UsageQuery"),
-    ("usage: wrong type", subjects.QUERY_USAGE, {"by": 3}, "Expected `str`, got `int`"),
-    ("usage: no such key", subjects.QUERY_USAGE, {"by": "colour"}, "colour"),
-    ("trace: no JSON", subjects.QUERY_TRACE, b"\x00", "this is no TraceQuery"),
+    ("inspect: wrong type", queries.INSPECT.subject, {"node": 5}, "Expected `str`, got `int`"),
+    ("inspect: no such node", queries.INSPECT.subject, {"node": "nowhere"}, "there is no node nowhere"),
+    ("grant: fields missing", queries.GRANT.subject, {}, "missing required field `uid`"),
+    ("grant: no such pod", queries.GRANT.subject, {"uid": "u", "node": "n0"}, "no pod with uid u is bound"),
+    ("status: no JSON", queries.STATUS.subject, b"[", "this is no StatusQuery"),
+    ("usage: no JSON", queries.USAGE.subject, b"{", "this is no UsageQuery"),
+    ("usage: wrong type", queries.USAGE.subject, {"by": 3}, "Expected `str`, got `int`"),
+    ("usage: no such key", queries.USAGE.subject, {"by": "colour"}, "colour"),
+    ("trace: no JSON", queries.TRACE.subject, b"\x00", "this is no TraceQuery"),
     (
         "trace: no pod of that name",
-        subjects.QUERY_TRACE,
+        queries.TRACE.subject,
         {"namespace": "a", "name": "b"},
         "no event has spoken of pod a/b",
     ),

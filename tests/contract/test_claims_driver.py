@@ -16,7 +16,7 @@ from services.node_agent.kubelet_api.plugin_registration_pb2_grpc import Registr
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease
 from shared.contracts.queries import GrantAnswer, GrantQuery
@@ -123,7 +123,7 @@ async def test_a_claim_prepared_before_the_grant_arrives_fetches_the_grant(
         asked.append(query.claim)
         await bus.respond(incoming, encode(GrantAnswer(found=granted("p", 100))))
 
-    await bus.subscribe(subjects.QUERY_GRANT, placement)
+    await bus.subscribe(queries.GRANT.subject, placement)
     async with agent(nats, host, dra=True), driver(host) as plugin:
         assert not (await prepare(plugin, "p")).error
         assert asked == ["claim-of-p"]

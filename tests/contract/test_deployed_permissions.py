@@ -12,7 +12,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.bus.provision import provision
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.service import Leadership
 from tests.support.waiting import eventually
 
@@ -128,8 +128,8 @@ async def test_metrics_can_follow_events_and_query_placement(clients: Clients) -
         await placement.respond(incoming, b"{}")
 
     await bus.follow_events(event)
-    await placement.subscribe(subjects.QUERY_STATUS, status)
-    assert await bus.request(subjects.QUERY_STATUS, b"{}") == b"{}"
+    await placement.subscribe(queries.STATUS.subject, status)
+    assert await bus.request(queries.STATUS.subject, b"{}") == b"{}"
     await eventually(lambda: came)
     assert bus.stats.denied == 0
 
@@ -140,7 +140,7 @@ async def test_the_preemptor_can_request_advice_and_reservations(clients: Client
     async def answer(incoming: Incoming) -> None:
         await placement.respond(incoming, b"yes")
 
-    for subject in (subjects.QUERY_ADVISE, subjects.CMD_RESERVE, subjects.CMD_ABANDON):
+    for subject in (queries.ADVISE.subject, subjects.CMD_RESERVE, subjects.CMD_ABANDON):
         await placement.subscribe(subject, answer)
         assert await bus.request(subject, b"") == b"yes"
     assert bus.stats.denied == 0

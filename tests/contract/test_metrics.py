@@ -15,7 +15,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.bus.provision import provision
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event, SliceEnforced, SliceReleased
@@ -68,7 +68,7 @@ def say(bus: NatsBus, event: Event, at_s: float) -> None:
 
 
 async def usage(bus: NatsBus, by: str = "pod") -> dict[str, UsageRow]:
-    answer = decode(await bus.request(subjects.QUERY_USAGE, encode(UsageQuery(by=by))), UsageAnswer)
+    answer = decode(await bus.request(queries.USAGE.subject, encode(UsageQuery(by=by))), UsageAnswer)
     assert not answer.error
     return {row.key: row for row in answer.rows}
 
@@ -133,14 +133,14 @@ async def test_the_newest_traces_can_be_queried_by_name(nats: EmbeddedServer, bu
 
         async def traced() -> TraceAnswer | None:
             answer = decode(
-                await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer
+                await bus.request(queries.TRACE.subject, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer
             )
             return answer if answer.spans else None
 
         found = await eventually(traced)
         assert (found.trace_id, [s.start_ns for s in found.spans]) == (trace_id, [1, 2])
         unknown = decode(
-            await bus.request(subjects.QUERY_TRACE, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer
+            await bus.request(queries.TRACE.subject, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer
         )
         assert unknown.error == "no event has spoken of pod team/none"
 
@@ -152,8 +152,8 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
     async def queues(incoming: Incoming) -> None:
         await bus.respond(incoming, encode(QueuesAnswer(queues=(QueueStanding(name="a", gpu_milli_used=500),))))
 
-    await bus.subscribe(subjects.QUERY_STATUS, status)
-    await bus.subscribe(subjects.QUERY_QUEUES, queues)
+    await bus.subscribe(queries.STATUS.subject, status)
+    await bus.subscribe(queries.QUEUES.subject, queues)
     lifecycle = Lifecycle(http_port=0)
     async with running(MetricsService, Config(status_every_s=0.05), bus_url=nats.url, lifecycle=lifecycle) as ctx:
         say(bus, enforced("a"), 100)
@@ -179,7 +179,7 @@ async def test_a_malformed_event_stops_nothing(nats: EmbeddedServer, bus: NatsBu
 
 async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
     async with running(MetricsService, Config(), bus_url=nats.url):
-        answer = decode(await bus.request(subjects.QUERY_USAGE, encode(UsageQuery(by="colour"))), UsageAnswer)
+        answer = decode(await bus.request(queries.USAGE.subject, encode(UsageQuery(by="colour"))), UsageAnswer)
         assert "not by 'colour'" in answer.error
 
 

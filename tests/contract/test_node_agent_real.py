@@ -27,7 +27,7 @@ from services.node_agent.state import Checkpoint, CheckpointError
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
@@ -443,7 +443,7 @@ async def test_a_start_before_the_grant_arrives_fetches_the_grant(
                 incoming, encode(GrantAnswer(found=grant("a") if (query.uid, query.node) == ("u-a", "n1") else None))
             )
 
-        await bus.subscribe(subjects.QUERY_GRANT, placement)
+        await bus.subscribe(queries.GRANT.subject, placement)
         await bus.alive()
         assert isinstance(await service.node.start_container("u-a", "c"), m.HandOver)
         assert isinstance(await service.node.start_container("u-b", "c"), m.RefuseStart)

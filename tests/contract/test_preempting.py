@@ -14,7 +14,7 @@ from cli.up import apply, node_object
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import encode
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import PodBound, PreemptionAbandoned
@@ -153,7 +153,7 @@ async def test_a_dry_run_shows_the_alternatives(bus: NatsBus, nats: EmbeddedServ
     async def answer(incoming: Incoming) -> None:
         await bus.respond(incoming, encode(PreemptAnswer(plan=plan, sentence="1 pod would end", alternatives=others)))
 
-    await bus.subscribe(subjects.QUERY_PREEMPT, answer)
+    await bus.subscribe(queries.PREEMPT.subject, answer)
     done = await kerf("preempt", "--dry-run", "ours/high", nats=nats.url)
     assert done.code == 0, done.err
     assert "Alternative on gpu-1: evict 2 pods, at 90 GPU-seconds" in done.out

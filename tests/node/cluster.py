@@ -13,7 +13,7 @@ import msgspec
 
 from cli.ask import ask
 from cli.stack import Stack, stack
-from shared.contracts import subjects
+from shared.contracts import queries
 from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
 from shared.kube import resources
 from shared.kube.access import load_access
@@ -163,7 +163,7 @@ class NodeCluster:
 
     async def node(self) -> InspectNode | None:
         """This node in placement's book, queried over NATS."""
-        answer = await ask(self.whole.made.bus, subjects.QUERY_INSPECT, InspectQuery(), InspectAnswer)
+        answer = await ask(self.whole.made.bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
         return next((n for n in answer.nodes if n.node == NODE), None)
 
     async def free(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.contracts import subjects
+from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.contracts.queries import StatusAnswer, StatusQuery
@@ -18,7 +18,9 @@ from tools.sandbox.node import NODE
 
 
 async def _term(cluster: NodeCluster) -> int:
-    return decode(await cluster.whole.made.bus.request(subjects.QUERY_STATUS, encode(StatusQuery())), StatusAnswer).term
+    return decode(
+        await cluster.whole.made.bus.request(queries.STATUS.subject, encode(StatusQuery())), StatusAnswer
+    ).term
 
 
 async def _tell(cluster: NodeCluster, order: NodeGrant) -> Accepted:

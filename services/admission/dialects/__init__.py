@@ -1,16 +1,36 @@
-"""The foreign dialects that admission reads. One line each."""
+"""The foreign dialects that admission reads. One line each. Other packages add dialects by the entry point
+`kerf.dialects`."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from services.admission.dialects.base import Dialect, Setting, Translation
 from services.admission.dialects.gpushare import Gpushare
 from services.admission.dialects.nvidia import Nvidia
 from services.admission.dialects.nvidia_mig import NvidiaMig
+from shared import plugins
+from shared.model import names
 
-DIALECTS: tuple[Dialect, ...] = (
+BUILT_IN: tuple[Dialect, ...] = (
     Gpushare(),
     Nvidia(),
     NvidiaMig(),
 )
 
-__all__ = ["DIALECTS", "Dialect", "Setting", "Translation"]
+
+@cache
+def dialects() -> tuple[Dialect, ...]:
+    """The built-in dialects, then those of plug-ins. Raises plugins.PluginError."""
+    found = plugins.load("kerf.dialects", Dialect, (dialect.name for dialect in BUILT_IN))  # type: ignore[type-abstract]
+    owners = {resource: dialect.name for dialect in BUILT_IN for resource in dialect.resources}
+    for dialect in found:
+        for resource in sorted(dialect.resources):
+            owner = "kerf" if names.is_gpu_resource(resource) else owners.setdefault(resource, dialect.name)
+            if owner != dialect.name:
+                problem = f"its resource {resource} is that of dialect {owner}; a resource has one dialect"
+                raise plugins.refuse("kerf.dialects", dialect.name, problem)
+    return (*BUILT_IN, *found)
+
+
+__all__ = ["BUILT_IN", "Dialect", "Setting", "Translation", "dialects"]

@@ -4,7 +4,7 @@ form."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -40,6 +40,7 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     """Written where the pod does not say otherwise."""
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """One file each; registered by one line in `__init__.py`."""
 

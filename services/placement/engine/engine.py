@@ -12,7 +12,7 @@ import numpy as np
 from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import INFEASIBLE, Row, shape_key
 from services.placement.policies import Policy, make_policies
-from services.placement.scores import CLUSTER_SCORES
+from services.placement.scores import scores
 from services.placement.scores.base import Rate
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
@@ -21,7 +21,7 @@ from shared.model.grant import ContainerGrant
 from shared.model.objects import Pod
 from shared.model.request import PodRequest
 from shared.scheduling.assignment import containers_on
-from shared.scheduling.filters import CLUSTER_FILTERS, Check
+from shared.scheduling.filters import Check, filters
 from shared.scheduling.filters.resources import lacking_extended
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
@@ -87,7 +87,7 @@ class Engine:
 
     def is_plain(self, state: PodState) -> bool:
         """Whether its shape alone decides: no other pod and no other object bears on it."""
-        return all(f.prepare(state, self.book) is None for f in CLUSTER_FILTERS)
+        return all(f.prepare(state, self.book) is None for f in filters().cluster)
 
     def policy_of(self, state: PodState) -> Policy:
         name = (state.request.policy if state.request else "") or self.default_policy
@@ -113,8 +113,8 @@ class Engine:
         total = self.row(state).refresh()
         if only is not None:
             total = np.where(only, total, INFEASIBLE)
-        checks = [c for f in CLUSTER_FILTERS if (c := f.prepare(state, self.book)) is not None]
-        rates = [(s.weight, r) for s in CLUSTER_SCORES if (r := s.prepare(state, self.book)) is not None]
+        checks = [c for f in filters().cluster if (c := f.prepare(state, self.book)) is not None]
+        rates = [(s.weight, r) for s in scores().cluster if (r := s.prepare(state, self.book)) is not None]
         for row in self._best_first(total, checks, rates):
             node = self.book.nodes[self.book.row_names[row]]
             chosen = self._fit_node(state, node)

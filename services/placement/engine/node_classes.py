@@ -1,24 +1,37 @@
 """Node equivalence classes: a new shape of pod is checked against each class once, not against thousands of nodes.
 
-A class is defined by all that node filters and node scores may read: labels, taints, cordon, the agent's state and the
-inventory, without the names that are each node's own (its hostname, UUIDs of whole GPUs, bus ids). Pods that request
-one of these are checked against each node.
+A class is defined by all that node filters and node scores read: labels, taints, cordon, the agent's state and the
+inventory, without the names that are each node's own (its hostname, UUIDs of whole GPUs, bus ids), and what
+they declare besides (`reads_node`). Pods that request one of these names are checked against each node.
 """
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 import numpy as np
 
+from services.placement.scores import scores
+from services.placement.scores.base import NodeScore
 from shared.book.accepts import gpu_constraints
 from shared.book.arrays import Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
+from shared.scheduling.fields import union, value_of
+from shared.scheduling.filters import Filter, filters
 
 NOBODY = -1
 _HOSTNAME = "kubernetes.io/hostname"
 _ENCODER = msgspec.msgpack.Encoder()
+
+
+@cache
+def node_fields() -> tuple[str, ...]:
+    """The further fields of a node that node filters and node scores declare."""
+    readers: tuple[Filter | NodeScore, ...] = (*filters().node, *scores().node)
+    return union(*(reader.reads_node or () for reader in readers))
 
 
 class NodeClasses:
@@ -67,8 +80,10 @@ class NodeClasses:
                 )
             )
         )
+        declared = node_fields()
         return (
             outside
+            + (_ENCODER.encode([value_of(node, field) for field in declared]) if declared else b"")
             + node.agent_trouble.encode()
             + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
         )

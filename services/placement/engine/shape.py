@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from functools import cache
+from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 from services.placement.engine.node_classes import NodeClasses, needs_node_identity
 from services.placement.free_capacity import fits_room
-from services.placement.policies.base import Policy
-from services.placement.scores import COLUMN_SCORES, NODE_SCORES
-from services.placement.scores.base import Rate
+from services.placement.policies.base import POLICY_READS, Policy
+from services.placement.scores import scores
+from services.placement.scores.base import Rate, Score
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.scheduling.filters import NODE_FILTERS, Check
+from shared.scheduling.fields import reduced, union, value_of
+from shared.scheduling.filters import Check, Filter, filters
 
 INFEASIBLE = -(1 << 62)
 """Below every score, which may be negative."""
@@ -24,37 +26,30 @@ INFEASIBLE = -(1 << 62)
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
-class _Only:
-    """Some fields of a pod. Reading another one raises AttributeError that says where to declare it."""
-
-    def __init__(self, what: str, **fields: Any) -> None:
-        self.__dict__.update(fields, _what=what)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{self._what}.{name} is not part of a pod's shape, by which its row is cached: add it to _fields and "
-            "shape_of in services/placement/engine/shape.py, or give the filter or score the scope `cluster`"
-        )
+ENGINE_READS = ("demand", "request", "pod.spec.node_selector", "pod.spec.affinity.node_affinity")
+"""What the engine itself reads: free capacity, and whether the pod needs one certain node."""
 
 
-def _fields(state: PodState) -> tuple[Any, ...]:
-    """All that decides a pod's row: demand, request, node selector, node affinity, tolerations."""
-    spec = state.pod.spec
-    node_affinity = spec.affinity.node_affinity if spec.affinity else None
-    return state.demand, state.request, spec.node_selector, node_affinity, spec.tolerations
+@cache
+def shape_fields() -> tuple[str, ...]:
+    """All that decides a pod's row: what the engine, policies, node filters, node scores and column scores declare."""
+    readers: tuple[Filter | Score, ...] = (*filters().node, *scores().node, *scores().columns)
+    return union(ENGINE_READS, POLICY_READS, *(reader.reads for reader in readers))
 
 
 def shape_key(state: PodState) -> bytes:
     """Equal for pods of one shape, which have equal rows."""
-    return _ENCODER.encode(_fields(state))
+    return _ENCODER.encode([value_of(state, field) for field in shape_fields()])
 
 
 def shape_of(state: PodState) -> PodState:
-    """The pod reduced to its shape: all that node filters, node scores, column scores and policies can read of it."""
-    demand, request, node_selector, node_affinity, tolerations = _fields(state)
-    affinity = None if node_affinity is None else _Only("spec.affinity", node_affinity=node_affinity)
-    spec = _Only("spec", node_selector=node_selector, affinity=affinity, tolerations=tolerations)
-    return cast(PodState, _Only("pod", demand=demand, request=request, pod=_Only("pod", spec=spec)))
+    """The pod reduced to its shape."""
+    return cast(PodState, reduced(state, shape_fields(), "the engine"))
+
+
+class _Prepared(NamedTuple):
+    checks: list[Check]
+    rates: list[tuple[int, Rate]]
 
 
 class Row:
@@ -65,6 +60,8 @@ class Row:
     def __init__(self, sample: PodState, policy: Policy, book: Book, node_classes: NodeClasses | None = None) -> None:
         self.sample, self.policy, self.book = shape_of(sample), policy, book
         self.node_classes = node_classes or NodeClasses(book)
+        views = {one.reads: self._reduced(one) for one in scores().columns}
+        self._columns = [(one, views[one.reads]) for one in scores().columns]
         self.generation = self.edition = -1
         self.cursor = -1
         self.passes: Bools = np.zeros(0, np.bool_)
@@ -106,8 +103,8 @@ class Row:
             return
         fit = None if fit is None else fit[feasible]
         score = self.preference[rows]
-        for column_score in COLUMN_SCORES:
-            part = column_score.rate(self.sample, self.policy, self.book.arrays, rows, fit)
+        for column_score, sample in self._columns:
+            part = column_score.rate(sample, self.policy, self.book.arrays, rows, fit)
             if part is not None:
                 score = score + column_score.weight * part
         self.total[rows] = score
@@ -118,18 +115,43 @@ class Row:
         stale = rows[stamps[rows] != self.versions[rows]]
         if stale.size == 0:
             return
-        checks = [c for f in NODE_FILTERS if (c := f.prepare(self.sample, self.book)) is not None]
-        rates = [(s.weight, r) for s in NODE_SCORES if (r := s.prepare(self.sample, self.book)) is not None]
         self.versions[stale] = stamps[stale]
         classes = stale if needs_node_identity(self.sample) else self.node_classes.by_row()[stale]
         _, first, which = np.unique(classes, return_index=True, return_inverse=True)
-        verdicts = np.array([self._verdict(int(row), checks, rates) for row in stale[first]], np.int64)
+        shared = self._prepare(in_classes=True)
+        verdicts = np.array([self._verdict(int(row), shared) for row in stale[first]], np.int64)
         self.passes[stale], self.preference[stale] = verdicts[which, 0] > 0, verdicts[which, 1]
+        own = self._prepare(in_classes=False)
+        if any(own):
+            verdicts = np.array([self._verdict(int(row), own) for row in stale], np.int64)
+            self.passes[stale] &= verdicts[:, 0] > 0
+            self.preference[stale] += verdicts[:, 1]
 
-    def _verdict(self, row: int, checks: list[Check], rates: list[tuple[int, Rate]]) -> tuple[int, int]:
+    def _prepare(self, *, in_classes: bool) -> _Prepared:
+        """The node filters and node scores that are checked once in each class of nodes, or the others."""
+        checks = [
+            check
+            for one in filters().node
+            if (one.reads_node is not None) is in_classes
+            and (check := one.prepare(self._reduced(one), self.book)) is not None
+        ]
+        rates = [
+            (one.weight, rate)
+            for one in scores().node
+            if (one.reads_node is not None) is in_classes
+            and (rate := one.prepare(self._reduced(one), self.book)) is not None
+        ]
+        return _Prepared(checks, rates)
+
+    def _reduced(self, reader: Filter | Score) -> PodState:
+        """The shape reduced to what a filter or score declares."""
+        return cast(PodState, reduced(self.sample, reader.reads, f"{type(reader).__name__} ({reader.name})"))
+
+    def _verdict(self, row: int, prepared: _Prepared) -> tuple[int, int]:
         """Whether the pod may go to the node in this row at all, and how gladly."""
         name = self.book.row_names[row]
         if not name:
             return 0, 0
         node = self.book.nodes[name]
-        return int(all(check(node) is None for check in checks)), sum(weight * rate(node) for weight, rate in rates)
+        passes = all(check(node) is None for check in prepared.checks)
+        return int(passes), sum(weight * rate(node) for weight, rate in prepared.rates)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 from services.placement.explain.diagnosis import Diagnosis, Verdicts
 from services.placement.explain.steps import Steps
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Counterfactual, Reason
-from shared.scheduling.filters import ALL_FILTERS
-from shared.scheduling.filters.remedies import Change
+from shared.scheduling.filters import filters
+from shared.scheduling.filters.remedies import Change, Remedy
 
-_REMEDIES = {code: remedy for one in ALL_FILTERS for code, remedy in one.remedies.items()}
 _CODES_MOST = 5
 _KINDS_MOST = 3
 """Of one reason: other models, for one, are named so often at most."""
@@ -45,8 +45,15 @@ def changes_of_pod(state: PodState, verdicts: Verdicts, book: Book) -> Steps[tup
 
 def changes(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
     """What might help against one reason on one node, the smallest change first."""
-    if reason.code in _REMEDIES:
-        yield from _REMEDIES[reason.code](state, reason, node)
+    remedy = _remedies().get(reason.code)
+    if remedy is not None:
+        yield from remedy(state, reason, node)
+
+
+@cache
+def _remedies() -> dict[str, Remedy]:
+    """Of all filters, by the code of the reason."""
+    return {code: remedy for one in filters().every for code, remedy in one.remedies.items()}
 
 
 def _would_go(state: PodState, node: NodeState, book: Book) -> bool:
@@ -58,7 +65,7 @@ def advice(verdicts: Verdicts, book: Book) -> tuple[str, ...]:
     return tuple(
         f"{nodes[0][0].helps} ({nodes[0][1].name})"
         for code, nodes in _alone(verdicts, book)
-        if code not in _REMEDIES and nodes[0][0].helps
+        if code not in _remedies() and nodes[0][0].helps
     )
 
 

@@ -8,7 +8,7 @@ from services.placement.explain.steps import Steps
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
-from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from shared.scheduling.filters import filters
 from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
 
 Verdicts = dict[str, tuple[Reason, ...]]
@@ -23,8 +23,9 @@ class Diagnosis:
     do."""
 
     def __init__(self, state: PodState, book: Book) -> None:
-        filters = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)
-        self._checks = [c for f in filters if f.name not in _APART and (c := f.prepare(state, book)) is not None]
+        self._checks = [
+            c for f in filters().every if f.name not in _APART and (c := f.prepare(state, book)) is not None
+        ]
         self._kind, self._left = GpuKind().prepare(state, book), GpuRoomLeft().prepare(state, book)
         request, self._arrays = state.request, book.arrays
         choosy = request is not None and (request.uuids or request.uuids_not or request.topology)

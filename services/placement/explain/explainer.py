@@ -23,7 +23,8 @@ from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.quota import over_quota
 from services.placement.scheduling.trial import Trial
 from services.placement.scheduling.unsupported_fields import refusal
-from services.placement.scores import CLUSTER_SCORES, COLUMN_SCORES, NODE_SCORES
+from services.placement.scores import scores
+from services.placement.scores.base import ClusterScore, NodeScore
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.shares import GpuRoom, fits, missing
@@ -248,16 +249,17 @@ class Explainer:
         node = self.book.nodes[self.book.row_names[row]]
         rows = np.array([row], np.int64)
         _, fit = fits_room(state, self.book.arrays, rows)
-        scores = {}
-        for column in COLUMN_SCORES:
+        points = {}
+        for column in scores().columns:
             part = column.rate(state, self.engine.policy_of(state), self.book.arrays, rows, fit)
             if part is not None:
-                scores[column.name] = int(part[0]) * column.weight
-        for score in (*NODE_SCORES, *CLUSTER_SCORES):
+                points[column.name] = int(part[0]) * column.weight
+        singly: tuple[NodeScore | ClusterScore, ...] = (*scores().node, *scores().cluster)
+        for score in singly:
             rate = score.prepare(state, self.book)
             if rate is not None:
-                scores[score.name] = rate(node) * score.weight
-        return scores
+                points[score.name] = rate(node) * score.weight
+        return points
 
 
 def _waits_for_queue(base: PodExplanation, why: Reason, *, exists: bool) -> PodExplanation:

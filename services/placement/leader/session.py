@@ -4,9 +4,8 @@ here."""
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from services.placement import messages as m
@@ -15,7 +14,7 @@ from services.placement.explain.steps import in_slices
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import record
 from services.placement.protocol.write_batcher import PART_MOST
-from services.placement.queries import questions, reader
+from services.placement.queries import Answers, Moment, questions, reader
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
@@ -30,6 +29,7 @@ TICK_S = 0.1
 ANSWER_S = 15.0
 _YIELD_EVERY = 32
 EXCLUDED_NAMED = 5
+ANSWERS: Answers = questions.ANSWERS | reader.ANSWERS
 
 
 class LogDeleted(Refused):
@@ -99,62 +99,20 @@ class LeaderSession:
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "grant", "*"), self._grant_answered))
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_WHY,
-                self._answers(
-                    queries.WhyQuery, lambda q: in_slices(questions.why(self.core, q, time.monotonic(), time.time()))
-                ),
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_WHAT_IF,
-                self._answers(queries.WhatIfQuery, lambda q: in_slices(questions.what_if(self.core, q, time.time()))),
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_WHEN,
-                self._answers(queries.WhenQuery, lambda q: in_slices(questions.when_(self.core, q, time.time()))),
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_ADVISE,
-                self._answers(queries.AdviseQuery, lambda q: in_slices(questions.advise_(self.core, q, time.time()))),
-            )
-        )
+        for query in (query for query in queries.QUERIES if query.receivers == "placement"):
+            listen(await bus.subscribe(query.subject, self._answers(query)))
         listen(await bus.subscribe(subjects.CMD_RESERVE, self._reserve))
         listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_INSPECT, self._answers(queries.InspectQuery, lambda q: reader.inspect(self.core, q))
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_GRANT, self._answers(queries.GrantQuery, lambda q: reader.grant(self.core, q))
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_QUEUES, self._answers(queries.QueuesQuery, lambda _: reader.queues(self.core))
-            )
-        )
-        listen(
-            await bus.subscribe(
-                subjects.QUERY_STATUS,
-                self._answers(queries.StatusQuery, lambda q: reader.status(self.core, q, leader=True)),
-            )
-        )
 
-    def _answers(self, kind: type[Any], answer: Callable[[Any], Any]) -> Callable[[Incoming], Awaitable[None]]:
+    def _answers(self, query: queries.Query) -> Callable[[Incoming], Awaitable[None]]:
+        answer = ANSWERS[query.name]
+
         async def handler(incoming: Incoming) -> None:
             try:
-                reply = answer(decode(incoming.payload, kind))
-                if inspect.isawaitable(reply):
-                    reply = await reply
+                asked = decode(incoming.payload, query.question)
+                reply = answer(self.core, asked, Moment(time.monotonic(), time.time()))
+                if isinstance(reply, Generator):
+                    reply = await in_slices(reply)
             except ContractError as error:
                 reply = queries.ExplainAnswer(error=str(error))  # every answer has an `error`; this has nothing else
             await self.bus.respond(incoming, encode(reply))

@@ -14,6 +14,8 @@ from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.request import GpuAsk
 
+POLICY_READS = ("demand", "request")
+"""The fields of a pod by which a policy scores; they are part of every shape."""
 OFTEN_UNTIL_PODS = 512
 """Until then each doubling of what is known is worth a lesson."""
 TOP = 1000

@@ -14,11 +14,16 @@ from services.placement.explain.steps import Steps, undisturbed
 from services.placement.explain.what_if_clusters import Impossible, change
 from services.placement.explain.when import when, when_kept
 from services.placement.preemption.consolidation import exclusion_filter
+from services.placement.queries import Answers
 from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.levels import begun_in
 from shared.book.states import PodState, pod_state
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import (
+    ADVISE,
+    WHAT_IF,
+    WHEN,
+    WHY,
     AdviseAnswer,
     AdviseQuery,
     ExplainAnswer,
@@ -213,3 +218,11 @@ def _from_manifest(given: Any) -> PodState:
     # As admission does: without it every node of Kerf's would turn the pod away.
     spec = replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
     return pod_state(replace(pod, metadata=meta, spec=spec))
+
+
+ANSWERS: Answers = {
+    WHY.name: lambda core, query, at: why(core, query, at.now, at.wall),
+    WHAT_IF.name: lambda core, query, at: what_if(core, query, at.wall),
+    WHEN.name: lambda core, query, at: when_(core, query, at.wall),
+    ADVISE.name: lambda core, query, at: advise_(core, query, at.wall),
+}

@@ -7,9 +7,14 @@ import numpy as np
 
 from services.placement.core import Core
 from services.placement.free_capacity import gpu_fit
+from services.placement.queries import Answers
 from services.placement.queries.memory_breakdown import MemoryBreakdown, memory_breakdown
 from shared.book.states import NodeState
 from shared.contracts.queries import (
+    GRANT,
+    INSPECT,
+    QUEUES,
+    STATUS,
     GrantAnswer,
     GrantQuery,
     InspectAnswer,
@@ -167,3 +172,11 @@ def fragmentation_milli(core: Core) -> int:
             useful |= gpu_fit(ask, arrays, rows)
     free = np.maximum(arrays.gpu_free_milli[rows], 0)
     return int(free[~useful & (arrays.gpu_total_mib[rows] > 0)].sum())
+
+
+ANSWERS: Answers = {
+    INSPECT.name: lambda core, query, _: inspect(core, query),
+    GRANT.name: lambda core, query, _: grant(core, query),
+    QUEUES.name: lambda core, _, __: queues(core),
+    STATUS.name: lambda core, query, _: status(core, query, leader=True),
+}

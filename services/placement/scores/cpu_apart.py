@@ -13,6 +13,7 @@ class CpuApart(ColumnScore):
 
     name = "cpu-apart"
     weight = 10
+    reads = ("request",)
 
     def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         if policy.alone or pod.request is not None:

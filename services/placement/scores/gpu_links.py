@@ -28,6 +28,7 @@ class GpuLinks(ColumnScore):
 
     name = "gpu-links"
     weight = 20
+    reads = ("request",)
 
     def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         if pod.request is None or fit is None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from services.placement.policies.base import Policy
+from services.placement.policies.base import POLICY_READS, Policy
 from services.placement.scores.base import ColumnScore
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.states import PodState
@@ -11,6 +11,7 @@ class GpuPolicy(ColumnScore):
 
     name = "gpu-policy"
     weight = 10
+    reads = POLICY_READS
 
     def rate(self, pod: PodState, policy: Policy, arrays: Arrays, rows: Ints, fit: Bools | None) -> Ints | None:
         return policy.score(pod, arrays, rows, fit)

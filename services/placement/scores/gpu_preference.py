@@ -23,6 +23,8 @@ class GpuPreference(NodeScore):
 
     name = "gpu-preference"
     weight = 100
+    reads = ("request",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Rate | None:
         if pod.request is None or not pod.request.prefer:

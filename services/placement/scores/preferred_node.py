@@ -11,6 +11,8 @@ class PreferredNode(NodeScore):
 
     name = "preferred-node"
     weight = 20
+    reads = ("pod.spec.affinity.node_affinity",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Rate | None:
         affinity = pod.pod.spec.affinity
@@ -36,6 +38,8 @@ class PreferNoSchedule(NodeScore):
 
     name = "prefer-no-schedule"
     weight = 30
+    reads = ("pod.spec.tolerations",)
+    reads_node = ()
 
     def prepare(self, pod: PodState, book: Book) -> Rate:
         tolerations = pod.pod.spec.tolerations

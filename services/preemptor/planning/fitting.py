@@ -12,13 +12,13 @@ from shared.book.shares import fits
 from shared.book.states import NodeState, PodState
 from shared.model.grant import Grant
 from shared.scheduling.assignment import containers_on
-from shared.scheduling.filters import NODE_FILTERS
+from shared.scheduling.filters import filters
 from shared.scheduling.filters.resources import Resources
 
 
 def admits(state: PodState, book: Book) -> Callable[[NodeState], bool]:
     """Returns a check of nodes: whether a pod could be placed there if the node were empty."""
-    checks = [check for one in NODE_FILTERS if (check := one.prepare(state, book)) is not None]
+    checks = [check for one in filters().node if (check := one.prepare(state, book)) is not None]
     return lambda node: all(check(node) is None for check in checks)
 
 

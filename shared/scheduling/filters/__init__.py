@@ -1,9 +1,13 @@
 """The filters: what can exclude a node for a pod, in the order in which they run. One file each; a new filter is one
-line here."""
+line here. Other packages add filters by the entry point `kerf.filters`."""
 
 from __future__ import annotations
 
-from shared.scheduling.filters.base import Check, Filter
+from functools import cache
+from typing import NamedTuple, get_args
+
+from shared import plugins
+from shared.scheduling.filters.base import Check, Filter, Scope
 from shared.scheduling.filters.device_claims import DeviceClaims
 from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
 from shared.scheduling.filters.host_ports import HostPorts
@@ -16,11 +20,45 @@ from shared.scheduling.filters.topology import GpuTopology
 from shared.scheduling.filters.topology_spread import TopologySpread
 from shared.scheduling.filters.volumes import Volumes
 
-NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
-ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
-"""`services.placement.free_capacity` checks all nodes at once; this filter runs for a single node only to explain."""
-CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
+BUILT_IN: tuple[Filter, ...] = (
+    Taints(),
+    NodeAffinity(),
+    DeviceClaims(),
+    GpuKind(),
+    GpuTopology(),
+    Resources(),
+    GpuRoomLeft(),
+    HostPorts(),
+    InterPod(),
+    TopologySpread(),
+    Volumes(),
+    AvoidedNodes(),
+)
 
-ALL_FILTERS = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)
 
-__all__ = ["ALL_FILTERS", "CLUSTER_FILTERS", "NODE_FILTERS", "ROOM_FILTERS", "Check", "Filter"]
+class Filters(NamedTuple):
+    """By scope, in the order in which they run."""
+
+    node: tuple[Filter, ...]
+    room: tuple[Filter, ...]
+    cluster: tuple[Filter, ...]
+
+    @property
+    def every(self) -> tuple[Filter, ...]:
+        return (*self.node, *self.room, *self.cluster)
+
+
+@cache
+def filters() -> Filters:
+    """The built-in filters, then those of plug-ins. Raises plugins.PluginError."""
+    found = plugins.load("kerf.filters", Filter, (one.name for one in BUILT_IN))
+    for one in found:
+        if getattr(one, "scope", None) not in ("node", "cluster"):
+            raise plugins.refuse(
+                "kerf.filters", one.name, f"its scope is {getattr(one, 'scope', None)!r}; it must be node or cluster"
+            )
+    every = (*BUILT_IN, *found)
+    return Filters(*(tuple(one for one in every if one.scope == scope) for scope in get_args(Scope)))
+
+
+__all__ = ["BUILT_IN", "Check", "Filter", "Filters", "filters"]

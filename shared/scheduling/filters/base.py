@@ -2,8 +2,10 @@
 they run.
 
 Scopes:
-- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those
-  change.
+- `node`: depends on declared fields of the pod (`reads`), and on the Node object, inventory or agent alone. Cached
+  until those change.
+- `room`: what is left on a node. `services.placement.free_capacity` checks the same on all nodes at once; this filter
+  runs for a single node only to explain. Not for plug-ins.
 - `cluster`: depends on other pods or other objects. Prepared anew for each decision.
 """
 
@@ -19,11 +21,18 @@ from shared.scheduling.filters.remedies import Remedy
 
 Check = Callable[[NodeState], Reason | None]
 """None: the node passes."""
+Scope = Literal["node", "room", "cluster"]
 
 
 class Filter:
     name: ClassVar[str]
-    scope: ClassVar[Literal["node", "cluster"]]
+    scope: ClassVar[Scope]
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Scope `node`: the fields of the pod that decide, as paths from PodState (`shared.scheduling.fields`). Pods with
+    equal declared fields share a cached row; reading another field raises an error that names it."""
+    reads_node: ClassVar[tuple[str, ...] | None] = None
+    """Scope `node`: the fields of the node that decide besides labels, taints, the agent's state and the GPUs, as paths
+    from NodeState. Nodes that are equal in all of these are checked once. None: every node is checked by itself."""
     remedies: ClassVar[Mapping[str, Remedy]] = {}
     """By the code of a reason that this filter gives: the changes of the pod that could remove it. For a code without
     remedies `helps` of the reason is suggested as it stands."""

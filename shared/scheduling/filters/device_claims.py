@@ -16,6 +16,8 @@ class DeviceClaims(Filter):
 
     name = "device-claims"
     scope = "node"
+    reads = ("request",)
+    reads_node = ("inventory.dra",)
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         if pod.request is None or not any(map(claim_of, pod.request.asks)):

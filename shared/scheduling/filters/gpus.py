@@ -27,6 +27,8 @@ class GpuKind(Filter):
 
     name = "gpu-kind"
     scope = "node"
+    reads = ("request",)
+    reads_node = ()
     remedies: ClassVar[Mapping[str, Remedy]] = {
         "gpu-too-small": gpu_remedies.smaller,
         "too-few-gpus": gpu_remedies.fewer,
@@ -96,7 +98,7 @@ class GpuRoomLeft(Filter):
     """What is left on a node's GPUs. The engine's columns say the same; a test holds both together."""
 
     name = "gpu-room"
-    scope = "cluster"
+    scope = "room"
     remedies: ClassVar[Mapping[str, Remedy]] = {"gpu-full": gpu_remedies.smaller}
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:

@@ -25,6 +25,8 @@ class NodeAffinity(Filter):
 
     name = "node-affinity"
     scope = "node"
+    reads = ("pod.spec.node_selector", "pod.spec.affinity.node_affinity")
+    reads_node = ()
     remedies: ClassVar[Mapping[str, Remedy]] = {
         "node-selector": _unselective,
         "node-affinity": dropping("node_affinity", "node-affinity"),

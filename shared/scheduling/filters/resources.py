@@ -49,7 +49,7 @@ class Resources(Filter):
     """
 
     name = "resources"
-    scope = "cluster"
+    scope = "room"
     remedies: ClassVar[Mapping[str, Remedy]] = {
         "too-many-pods": no_change,
         "cpu": _demand_less("cpu_milli", lambda node: node.cpu_total - node.cpu_used),

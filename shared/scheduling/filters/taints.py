@@ -34,6 +34,8 @@ class Taints(Filter):
 
     name = "taints"
     scope = "node"
+    reads = ("pod.spec.tolerations",)
+    reads_node = ()
     remedies: ClassVar[Mapping[str, Remedy]] = {"taint": _tolerate, "cordoned": _tolerate}
 
     def prepare(self, pod: PodState, book: Book) -> Check:

@@ -21,6 +21,8 @@ class GpuTopology(Filter):
 
     name = "gpu-topology"
     scope = "node"
+    reads = ("request",)
+    reads_node = ()
     remedies: ClassVar[Mapping[str, Remedy]] = {"no-peer-access": gpu_remedies.looser}
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:

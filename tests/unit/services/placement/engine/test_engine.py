@@ -18,7 +18,7 @@ from shared.contracts.facts import Put
 from shared.model.gpu import Link
 from shared.model.grant import decode_grant
 from shared.model.objects import Container, Resources
-from shared.scheduling.filters import NODE_FILTERS, ROOM_FILTERS
+from shared.scheduling.filters import filters
 from tests.support import build
 from tests.support.harness.placement import Placement
 
@@ -210,7 +210,7 @@ def test_an_incrementally_updated_row_equals_the_filters_run_one_by_one(
 
 def _compare(row: Row, book: Book) -> None:
     total = row.refresh()
-    checks = [c for f in (*NODE_FILTERS, *ROOM_FILTERS) if (c := f.prepare(row.sample, book)) is not None]
+    checks = [c for f in (*filters().node, *filters().room) if (c := f.prepare(row.sample, book)) is not None]
     for node in book.nodes.values():
         by_filters = all(check(node) is None for check in checks)
         assert (total[node.row] != INFEASIBLE) == by_filters, f"{node.name}: the columns and the filters disagree"

@@ -16,7 +16,7 @@ from shared.book.states import pod_state
 from shared.contracts.facts import Put
 from shared.model.objects import Pod, PodSpec
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from shared.scheduling.filters import CLUSTER_FILTERS
+from shared.scheduling.filters import filters
 from shared.scheduling.filters.volumes import choose_volumes
 from tests.support import build
 
@@ -104,7 +104,7 @@ def book_of(*others: Any) -> Book:
 
 def verdict(asked: Pod, *others: Any, on: str = "n") -> str:
     book = book_of(*others)
-    for kind in CLUSTER_FILTERS:
+    for kind in filters().cluster:
         check = kind.prepare(pod_state(asked), book)
         reason = None if check is None else check(book.nodes[on])
         if reason is not None:

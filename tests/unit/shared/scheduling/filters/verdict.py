@@ -14,7 +14,7 @@ from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.facts import Put
 from shared.model.objects import Namespace, Node, Pod, PodSpec, Taint
-from shared.scheduling.filters import CLUSTER_FILTERS, NODE_FILTERS, ROOM_FILTERS
+from shared.scheduling.filters import filters
 from tests.support import build
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -46,7 +46,7 @@ def verdict(asked: Pod, *others: Pod | Node | Namespace, node: Node | None = Non
         book.apply(Put(object=thing))
     state = pod_state(asked)
     assert not state.refusal
-    for kind in (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS):
+    for kind in filters().every:
         check = kind.prepare(state, book)
         reason = None if check is None else check(book.nodes[on])
         if reason is not None:
