@@ -22,8 +22,9 @@ from shared.model.gpu import Inventory
 from shared.scheduling.fields import union, value_of
 from shared.scheduling.filters import Filter, filters
 
-NOBODY = -1
+NO_NODE = -1
 _HOSTNAME = "kubernetes.io/hostname"
+_OWN = ("node", "boot_id", "generation", "gpus")
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -44,32 +45,32 @@ class NodeClasses:
         self._inventories: dict[str, tuple[Inventory, bytes]] = {}
 
     def by_row(self) -> Ints:
-        """The number of each row's look, as of now; NOBODY where there is no node."""
+        """The number of each row's class, as of now; NO_NODE where there is no node."""
         stamps = self.book.arrays.stamp
         if len(stamps) > len(self._stamps):
             more = len(stamps) - len(self._stamps)
-            self._by_row = np.concatenate([self._by_row, np.full(more, NOBODY)])
+            self._by_row = np.concatenate([self._by_row, np.full(more, NO_NODE)])
             self._stamps = np.concatenate([self._stamps, np.zeros(more, np.int64)])
         for row in np.flatnonzero(self._stamps != stamps).tolist():
             name = self.book.row_names[row]
-            self._by_row[row] = self._number(self._seen(self.book.nodes[name])) if name else NOBODY
+            self._by_row[row] = self._number(self._key(self.book.nodes[name])) if name else NO_NODE
             self._stamps[row] = stamps[row]
         if len(self._inventories) > 2 * len(self.book.nodes):
             self._inventories = {name: known for name, known in self._inventories.items() if name in self.book.nodes}
         if len(self._numbers) > 2 * len(self.book.nodes):
             in_use = set(self._by_row.tolist())
-            self._numbers = {look: number for look, number in self._numbers.items() if number in in_use}
+            self._numbers = {key: number for key, number in self._numbers.items() if number in in_use}
         return self._by_row
 
-    def _number(self, look: bytes) -> int:
-        """One never given before to a look that no node has, for it may have been forgotten since."""
-        if look not in self._numbers:
-            self._numbers[look] = self._given
+    def _number(self, key: bytes) -> int:
+        """The class's number. A class without nodes is forgotten, and its number is never given again."""
+        if key not in self._numbers:
+            self._numbers[key] = self._given
             self._given += 1
-        return self._numbers[look]
+        return self._numbers[key]
 
-    def _seen(self, node: NodeState) -> bytes:
-        outside = (
+    def _key(self, node: NodeState) -> bytes:
+        node_object = (
             b""
             if node.object is None
             else _ENCODER.encode(
@@ -82,21 +83,20 @@ class NodeClasses:
         )
         declared = node_fields()
         return (
-            outside
+            node_object
             + (_ENCODER.encode([value_of(node, field) for field in declared]) if declared else b"")
             + node.agent_trouble.encode()
             + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
         )
 
     def _inventory(self, name: str, inventory: Inventory) -> bytes:
+        """What filters and scores may read of an inventory, encoded once."""
         known = self._inventories.get(name)
         if known is None or known[0] is not inventory:
+            # All but what each node has for itself, so that a new field is part of the class unless it is named here.
+            alike = {key: value for key, value in msgspec.structs.asdict(inventory).items() if key not in _OWN}
             gpus = [msgspec.structs.replace(gpu, uuid="-", pci_bus_id="", foreign_mib=0) for gpu in inventory.gpus]
-            known = (
-                inventory,
-                _ENCODER.encode((gpus, inventory.links, inventory.nics, inventory.strategies, inventory.simulated)),
-            )
-            self._inventories[name] = known
+            known = self._inventories[name] = (inventory, _ENCODER.encode(alike | {"gpus": gpus}))
         return known[1]
 
 

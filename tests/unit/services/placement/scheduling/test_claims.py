@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
+from services.placement.engine.engine import Engine
 from services.placement.protocol.resource_slices import PUBLISH_AGAIN_S, Slices
 from services.placement.scheduling.claims import allocations, with_claims
 from shared.book.book import Book, Change
@@ -112,6 +114,21 @@ def test_a_pod_with_claims_fits_only_on_nodes_that_serve_claims() -> None:
     assert refused is not None
     assert refused.code == "no-dra"
     assert check(book.nodes["with"]) is None
+
+
+@pytest.mark.parametrize("first", ["without", "with"])
+def test_nodes_that_serve_claims_are_told_from_equal_nodes_that_do_not(first: str) -> None:
+    """Whichever of them is checked first for the class that they would otherwise share."""
+    book = Book()
+    uid = waiting(book)
+    book.apply(Put(object=claim()))
+    for name in sorted(("without", "with"), key=lambda name: name != first):
+        book.apply(Put(object=build.node(name)))
+        book.put_inventory(msgspec.structs.replace(build.inventory(name), dra=name == "with"))
+        book.set_agent_trouble(name, "")
+    place = Engine(book, "kerf").decide(book.pods[uid])
+    assert place is not None
+    assert (place.node, place.feasible_nodes) == ("with", 1)
 
 
 def published(book: Book, order: PublishSlice) -> None:
