@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_WATCHER = "services/watcher/executors.py"
+_WATCHER = "services/watcher/executors/patches.py"
 _TESTS = "tests/unit/services/watcher/test_executors.py::"
 
 MUTANTS = [
@@ -17,15 +17,13 @@ MUTANTS = [
     Mutant(
         name="bound-without-its-claim",
         what="a pod is bound although its claim could not be allocated",
-        file=_WATCHER,
+        file="services/watcher/executors/bindings.py",
         old=(
             '            if result.outcome != "done":\n'
             "                return result\n"
             '        return Result("done")\n'
-            "\n"
-            "    async def _publish"
         ),
-        new="        return Result(\"done\")\n\n    async def _publish",
+        new="        return Result(\"done\")\n",
         tests=(_TESTS + "test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other",),
     ),
     Mutant(

@@ -1,88 +1,29 @@
-"""Orders from the bus, carried out in the cluster. No decisions: the preconditions in each order decide, at the
-server."""
+"""Writes what orders change besides Bindings: pods, nodes, claims, ResourceSlices; reports and Events of pods."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
-
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
+from services.watcher.executors.batches import MESSAGE_MOST, Batches
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result, refused_for_certain
 from shared.kube.writes import Writes
 from shared.model import names
-from shared.model.claims import Consumer, ResourceClaim
 from shared.model.suspension import annotated_suspension, suspension_patch
-from shared.telemetry import Metrics, Telemetry
-
-BINDS_IN_FLIGHT = 32
-MESSAGE_MOST = 300
-"""Characters of the server's own sentence in an answer: all answers to a batch must fit into one message."""
-BIND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-T = TypeVar("T")
 
 
-class Executors:
-    """Carries out batches; answers name only what did not end well, so `done` costs no bytes."""
-
-    def __init__(
-        self,
-        core: Core,
-        writes: Writes,
-        announcer: Announcer,
-        telemetry: Telemetry,
-        metrics: Metrics,
-        *,
-        in_flight: int = BINDS_IN_FLIGHT,
-    ) -> None:
+class Patches:
+    def __init__(self, core: Core, writes: Writes, announcer: Announcer, batches: Batches) -> None:
         self._core = core
         self._writes = writes
         self._announcer = announcer
-        self._telemetry = telemetry
-        self._slots = asyncio.Semaphore(in_flight)
-        self.binding = 0
-        """Binds in flight or waiting for their turn."""
-        self._outcomes = metrics.counter(
-            "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
-        )
-        self._seconds = metrics.histogram(
-            "kerf_watcher_bind_seconds", "Time of one Binding, from its POST to its answer.", buckets=BIND_BUCKETS
-        )
-
-    async def bind(self, batch: c.BindBatch) -> c.Answers:
-        self._core.saw_sequence(max(batch.sequence, batch.term))
-        self.binding += len(batch.binds)
-        try:
-            results = await self._each(batch.binds, self._bind)
-        finally:
-            self.binding -= len(batch.binds)
-        for order, result in zip(batch.binds, results, strict=True):
-            if result.outcome == "done":
-                note = f"Successfully assigned {order.namespace}/{order.name} to {order.node}"
-                self._announcer.offer(
-                    c.AnnounceEvent(
-                        uid=order.uid,
-                        namespace=order.namespace,
-                        name=order.name,
-                        reason="Scheduled",
-                        action="Binding",
-                        note=note,
-                    )
-                )
-        return self._answers("bind", batch.binds, results)
-
-    async def evict(self, batch: c.EvictBatch) -> c.Answers:
-        return self._answers("evict", batch.evictions, await self._each(batch.evictions, self._evict))
+        self._batches = batches
 
     async def patch(self, batch: c.PatchBatch) -> c.Answers:
         """Reports of pending pods and Events are accepted here and written later: `done` says no more of them."""
-        results = await self._each(batch.patches, self._patch)
+        results = await self._batches.each(batch.patches, self._patch)
         for order, result in zip(batch.patches, results, strict=True):
-            self._outcomes.add(1, type(order).__name__, result.outcome)
+            self._batches.outcomes.add(1, type(order).__name__, result.outcome)
         answers = [
             c.Answer(
                 uid=_subject(order),
@@ -94,65 +35,6 @@ class Executors:
             if result.outcome != "done"
         ]
         return c.Answers(answers=tuple(answers))
-
-    async def _bind(self, order: c.Bind) -> Result:
-        if self._core.find("Node", order.node) is None:
-            # The server would answer 201, and the pod would wait for ever on a node that does not exist.
-            return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
-        started = time.perf_counter()
-        start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
-        result = await self._allocate(order) if order.claims else Result("done")
-        if result.outcome == "done":
-            result = await self._writes.bind(order)
-        self._seconds.observe(time.perf_counter() - started)
-        if start_ns or result.outcome != "done":
-            self._telemetry.pod_span(
-                order.uid,
-                "bind",
-                start_ns=start_ns or None,
-                kind="client",
-                force=result.outcome not in ("done", "conflict"),
-                attributes={"k8s.node.name": order.node, "kerf.outcome": result.outcome},
-                error="" if result.outcome == "done" else result.message,
-            )
-        return result
-
-    async def _allocate(self, order: c.Bind) -> Result:
-        """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""
-        pod = Consumer(resource="pods", name=order.name, uid=order.uid)
-        for wanted in order.claims:
-            known = self._core.find(ResourceClaim.__name__, wanted.name, order.namespace)
-            if known is None:
-                return Result(
-                    "refused",
-                    f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent",
-                )
-            result = await self._writes.devices.allocate(wanted, known, node=order.node, pod=pod)
-            if result.outcome != "done":
-                return result
-        return Result("done")
-
-    async def _publish(self, order: c.PublishSlice) -> Result:
-        node = self._core.find("Node", order.node)
-        if node is None:
-            return Result("gone", f"node {order.node} is not known to this watcher")
-        return await self._writes.devices.publish(order, node.metadata.uid)
-
-    async def _evict(self, order: c.Evict) -> Result:
-        result = await self._writes.evict(order)
-        if result.outcome == "done":
-            self._announcer.offer(
-                c.AnnounceEvent(
-                    uid=order.uid,
-                    namespace=order.namespace,
-                    name=order.name,
-                    type="Warning",
-                    reason="Evicted",
-                    action="Evicting",
-                    note=order.reason,
-                )
-            )
-        return result
 
     async def _patch(self, order: c.Patch) -> Result:
         match order:
@@ -274,31 +156,11 @@ class Executors:
             claim_uid=claim.metadata.uid,
         )
 
-    async def _each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
-        """All of them concurrently, within the limit that all batches share."""
-
-        async def one(order: T) -> Result:
-            async with self._slots:
-                return await execute(order)
-
-        if len(orders) == 1:
-            return [await one(orders[0])]
-        return list(await asyncio.gather(*(one(order) for order in orders)))
-
-    def _answers(self, kind: str, orders: Sequence[Any], results: Sequence[Result]) -> c.Answers:
-        answers = []
-        for order, result in zip(orders, results, strict=True):
-            self._outcomes.add(1, kind, result.outcome)
-            if result.outcome != "done":
-                answers.append(
-                    c.Answer(
-                        uid=order.uid,
-                        outcome=result.outcome,
-                        resource_version=order.resource_version,
-                        message=result.message[:MESSAGE_MOST],
-                    )
-                )
-        return c.Answers(answers=tuple(answers))
+    async def _publish(self, order: c.PublishSlice) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        return await self._writes.devices.publish(order, node.metadata.uid)
 
 
 def _subject(order: c.Patch) -> str:
