@@ -68,7 +68,7 @@ class Bindings:
         start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
         result = await self._allocate(order) if order.claims else Result("done")
         if result.outcome == "done":
-            result = await self._writes.bind(order)
+            result = await self._writes.bindings.bind(order)
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(

@@ -19,7 +19,7 @@ class Evictions:
         return self._batches.answers("evict", batch.evictions, await self._batches.each(batch.evictions, self._evict))
 
     async def _evict(self, order: c.Evict) -> Result:
-        result = await self._writes.evict(order)
+        result = await self._writes.pods.evict(order)
         if result.outcome == "done":
             self._announcer.offer(
                 c.AnnounceEvent(

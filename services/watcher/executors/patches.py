@@ -63,12 +63,12 @@ class Patches:
         the pod's version, and an extra one does no harm."""
         result = Result("unknown", "the annotation did not move the pod")
         if not order.by_status:
-            result = await self._writes.annotate_pod(
+            result = await self._writes.pods.annotate(
                 order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token}
             )
             if result.outcome not in ("refused", "unknown"):
                 return result
-        by_status = await self._writes.mark_touched(order.namespace, order.name, order.uid, token=order.token)
+        by_status = await self._writes.pods.mark_touched(order.namespace, order.name, order.uid, token=order.token)
         if not refused_for_certain(by_status):
             return by_status
         outcome: c.Outcome = "refused" if order.by_status or refused_for_certain(result) else "unknown"
@@ -83,7 +83,7 @@ class Patches:
             and annotated_suspension(pod.metadata.annotations) == order.suspension
         ):
             return Result("done")
-        result = await self._writes.annotate_pod(
+        result = await self._writes.pods.annotate(
             order.namespace,
             order.name,
             order.uid,
@@ -110,10 +110,10 @@ class Patches:
             return Result("gone", f"node {order.node} is not known to this watcher")
         if all(node.metadata.labels.get(key) == value for key, value in order.labels.items()):
             return Result("done")  # they are there already
-        return await self._writes.label_node(order.node, order.labels)
+        return await self._writes.objects.label_node(order.node, order.labels)
 
     async def _delete(self, order: c.DeletePod) -> Result:
-        result = await self._writes.delete_pod(order)
+        result = await self._writes.pods.delete(order)
         if result.outcome == "done":
             self._announcer.offer(
                 c.AnnounceEvent(
@@ -133,7 +133,7 @@ class Patches:
         if claim is None:
             return Result("gone", f"claim {order.namespace}/{order.claim} is not known to this watcher")
         if not order.volume:
-            return await self._writes.select_node(order.namespace, order.claim, order.node)
+            return await self._writes.objects.select_node(order.namespace, order.claim, order.node)
         volume = self._core.find("PersistentVolume", order.volume)
         if volume is None:
             return Result("gone", f"volume {order.volume} is not known to this watcher")
@@ -148,7 +148,7 @@ class Patches:
                 if ours
                 else Result("conflict", f"volume {order.volume} belongs to {taken.namespace}/{taken.name}")
             )
-        return await self._writes.reserve_volume(
+        return await self._writes.objects.reserve_volume(
             order.volume,
             volume.metadata.resource_version,
             namespace=order.namespace,

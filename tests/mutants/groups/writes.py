@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         name="annotations-at-any-version",
         what="a patch of a pod's annotations leaves out the version that it is for",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old=(
             "    ) -> Result:\n"
             '        """With a resourceVersion: only on that version."""\n'
@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         name="deleted-at-any-version",
         what="a pod is deleted although it has changed since",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old=(
 
 '        body = {\n'
