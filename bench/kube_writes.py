@@ -86,7 +86,7 @@ async def bind_all(transport: Transport, prefix: str, pods: int, in_flight: int)
     async def bind(order: Bind) -> None:
         async with slots:
             began = time.perf_counter()
-            result = await writes.bind(order)
+            result = await writes.bindings.bind(order)
             took.append(time.perf_counter() - began)
         assert result.outcome == "done", result
 

@@ -40,7 +40,7 @@ from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.queries import StatusAnswer, StatusQuery
-from shared.kube.reflect import Lines
+from shared.kube.decoder import Lines
 from shared.kube.transport import Transport
 from shared.model import names
 from shared.model.grant import decode_grant

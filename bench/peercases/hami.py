@@ -12,7 +12,7 @@ from shared.book.accepts import mismatch
 from shared.model import names
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
-from shared.model.request import read_request
+from shared.model.request_reader import read_request
 
 Case = dict[str, Any]
 

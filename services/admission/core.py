@@ -26,7 +26,8 @@ from shared.model.gang import read_gang
 from shared.model.kube_object import Quantities
 from shared.model.life import read_life
 from shared.model.objects import Pod
-from shared.model.request import RequestError, has_gpu_request, read_request
+from shared.model.request import RequestError
+from shared.model.request_reader import has_gpu_request, read_request
 
 TOLERATION = {"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}
 

@@ -15,7 +15,8 @@ from shared.model import names
 from shared.model.gang import read_gang
 from shared.model.life import read_life
 from shared.model.objects import Pod
-from shared.model.request import RequestError, has_gpu_request, read_request
+from shared.model.request import RequestError
+from shared.model.request_reader import has_gpu_request, read_request
 from shared.model.units import QuantityError, quantity
 
 RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)

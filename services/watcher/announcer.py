@@ -102,7 +102,7 @@ class Announcer:
         pod = self._find_pod(order.namespace, order.name)
         if pod is None or pod.metadata.uid != order.uid or pod.spec.node_name or stands(pod, order):
             return
-        result = await self._writes.report_unscheduled(
+        result = await self._writes.pods.report_unscheduled(
             order.namespace,
             order.name,
             order.uid,
@@ -134,7 +134,7 @@ class Announcer:
         """Whether the server answered at all."""
         self._names += 1
         name = f"{event.name[:220]}.{self._prefix}{self._names:x}"
-        result = await self._writes.announce(event, event_name=name, now_s=time.time())
+        result = await self._writes.events.announce(event, event_name=name, now_s=time.time())
         self._count(result.outcome, result.message, event.name)
         return result.outcome not in ("unknown", "throttled")
 

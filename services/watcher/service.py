@@ -12,7 +12,10 @@ from typing import ClassVar, TypeVar
 from services.watcher.announcer import Announcer
 from services.watcher.config import Config
 from services.watcher.core import Command, Core
-from services.watcher.executors import Executors
+from services.watcher.executors.batches import Batches
+from services.watcher.executors.bindings import Bindings
+from services.watcher.executors.evictions import Evictions
+from services.watcher.executors.patches import Patches
 from services.watcher.feed import Feed
 from shared.bus.port import Incoming, Subscription
 from shared.contracts import commands as c
@@ -44,10 +47,13 @@ class Watcher(Service):
         self.source: Source = await make_source(ctx, config)
         self.core = Core(self.epoch, config)
         self.feed = Feed(ctx.bus, self.core, ctx.log)
-        self.announcer = Announcer(self.source.writes, self._find_pod, lambda: self.executors.binding > 0, ctx.log)
-        self.executors = Executors(
-            self.core, self.source.writes, self.announcer, ctx.telemetry, ctx.metrics, in_flight=config.binds_in_flight
+        self.announcer = Announcer(self.source.writes, self._find_pod, lambda: self.bindings.binding > 0, ctx.log)
+        writes, batches = self.source.writes, Batches(ctx.metrics, in_flight=config.binds_in_flight)
+        self.bindings = Bindings(
+            self.core, writes, self.announcer, batches, telemetry=ctx.telemetry, metrics=ctx.metrics
         )
+        self.patches = Patches(self.core, writes, self.announcer, batches)
+        self.evictions = Evictions(writes, self.announcer, batches)
         self._export(ctx)
         ctx.health.set("cluster", ok=False, detail="not synced yet")
         ctx.spawn(self.source.run(self._emit), name="source")
@@ -70,19 +76,19 @@ class Watcher(Service):
         self._subscriptions: list[Subscription] = [
             await bus.subscribe(
                 subjects.CMD_BIND,
-                self._order(c.BindBatch, self.executors.bind),
+                self._order(c.BindBatch, self.bindings.bind),
                 queue=QUEUE,
                 concurrency=BATCHES_AT_ONCE,
             ),
             await bus.subscribe(
                 subjects.CMD_PATCH,
-                self._order(c.PatchBatch, self.executors.patch),
+                self._order(c.PatchBatch, self.patches.patch),
                 queue=QUEUE,
                 concurrency=BATCHES_AT_ONCE,
             ),
             await bus.subscribe(
                 subjects.CMD_EVICT,
-                self._order(c.EvictBatch, self.executors.evict),
+                self._order(c.EvictBatch, self.evictions.evict),
                 queue=QUEUE,
                 concurrency=BATCHES_AT_ONCE,
             ),
@@ -182,7 +188,7 @@ class Watcher(Service):
             lambda: self.feed.lost,
             kind="counter",
         )
-        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.executors.binding)
+        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.bindings.binding)
         m.observe_by(
             "kerf_watcher_announcements_written_total",
             "Events and conditions written.",

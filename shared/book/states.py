@@ -20,7 +20,8 @@ from shared.model.kube_object import OwnerReference
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
-from shared.model.request import PodRequest, RequestError, read_request
+from shared.model.request import PodRequest, RequestError
+from shared.model.request_reader import read_request
 from shared.model.state_machine import Transitions
 from shared.model.strategies import MIG
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension

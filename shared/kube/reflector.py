@@ -16,7 +16,8 @@ from urllib.parse import urlencode
 import msgspec
 
 from shared.contracts.facts import Fact
-from shared.kube.reflect import Decoder, Lines, Reflection, Undecodable, WatchError
+from shared.kube.decoder import Decoder, Lines, Undecodable, WatchError
+from shared.kube.reflect import Reflection
 from shared.kube.resources import Resource
 from shared.kube.transport import Response, Transport, TransportError
 

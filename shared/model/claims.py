@@ -14,7 +14,8 @@ import msgspec
 from shared.model import names
 from shared.model.kube_object import KubeObject, Meta, Quantities
 from shared.model.objects import Pod, PodClaim
-from shared.model.request import GpuAsk, RequestError, ask_for
+from shared.model.request import GpuAsk, RequestError
+from shared.model.request_amounts import ask_for
 from shared.model.units import QuantityError, whole
 
 CAPACITY_MEMORY = "memory"

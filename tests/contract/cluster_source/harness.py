@@ -137,7 +137,7 @@ class SourceHarness:
             uid=pod.metadata.uid, namespace=pod.metadata.namespace, name=pod.metadata.name,
             resource_version=pod.metadata.resource_version, node=node, grant=grant,
         )  # fmt: skip
-        return await self.writes.bind(msgspec.structs.replace(order, **changes))
+        return await self.writes.bindings.bind(msgspec.structs.replace(order, **changes))
 
 
 @contextlib.asynccontextmanager

@@ -40,7 +40,7 @@ async def test_repeating_a_binding_is_harmless(cluster: SourceHarness) -> None:
 async def test_a_binding_at_an_old_version_is_a_conflict(cluster: SourceHarness) -> None:
     node = await cluster.create_node()
     pod = await cluster.create_pod("p")
-    await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "1"})
+    await cluster.writes.pods.annotate(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "1"})
     late = await cluster.bind(pod, node)
     assert late.outcome == "conflict"
     assert "ResourceVersion in precondition" in late.message
@@ -58,7 +58,7 @@ async def test_a_binding_for_another_pod_of_the_same_name_is_a_conflict(cluster:
 
 async def test_a_binding_for_a_missing_pod_reports_it_as_gone(cluster: SourceHarness) -> None:
     order = Bind(uid="u", namespace=cluster.namespace, name="nobody", resource_version="1", node="n")
-    assert (await cluster.writes.bind(order)).outcome == "gone"
+    assert (await cluster.writes.bindings.bind(order)).outcome == "gone"
 
 
 async def test_a_binding_for_a_gated_pod_is_a_conflict(cluster: SourceHarness) -> None:
@@ -84,7 +84,7 @@ async def test_a_binding_with_an_invalid_annotation_key_is_never_sent(cluster: S
         resource_version=pod.metadata.resource_version,
         node="n",
     )
-    refused = await cluster.writes.bind(order, {"not a key!": "x"})
+    refused = await cluster.writes.bindings.bind(order, {"not a key!": "x"})
     assert refused.outcome == "refused"
     assert "nothing was sent" in refused.message
     assert len(cluster.of("p")) == 1
@@ -100,7 +100,7 @@ async def test_a_binding_without_preconditions_is_never_sent(cluster: SourceHarn
         node="n",
     )
     for field in ("uid", "resource_version", "node"):
-        assert (await cluster.writes.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
+        assert (await cluster.writes.bindings.bind(msgspec.structs.replace(whole, **{field: ""}))).outcome == "refused"
 
 
 async def test_a_binding_for_a_terminating_pod_is_a_conflict(cluster: SourceHarness) -> None:

@@ -25,7 +25,7 @@ async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: Source
 async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     for number in range(10):
-        await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": str(number)})
+        await cluster.writes.pods.annotate(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": str(number)})
     await eventually(
         lambda: cluster.pod("p").metadata.annotations.get("kerf.dev/touched") == "9", what="the last change"
     )
@@ -37,7 +37,7 @@ async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: Source
 async def test_a_write_that_changes_nothing_is_no_fact(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p", annotations={"kerf.dev/touched": "same"})
     assert (
-        await cluster.writes.annotate_pod(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "same"})
+        await cluster.writes.pods.annotate(cluster.namespace, "p", pod.metadata.uid, {"kerf.dev/touched": "same"})
     ).outcome == "done"
     await cluster.source.refresh()
     assert len(cluster.of("p")) == 1

@@ -66,7 +66,7 @@ MUTANTS = [
     Mutant(
         name="bound-to-an-unknown-node",
         what="a Binding goes to a node that the watcher does not know",
-        file="services/watcher/executors.py",
+        file="services/watcher/executors/bindings.py",
         old='        if self._core.find("Node", order.node) is None:\n            # The server',
         new="        if False:\n            # The server",
         tests=("tests/unit/services/watcher/test_executors.py::test_an_unknown_node_is_never_bound_to",),

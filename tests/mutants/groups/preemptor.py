@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         name="eviction-without-uid",
         what="an eviction ends any pod of that name",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old='options: dict[str, Any] = {"preconditions": _preconditions(order.uid, order.resource_version)}',
         new="options: dict[str, Any] = {}",
         tests=(VERY_POD,),
@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant(
         name="deletion-without-uid",
         what="a deletion ends any pod of that name",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old=(
             "        body = {\n"
             '            "apiVersion": "v1",\n'

@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant(
         name="binding-without-version",
         what="a Binding does not name the pod's resourceVersion",
-        file="shared/kube/writes.py",
+        file="shared/kube/binding_writes.py",
         old=_BIND,
         new='{"name": order.name, "uid": order.uid}',
         tests=(_EXECUTORS + "test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound",),
@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         name="binding-without-uid",
         what="a Binding does not name the pod's uid",
-        file="shared/kube/writes.py",
+        file="shared/kube/binding_writes.py",
         old=_BIND,
         new='{"name": order.name, "resourceVersion": order.resource_version}',
         tests=(_EXECUTORS + "test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound",),

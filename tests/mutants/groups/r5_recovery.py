@@ -95,7 +95,7 @@ MUTANTS = [
     Mutant(
         name="watcher-forgets-orders",
         what="the watcher does not remember the sequence of an order to bind",
-        file="services/watcher/executors.py",
+        file="services/watcher/executors/bindings.py",
         old="        self._core.saw_sequence(max(batch.sequence, batch.term))\n",
         new="",
         tests=("tests/unit/services/watcher/test_executors.py::test_no_more_binds_are_in_flight_than_allowed",),

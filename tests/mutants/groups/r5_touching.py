@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _RECOVERY = "services/placement/protocol/recovery.py"
 _SESSION = "services/placement/leader/session.py"
-_WATCHER = "services/watcher/executors.py"
+_WATCHER = "services/watcher/executors/patches.py"
 _TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
 _OF_SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"

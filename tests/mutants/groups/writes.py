@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-_WATCHER = "services/watcher/executors.py"
+_WATCHER = "services/watcher/executors/patches.py"
 _TESTS = "tests/unit/services/watcher/test_executors.py::"
 
 MUTANTS = [
@@ -17,15 +17,13 @@ MUTANTS = [
     Mutant(
         name="bound-without-its-claim",
         what="a pod is bound although its claim could not be allocated",
-        file=_WATCHER,
+        file="services/watcher/executors/bindings.py",
         old=(
             '            if result.outcome != "done":\n'
             "                return result\n"
             '        return Result("done")\n'
-            "\n"
-            "    async def _publish"
         ),
-        new="        return Result(\"done\")\n\n    async def _publish",
+        new="        return Result(\"done\")\n",
         tests=(_TESTS + "test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_other",),
     ),
     Mutant(
@@ -39,7 +37,7 @@ MUTANTS = [
     Mutant(
         name="annotations-at-any-version",
         what="a patch of a pod's annotations leaves out the version that it is for",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old=(
             "    ) -> Result:\n"
             '        """With a resourceVersion: only on that version."""\n'
@@ -55,7 +53,7 @@ MUTANTS = [
     Mutant(
         name="deleted-at-any-version",
         what="a pod is deleted although it has changed since",
-        file="shared/kube/writes.py",
+        file="shared/kube/pod_writes.py",
         old=(
 
 '        body = {\n'

@@ -13,7 +13,7 @@ from services.admission.core import TOLERATION, Allowed, Policy, Refused, Reques
 from services.admission.dialects import Setting
 from services.admission.patch import apply
 from shared.model.objects import Pod
-from shared.model.request import read_request
+from shared.model.request_reader import read_request
 from shared.model.units import quantity
 from tests.unit.services.admission.pods import container, limits_of, pod
 

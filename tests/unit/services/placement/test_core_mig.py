@@ -18,7 +18,8 @@ from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, decode_grant
 from shared.model.mig import MigInstance
 from shared.model.objects import Container, Pod, Resources
-from shared.model.request import RequestError, read_request
+from shared.model.request import RequestError
+from shared.model.request_reader import read_request
 from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement

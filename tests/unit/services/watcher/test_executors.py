@@ -15,7 +15,9 @@ from services.simulator.transport import SimTransport
 from services.watcher import announcer as announcing
 from services.watcher.announcer import Announcer, stands
 from services.watcher.core import Core
-from services.watcher.executors import Executors
+from services.watcher.executors.batches import Batches
+from services.watcher.executors.bindings import Bindings
+from services.watcher.executors.patches import Patches
 from shared.contracts import commands as c
 from shared.contracts.base import encode
 from shared.kube.transport import JSON, Response
@@ -68,11 +70,14 @@ class ExecutorHarness:
         self.announcer = Announcer(
             writes,
             lambda ns, name: self.core.find("Pod", name, ns),
-            lambda: self.executors.binding > 0,
+            lambda: self.bindings.binding > 0,
             structlog.get_logger(),
         )
         self.telemetry = Telemetry("watcher", ratio=1.0, otlp_endpoint="")
-        self.executors = Executors(self.core, writes, self.announcer, self.telemetry, Metrics(), in_flight=in_flight)
+        metrics = Metrics()
+        batches = Batches(metrics, in_flight=in_flight)
+        self.bindings = Bindings(self.core, writes, self.announcer, batches, telemetry=self.telemetry, metrics=metrics)
+        self.patches = Patches(self.core, writes, self.announcer, batches)
         self.cluster.create("Node", {"metadata": {"name": "n"}}, 0.0)
 
     def follow(self) -> None:
@@ -100,7 +105,7 @@ class ExecutorHarness:
         )
 
     async def patch(self, *patches: c.Patch) -> list[tuple[str, str]]:
-        return [(a.uid, a.outcome) for a in (await self.executors.patch(c.PatchBatch(patches=patches))).answers]
+        return [(a.uid, a.outcome) for a in (await self.patches.patch(c.PatchBatch(patches=patches))).answers]
 
     def events(self) -> list[str]:
         return [e["reason"] for e in self.cluster.all("Event")]
@@ -116,22 +121,22 @@ async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     orders = [harness.bind(harness.pod(f"p{i}")) for i in range(20)]
     harness.gate.open.clear()
     tasks = [
-        asyncio.create_task(harness.executors.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2]))))
+        asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=i, binds=tuple(orders[i::2]))))
         for i in range(2)
     ]
     await eventually(lambda: harness.gate.inside == 4, what="four of them")
-    assert harness.executors.binding == 20
+    assert harness.bindings.binding == 20
     harness.gate.open.set()
     assert [await task for task in tasks] == [c.Answers(), c.Answers()]
     assert harness.gate.max_inside == 4
-    assert harness.executors.binding == 0
+    assert harness.bindings.binding == 0
     assert harness.core.log_sequence_seen == 1
 
 
 async def test_an_unknown_node_is_never_bound_to() -> None:
     harness = ExecutorHarness()
     pod = harness.pod()
-    answers = await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod, "nowhere"),)))
+    answers = await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod, "nowhere"),)))
     assert [(a.outcome, a.resource_version) for a in answers.answers] == [("no-node", pod.metadata.resource_version)]
     assert harness.core.find("Pod", "p", "default").spec.node_name == ""
 
@@ -143,7 +148,7 @@ async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: d
     """R3. A pod decided at another version is decided again, and a late Binding must not succeed beside that."""
     harness = ExecutorHarness()
     order = msgspec.structs.replace(harness.bind(harness.pod()), **change)
-    answers = (await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert [answer.outcome in ("conflict", "gone") for answer in answers] == [True]
     assert harness.now().spec.node_name == ""
 
@@ -151,7 +156,7 @@ async def test_a_pod_that_is_not_the_one_that_was_decided_is_not_bound(change: d
 async def test_a_bind_has_its_span_in_the_pods_trace() -> None:
     harness = ExecutorHarness()
     pod = harness.pod()
-    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+    await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
     spans = harness.telemetry.take()
     assert [(s.name, s.attributes["k8s.node.name"], s.attributes["kerf.outcome"]) for s in spans] == [
         ("bind", "n", "done")
@@ -273,7 +278,7 @@ async def test_the_answers_to_a_full_batch_fit_into_one_message() -> None:
     harness = ExecutorHarness()
     pods = [harness.pod(f"p{i}") for i in range(256)]
     harness.gate.answers = [Response(422, b'{"message":"' + b"x" * 5000 + b'"}')] * 512
-    answers = await harness.executors.patch(c.PatchBatch(patches=tuple(touch(pod) for pod in pods)))
+    answers = await harness.patches.patch(c.PatchBatch(patches=tuple(touch(pod) for pod in pods)))
     assert len(answers.answers) == 256
     assert len(encode(answers)) < 1_000_000
 
@@ -283,7 +288,7 @@ async def test_a_pod_that_cannot_be_touched_in_either_way_is_refused_with_both_r
     harness = ExecutorHarness()
     pod = harness.pod()
     harness.gate.answers = [Response(422, b'{"message":"Too long"}'), Response(403, b'{"message":"forbidden"}')]
-    answers = (await harness.executors.patch(c.PatchBatch(patches=(touch(pod),)))).answers
+    answers = (await harness.patches.patch(c.PatchBatch(patches=(touch(pod),)))).answers
     assert [(answer.uid, answer.outcome) for answer in answers] == [(pod.metadata.uid, "refused")]
     assert answers[0].message == "its annotations: Too long; its status: forbidden"
 
@@ -337,13 +342,13 @@ async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_ot
     device = c.ClaimDevice(request="gpu", pool="n", device="gpu-0", share_id="s", memory_mib=1024, compute_milli=100)
     wanted = c.AllocateClaim(name="c", uid=claim.metadata.uid, resource_version="1", devices=(device,))
     order = msgspec.structs.replace(harness.bind(pod), claims=(wanted,))
-    answers = (await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert [answer.outcome for answer in answers] == ["refused"]
     assert harness.now().spec.node_name == ""
     assert harness.core.find("ResourceClaim", "c", "default").status.allocation is None
     wanted = msgspec.structs.replace(wanted, resource_version=claim.metadata.resource_version)
     order = msgspec.structs.replace(order, claims=(wanted,))
-    assert await harness.executors.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
+    assert await harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
     assert harness.now().spec.node_name == "n"
     allocation = harness.core.find("ResourceClaim", "c", "default").status.allocation
     assert [device.device for device in allocation.devices.results] == ["gpu-0"]
@@ -372,12 +377,10 @@ async def test_events_wait_until_no_bind_is_in_flight() -> None:
     harness = ExecutorHarness()
     running = asyncio.create_task(harness.announcer.run())
     first, second = harness.pod("first"), harness.pod("second")
-    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
+    await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
     harness.gate.open.clear()
-    binding = asyncio.create_task(
-        harness.executors.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),)))
-    )
-    await eventually(lambda: harness.executors.binding == 1, what="a bind in flight")
+    binding = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),))))
+    await eventually(lambda: harness.bindings.binding == 1, what="a bind in flight")
     assert harness.events() == []
     harness.gate.open.set()
     await binding
@@ -437,7 +440,7 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
 async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() -> None:
     harness = ExecutorHarness()
     pod = harness.pod()
-    await harness.executors.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+    await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
     await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="late"))
     running = asyncio.create_task(harness.announcer.run())
     await eventually(

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from shared.kube.decoder import Decoder
 from shared.kube.gangs import decoder_of
-from shared.kube.reflect import Decoder
 from shared.kube.resources import BY_KIND, GANG_SOURCES, REFLECTED
 from shared.model.objects import Gang
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from shared.contracts.facts import Fact, Gone
-from shared.kube.reflect import INITIAL_END, Decoder, Lines, Reflection, Undecodable, WatchError
+from shared.kube.decoder import Decoder, Lines, Undecodable, WatchError
+from shared.kube.reflect import INITIAL_END, Reflection
 from shared.kube.resources import POD
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod

@@ -8,10 +8,11 @@ import pytest
 
 from shared.contracts.commands import Bind, DeletePod, Evict
 from shared.kube.http1 import Http1Transport
+from shared.kube.keys import valid_key
 from shared.kube.outcomes import outcome_of
 from shared.kube.resources import NODE, POD
 from shared.kube.transport import Response
-from shared.kube.writes import Writes, valid_key
+from shared.kube.writes import Writes
 from tests.unit.shared.kube.test_http1 import Server, client, server
 
 __all__ = ["client", "server"]
@@ -51,7 +52,7 @@ def test_an_immutable_uid_error_means_that_the_pod_was_deleted() -> None:
 
 async def test_a_request_that_was_never_sent_may_be_repeated() -> None:
     """No server listens there: nothing can have happened."""
-    result = await Writes(Http1Transport("127.0.0.1", 1), reporter="t").bind(
+    result = await Writes(Http1Transport("127.0.0.1", 1), reporter="t").bindings.bind(
         Bind(uid="u", namespace="n", name="p", resource_version="1", node="x")
     )
     assert result.outcome == "throttled"
@@ -97,8 +98,8 @@ async def test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_
 ) -> None:
     """A StatefulSet's next pod has the same name, and must not be deleted in place of its predecessor."""
     writes = Writes(client, reporter="t")
-    await writes.evict(Evict(uid="u", namespace="n", name="p", reason="r"))
-    await writes.delete_pod(DeletePod(uid="u", namespace="n", name="p", reason="r", resource_version="7"))
+    await writes.pods.evict(Evict(uid="u", namespace="n", name="p", reason="r"))
+    await writes.pods.delete(DeletePod(uid="u", namespace="n", name="p", reason="r", resource_version="7"))
     eviction, deletion = (json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests)
     assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
     assert deletion["preconditions"] == {"uid": "u", "resourceVersion": "7"}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
-from shared.model.request import GpuAsk, RequestError, has_gpu_request, read_ask, read_request
+from shared.model.request import GpuAsk, RequestError
+from shared.model.request_reader import has_gpu_request, read_ask, read_request
 
 
 def container(name: str = "c", *, sidecar: bool = False, **limits: Any) -> Container:

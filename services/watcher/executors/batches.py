@@ -1,0 +1,52 @@
+"""Batches of orders: carried out within one limit, their outcomes counted, what did not end well answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from shared.contracts import commands as c
+from shared.kube.outcomes import Result
+from shared.telemetry import Metrics
+
+WRITES_IN_FLIGHT = 32
+MESSAGE_MOST = 300
+"""Characters of the server's own sentence in an answer: all answers to a batch must fit into one message."""
+
+T = TypeVar("T")
+
+
+class Batches:
+    def __init__(self, metrics: Metrics, *, in_flight: int = WRITES_IN_FLIGHT) -> None:
+        self._slots = asyncio.Semaphore(in_flight)
+        self.outcomes = metrics.counter(
+            "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
+        )
+
+    async def each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
+        """All of them concurrently, within the limit that all batches share."""
+
+        async def one(order: T) -> Result:
+            async with self._slots:
+                return await execute(order)
+
+        if len(orders) == 1:
+            return [await one(orders[0])]
+        return list(await asyncio.gather(*(one(order) for order in orders)))
+
+    def answers(self, kind: str, orders: Sequence[Any], results: Sequence[Result]) -> c.Answers:
+        """Counts the outcomes. Answers name only what did not end well, so `done` costs no bytes."""
+        answers = []
+        for order, result in zip(orders, results, strict=True):
+            self.outcomes.add(1, kind, result.outcome)
+            if result.outcome != "done":
+                answers.append(
+                    c.Answer(
+                        uid=order.uid,
+                        outcome=result.outcome,
+                        resource_version=order.resource_version,
+                        message=result.message[:MESSAGE_MOST],
+                    )
+                )
+        return c.Answers(answers=tuple(answers))

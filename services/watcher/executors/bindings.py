@@ -1,0 +1,98 @@
+"""Binds pods: allocates their claims, then writes the Binding (rule R3)."""
+
+from __future__ import annotations
+
+import time
+
+from services.watcher.announcer import Announcer
+from services.watcher.core import Core
+from services.watcher.executors.batches import Batches
+from shared.contracts import commands as c
+from shared.kube.outcomes import Result
+from shared.kube.writes import Writes
+from shared.model.claims import Consumer, ResourceClaim
+from shared.telemetry import Metrics, Telemetry
+
+BIND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Bindings:
+    def __init__(
+        self,
+        core: Core,
+        writes: Writes,
+        announcer: Announcer,
+        batches: Batches,
+        *,
+        telemetry: Telemetry,
+        metrics: Metrics,
+    ) -> None:
+        self._core = core
+        self._writes = writes
+        self._announcer = announcer
+        self._batches = batches
+        self._telemetry = telemetry
+        self.binding = 0
+        """Binds in flight or waiting for their turn."""
+        self._seconds = metrics.histogram(
+            "kerf_watcher_bind_seconds", "Time of one Binding, from its POST to its answer.", buckets=BIND_BUCKETS
+        )
+
+    async def bind(self, batch: c.BindBatch) -> c.Answers:
+        self._core.saw_sequence(max(batch.sequence, batch.term))
+        self.binding += len(batch.binds)
+        try:
+            results = await self._batches.each(batch.binds, self._bind)
+        finally:
+            self.binding -= len(batch.binds)
+        for order, result in zip(batch.binds, results, strict=True):
+            if result.outcome == "done":
+                note = f"Successfully assigned {order.namespace}/{order.name} to {order.node}"
+                self._announcer.offer(
+                    c.AnnounceEvent(
+                        uid=order.uid,
+                        namespace=order.namespace,
+                        name=order.name,
+                        reason="Scheduled",
+                        action="Binding",
+                        note=note,
+                    )
+                )
+        return self._batches.answers("bind", batch.binds, results)
+
+    async def _bind(self, order: c.Bind) -> Result:
+        if self._core.find("Node", order.node) is None:
+            # The server would answer 201, and the pod would wait for ever on a node that does not exist.
+            return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
+        started = time.perf_counter()
+        start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
+        result = await self._allocate(order) if order.claims else Result("done")
+        if result.outcome == "done":
+            result = await self._writes.bindings.bind(order)
+        self._seconds.observe(time.perf_counter() - started)
+        if start_ns or result.outcome != "done":
+            self._telemetry.pod_span(
+                order.uid,
+                "bind",
+                start_ns=start_ns or None,
+                kind="client",
+                force=result.outcome not in ("done", "conflict"),
+                attributes={"k8s.node.name": order.node, "kerf.outcome": result.outcome},
+                error="" if result.outcome == "done" else result.message,
+            )
+        return result
+
+    async def _allocate(self, order: c.Bind) -> Result:
+        """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""
+        pod = Consumer(resource="pods", name=order.name, uid=order.uid)
+        for wanted in order.claims:
+            known = self._core.find(ResourceClaim.__name__, wanted.name, order.namespace)
+            if known is None:
+                return Result(
+                    "refused",
+                    f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent",
+                )
+            result = await self._writes.devices.allocate(wanted, known, node=order.node, pod=pod)
+            if result.outcome != "done":
+                return result
+        return Result("done")

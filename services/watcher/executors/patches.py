@@ -1,0 +1,174 @@
+"""Writes what orders change besides Bindings: pods, nodes, claims, ResourceSlices; reports and Events of pods."""
+
+from __future__ import annotations
+
+from services.watcher.announcer import Announcer
+from services.watcher.core import Core
+from services.watcher.executors.batches import MESSAGE_MOST, Batches
+from shared.contracts import commands as c
+from shared.kube.outcomes import Result, refused_for_certain
+from shared.kube.writes import Writes
+from shared.model import names
+from shared.model.suspension import annotated_suspension, suspension_patch
+
+
+class Patches:
+    def __init__(self, core: Core, writes: Writes, announcer: Announcer, batches: Batches) -> None:
+        self._core = core
+        self._writes = writes
+        self._announcer = announcer
+        self._batches = batches
+
+    async def patch(self, batch: c.PatchBatch) -> c.Answers:
+        """Reports of pending pods and Events are accepted here and written later: `done` says no more of them."""
+        results = await self._batches.each(batch.patches, self._patch)
+        for order, result in zip(batch.patches, results, strict=True):
+            self._batches.outcomes.add(1, type(order).__name__, result.outcome)
+        answers = [
+            c.Answer(
+                uid=_subject(order),
+                outcome=result.outcome,
+                resource_version=getattr(order, "resource_version", ""),
+                message=result.message[:MESSAGE_MOST],
+            )
+            for order, result in zip(batch.patches, results, strict=True)
+            if result.outcome != "done"
+        ]
+        return c.Answers(answers=tuple(answers))
+
+    async def _patch(self, order: c.Patch) -> Result:
+        match order:
+            case c.TouchPod():
+                return await self._touch(order)
+            case c.SuspendPod():
+                return await self._suspend(order)
+            case c.ReportPending():
+                self._announcer.report(order)
+                return Result("done")
+            case c.AnnounceEvent():
+                self._announcer.offer(order)
+                return Result("done")
+            case c.LabelNode():
+                return await self._label(order)
+            case c.DeletePod():
+                return await self._delete(order)
+            case c.SelectNode():
+                return await self._select(order)
+            case c.PublishSlice():
+                return await self._publish(order)
+
+    async def _touch(self, order: c.TouchPod) -> Result:
+        """By an annotation, which `kubectl describe` shows. A pod that cannot be annotated (its annotations are at the
+        limit, or a webhook refuses or hangs) is touched by a condition in its status. Any write that arrives moves
+        the pod's version, and an extra one does no harm."""
+        result = Result("unknown", "the annotation did not move the pod")
+        if not order.by_status:
+            result = await self._writes.pods.annotate(
+                order.namespace, order.name, order.uid, {names.ANNOTATION_TOUCHED: order.token}
+            )
+            if result.outcome not in ("refused", "unknown"):
+                return result
+        by_status = await self._writes.pods.mark_touched(order.namespace, order.name, order.uid, token=order.token)
+        if not refused_for_certain(by_status):
+            return by_status
+        outcome: c.Outcome = "refused" if order.by_status or refused_for_certain(result) else "unknown"
+        return Result(outcome, f"its annotations: {result.message}; its status: {by_status.message}")
+
+    async def _suspend(self, order: c.SuspendPod) -> Result:
+        """Writes and reports nothing if the annotation is so already."""
+        pod = self._core.find("Pod", order.name, order.namespace)
+        if (
+            pod is not None
+            and pod.metadata.uid == order.uid
+            and annotated_suspension(pod.metadata.annotations) == order.suspension
+        ):
+            return Result("done")
+        result = await self._writes.pods.annotate(
+            order.namespace,
+            order.name,
+            order.uid,
+            suspension_patch(order.suspension),
+            order.resource_version,
+        )
+        if result.outcome == "done":
+            reason, action = ("Suspended", "Suspending") if order.suspension else ("Resumed", "Resuming")
+            self._announcer.offer(
+                c.AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    reason=reason,
+                    action=action,
+                    note=order.reason,
+                )
+            )
+        return result
+
+    async def _label(self, order: c.LabelNode) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        if all(node.metadata.labels.get(key) == value for key, value in order.labels.items()):
+            return Result("done")  # they are there already
+        return await self._writes.objects.label_node(order.node, order.labels)
+
+    async def _delete(self, order: c.DeletePod) -> Result:
+        result = await self._writes.pods.delete(order)
+        if result.outcome == "done":
+            self._announcer.offer(
+                c.AnnounceEvent(
+                    uid=order.uid,
+                    namespace=order.namespace,
+                    name=order.name,
+                    type="Warning",
+                    reason="Deleted",
+                    action="Deleting",
+                    note=order.reason,
+                )
+            )
+        return result
+
+    async def _select(self, order: c.SelectNode) -> Result:
+        claim = self._core.find("PersistentVolumeClaim", order.claim, order.namespace)
+        if claim is None:
+            return Result("gone", f"claim {order.namespace}/{order.claim} is not known to this watcher")
+        if not order.volume:
+            return await self._writes.objects.select_node(order.namespace, order.claim, order.node)
+        volume = self._core.find("PersistentVolume", order.volume)
+        if volume is None:
+            return Result("gone", f"volume {order.volume} is not known to this watcher")
+        taken = volume.spec.claim_ref
+        promised = (
+            taken is not None and not taken.uid and (taken.namespace, taken.name) == (order.namespace, order.claim)
+        )
+        if taken is not None and not promised:
+            ours = taken.uid == claim.metadata.uid
+            return (
+                Result("done")
+                if ours
+                else Result("conflict", f"volume {order.volume} belongs to {taken.namespace}/{taken.name}")
+            )
+        return await self._writes.objects.reserve_volume(
+            order.volume,
+            volume.metadata.resource_version,
+            namespace=order.namespace,
+            claim=order.claim,
+            claim_uid=claim.metadata.uid,
+        )
+
+    async def _publish(self, order: c.PublishSlice) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        return await self._writes.devices.publish(order, node.metadata.uid)
+
+
+def _subject(order: c.Patch) -> str:
+    """What an answer names: the pod's uid; for a node its name, for a claim namespace/name."""
+    match order:
+        case c.LabelNode() | c.PublishSlice():
+            return order.node
+        case c.SelectNode():
+            return f"{order.namespace}/{order.claim}"
+        case _:
+            return order.uid

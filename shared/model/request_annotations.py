@@ -1,0 +1,110 @@
+"""Reads the annotations of a pod's request: isolation, the GPUs that it accepts, topology, policy and tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from shared.model import names
+from shared.model.generations import GENERATIONS, capability_tenths
+from shared.model.policies import POLICIES
+from shared.model.request import OPPORTUNISTIC, TOPOLOGY_MODES, GpuAsk, PodRequest, RequestError
+from shared.model.request_amounts import MAX_MEMORY_BYTES, read_number
+from shared.model.strategy import ISOLATION_RANK
+from shared.model.units import mib
+
+
+def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) -> PodRequest:
+    """The request of a pod with these asks and annotations. Raises RequestError on an invalid annotation."""
+    tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
+    return PodRequest(
+        asks={name: _in_gaps(ask) for name, ask in asks.items()} if tier == OPPORTUNISTIC else asks,
+        isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
+        models=_list(annotations, names.ANNOTATION_GPU_MODEL, "GPU models", "H200|H100"),
+        models_not=_list(annotations, names.ANNOTATION_GPU_MODEL_NOT, "GPU models", "T4|P4"),
+        uuids=_list(annotations, names.ANNOTATION_GPU_UUID, "GPU UUIDs", "GPU-1f0e4c53|GPU-5a1c9a60"),
+        uuids_not=_list(annotations, names.ANNOTATION_GPU_UUID_NOT, "GPU UUIDs", "GPU-1f0e4c53|GPU-5a1c9a60"),
+        generations=_generations(annotations),
+        memory_min_mib=_memory_min(annotations),
+        capability_min=_capability_min(annotations),
+        prefer=_choice(annotations, names.ANNOTATION_GPU_PREFER, ("cost", "speed"), ""),  # type: ignore[arg-type]
+        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
+        topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
+        policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
+        tier=tier,
+    )
+
+
+def _in_gaps(ask: GpuAsk) -> GpuAsk:
+    """An opportunistic pod reserves memory only. It runs when other pods leave GPU time, also on GPUs whose compute is
+    fully reserved. If its memory follows from compute alone, both are reserved; so is all of a whole GPU, and of an
+    instance."""
+    return ask if ask.whole or ask.profile or ask.memory_follows else msgspec.structs.replace(ask, compute_milli=0)
+
+
+def _choice(annotations: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:
+    value = annotations.get(key)
+    if value is None:
+        return default
+    if value not in allowed:
+        raise RequestError("bad-annotation", f"annotation {key} is {value!r}; it must be {_one_of(allowed)}")
+    return value
+
+
+def _one_of(allowed: tuple[str, ...]) -> str:
+    return allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
+
+
+def _list(annotations: Mapping[str, str], key: str, what: str, example: str) -> tuple[str, ...]:
+    """Alternatives, in an order of their own so that equal wishes look equal."""
+    text = annotations.get(key)
+    if text is None:
+        return ()
+    parts = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
+    if not parts:
+        raise RequestError(
+            "bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}"
+        )
+    return parts
+
+
+def _generations(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    known = {name.lower(): name for name in GENERATIONS}
+    wanted = _list(annotations, names.ANNOTATION_GPU_GENERATION, "generations", "Ampere|Hopper")
+    unknown = [name for name in wanted if name.lower() not in known]
+    if unknown:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_GENERATION} names {unknown[0]!r}; the generations are "
+            f"{', '.join(GENERATIONS)}",
+        )
+    return tuple(sorted({known[name.lower()] for name in wanted}))
+
+
+def _memory_min(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(names.ANNOTATION_GPU_MEMORY_MIN)
+    if text is None:
+        return 0
+    amount = read_number({names.ANNOTATION_GPU_MEMORY_MIN: text}, names.ANNOTATION_GPU_MEMORY_MIN, "annotations")
+    if not 0 < amount <= MAX_MEMORY_BYTES:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_MEMORY_MIN} is {text!r}; it is what one GPU has in all, in "
+            "bytes, written like 40Gi",
+        )
+    return mib(amount)
+
+
+def _capability_min(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(names.ANNOTATION_GPU_CAPABILITY_MIN)
+    if text is None:
+        return 0
+    tenths = capability_tenths(text)
+    if tenths is None:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_GPU_CAPABILITY_MIN} is {text!r}; write a compute capability such as "
+            "8.0 or 9.0",
+        )
+    return tenths
