@@ -7,7 +7,6 @@ a local clock in seconds. It only spaces repetitions and never decides whether s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from services.placement import messages as m
 from services.placement.config import Config
@@ -19,9 +18,8 @@ from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.decision_events import DecisionEvents
-from services.placement.protocol.holds import Hold, Holds
+from services.placement.protocol.holds import Holds
 from services.placement.protocol.nodes import Nodes
-from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.resource_slices import Slices
 from services.placement.protocol.suspension import Suspender
@@ -35,29 +33,17 @@ from services.placement.scheduling.node_avoidance import NodeAvoidance
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unplaced import Unplaced
 from services.placement.stats import Stats
+from services.placement.takeover import Phase, Takeover
 from shared.book.book import Book, Change
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
-from shared.contracts.commands import Answer, Patch
-from shared.contracts.events import PodBound, TermTaken
+from shared.contracts.commands import Patch
+from shared.contracts.events import PodBound
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.preemption import Reserved
 from shared.model.causes import Inputs
 from shared.model.objects import ConfigMap, Gang, Pod
-from shared.model.state_machine import Transitions
 from shared.queues.preemption_policy import PreemptionPolicy
-
-Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
-PHASES = Transitions[Phase](
-    {
-        "idle": ("listing",),  # it has taken a term
-        "listing": ("touching", "readying", "over"),  # the snapshot has come, and the log is incomplete, complete, lost
-        "touching": ("readying",),  # every pending pod has moved, or is excluded
-        "readying": ("leading",),  # the ready record is in the log
-        "leading": (),
-        "over": (),
-    }
-)
 
 
 class Core:
@@ -107,8 +93,6 @@ class Core:
             unplaced=self.unplaced,
             first_seen=self.scheduler.first_seen,
         )
-        self.term = 0
-        self.phase: Phase = "idle"
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
         self._capacity_changes = CapacityChanges()
@@ -142,10 +126,23 @@ class Core:
             suspension=self.suspension,
             capacity_changes=self._capacity_changes,
         )
-        self.recovery = Recovery()
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
-        self._began = 0.0
+        self.takeover = Takeover(
+            holder,
+            self.book,
+            queue=self.queue,
+            scheduler=self.scheduler,
+            nodes=self.nodes,
+            holds=self.holds,
+            batcher=self.batcher,
+            binding=self._binding,
+            suspender=self.suspension,
+            preemption=self.preemption,
+            config=self.config,
+            stats=self.stats,
+        )
+        self.recovery = self.takeover.recovery
         self._out: list[m.Command] = []
         self.inputs = Inputs()
 
@@ -153,9 +150,9 @@ class Core:
         self.inputs.begin()
         match event:
             case m.TermTaken():
-                self._take_term(event, now)
+                self._out += self.takeover.begin(event, now)
             case m.TermRenewed():
-                self._renew_term(event.term, now)
+                self._out += self.takeover.renew(event.term, now)
             case m.SnapshotSeen():
                 self._snapshot(event, now)
             case m.FactsSeen():
@@ -183,7 +180,7 @@ class Core:
                 self.recovery.not_sent(event.uids, now)
             case m.PatchesAnswered():
                 for answer in event.answers:
-                    self._patch_failed(answer, now)
+                    self._out += self.takeover.patch_failed(answer, now)
             case m.ReleaseSeen():
                 self._out += self._releases.released(event)
             case m.Appended():
@@ -210,28 +207,6 @@ class Core:
         out, self._out = self._out, []
         return self.inputs.mark(out)
 
-    def _enter(self, phase: Phase) -> None:
-        self.phase = PHASES.move(self.phase, phase)
-
-    # --- taking over (R5) -------------------------------------------------------------------------------------
-
-    def _take_term(self, event: m.TermTaken, now: float) -> None:
-        self.term, self._began = event.term, now
-        self._enter("listing")
-        self.nodes.term = event.term
-        self.recovery.replay(event.records, event.mark)
-        self._out.append(m.TakeSnapshot())
-
-    def _renew_term(self, term: int, now: float) -> None:
-        self.term = self.nodes.term = term
-        self.batcher.owe(
-            term,
-            [h.decision for h in self.holds.values() if h.sequence],
-            self.preemption.records(term),
-            self.recovery.excluded,
-        )
-        self._out += self.nodes.sync_all(now)
-
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         gangs = dict(self.book.others.get("Gang", {}))
         changes = self.book.apply_snapshot(event.facts)
@@ -243,65 +218,15 @@ class Core:
             for state in self.book.pods.values():
                 self._out += self.suspension.annotation_seen(state, now)
             return
-        seen = max(event.log_sequence_seen, self.book.sequence_seen())
-        lost = self.recovery.lost(self.term, seen)
-        if lost:
-            self._enter("over")
-            self._out.append(m.BeginLogAnew(self.recovery.above(self.term, seen), lost))
-            return
-        self._out += self.suspension.adopt(self.term, now)
-        pending = [s for s in self.book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
-        if self.recovery.ready:
-            for state in pending:
-                if self.recovery.is_excluded(state, now):
-                    self._exclude(state, "the leader before this one could not", now)
-                else:
-                    self._readopt(state, now)
-            self._out += self.preemption.readopt(self.recovery, self.term, now)
-            self._write_ready()
-        else:
-            self._enter("touching")
-            self.recovery.must_move(pending, now)
-            self.stats.touched = len(pending)
-            self._touch(now)
-        self.recovery.forget_log()
+        self._out += self.takeover.listed(event.log_sequence_seen, now)
 
-    def _readopt(self, state: PodState, now: float) -> None:
-        found = self.recovery.decided(state)
-        if found is None or state.uid in self.holds:
-            return
-        sequence, decision = found
-        self.queue.remove(state.uid)
-        self.book.hold(state.uid, decision.node, decision.grant)
-        self.holds[state.uid] = Hold(decision, now, sequence)
-        self.scheduler.note(state, now)
-        self.stats.readopted += 1
+    @property
+    def phase(self) -> Phase:
+        return self.takeover.phase
 
-    def _write_ready(self) -> None:
-        self._enter("readying")
-        self.batcher.owe(
-            self.term,
-            [h.decision for h in self.holds.values()],
-            self.preemption.records(self.term),
-            self.recovery.excluded,
-        )
-        self._out += self.batcher.due(self.term, self._began)
-
-    def _lead(self, now: float) -> None:
-        self._enter("leading")
-        self.engine.remember()
-        self.nodes.open = True
-        self._out += self.nodes.sync_all(now)
-        self._out += self._binding.send(self.holds.late(now, at_once=True))
-        event = TermTaken(
-            term=self.term,
-            holder=self.holder,
-            touched=self.stats.touched,
-            excluded=len(self.recovery.excluded),
-            readopted=self.stats.readopted,
-            seconds=now - self._began,
-        )
-        self._out.append(m.Publish(event, node=self.holder))
+    @property
+    def term(self) -> int:
+        return self.takeover.term
 
     @property
     def may_renew(self) -> bool:
@@ -406,31 +331,10 @@ class Core:
         if event.reason and event.suspension is None:
             self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
 
-    def _patch_failed(self, answer: Answer, now: float) -> None:
-        """Excludes, by name, pods that cannot be touched. Waiting for them would delay the recovery for ever."""
-        if answer.outcome != "refused" or not self.recovery.refused(answer.uid):
-            return
-        self._exclude(self.book.pods[answer.uid], answer.message, now)
-
-    def _touch(self, now: float) -> None:
-        for uid in self.recovery.overdue(now, self.config.exclude_after_s):
-            why = (
-                f"{self.config.exclude_after_s:.0f} s of updates have not moved it: look for a webhook that "
-                "answers late, or undoes them"
-            )
-            self._exclude(self.book.pods[uid], why, now)
-        self._out += self._binding.touch(self.recovery.due(now), self.term)
-
-    def _exclude(self, state: PodState, why: str, now: float) -> None:
-        state.excluded = why
-        self._out += self._binding.excluded(state)
-        self.scheduler.admit(state, now)
-
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
-        if self.phase == "touching" and self.recovery.touched:
-            self._write_ready()
+        self._out += self.takeover.advance()
         if self.phase != "leading":
             return
         self._out += self.preemption.advance(self.term, now)
@@ -446,7 +350,8 @@ class Core:
         record = self.batcher.appended()
         if isinstance(record, ReadyRecord) and not record.more:
             if self.phase == "readying":
-                self._lead(now)
+                self.engine.remember()
+                self._out += self.takeover.readied(now)
         elif self.phase == "readying":
             self._out += self.batcher.due(self.term, now)
         elif isinstance(record, DecisionBatch):
@@ -455,7 +360,7 @@ class Core:
             self._out += self._binding.logged(record, sequence, now)
 
     def _tick(self, now: float) -> None:
-        self._touch(now)
+        self._out += self.takeover.touch(now)
         if self.phase != "leading":
             return
         if self.node_avoidance.tick(now):

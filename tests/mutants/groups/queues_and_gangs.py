@@ -134,9 +134,9 @@ MUTANTS = [
     Mutant(
         name="new-leader-drops-reservations",
         what="a new leader does not know the plans in progress",
-        file="services/placement/core.py",
-        old="            self._out += self.preemption.readopt(self.recovery, self.term, now)\n",
-        new="",
+        file="services/placement/takeover.py",
+        old='            out += self._preemption.readopt(self.recovery, self.term, now)\n',
+        new='',
         tests=(_PLANS + "test_a_reservation_survives_its_leader",),
     ),
     Mutant(

@@ -79,17 +79,17 @@ MUTANTS = [
     Mutant(
         name="grants-on-pods-are-not-asked",
         what="the sequences of grants that stand on pods do not count",
-        file=_CORE,
-        old="seen = max(event.log_sequence_seen, self.book.sequence_seen())",
-        new="seen = event.log_sequence_seen",
+        file="services/placement/takeover.py",
+        old='seen = max(log_sequence_seen, self._book.sequence_seen())',
+        new='seen = log_sequence_seen',
         tests=(_TESTS + "test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss",),
     ),
     Mutant(
         name="watchers-sequence-is-not-asked",
         what="the sequence that the watcher has met does not count",
-        file=_CORE,
-        old="seen = max(event.log_sequence_seen, self.book.sequence_seen())",
-        new="seen = self.book.sequence_seen()",
+        file="services/placement/takeover.py",
+        old='seen = max(log_sequence_seen, self._book.sequence_seen())',
+        new='seen = self._book.sequence_seen()',
         tests=_LOST,
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant(
         name="lost-log-is-kept",
         what="a session leads on a log that has lost records",
-        file=_CORE,
+        file="services/placement/takeover.py",
         old="        if lost:\n",
         new="        if False:\n",
         tests=_LOST,
@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         name="nobody-is-touched",
         what="pending pods are not touched although the log may lack decisions",
-        file=_CORE,
+        file="services/placement/takeover.py",
         old="        if self.recovery.ready:\n",
         new="        if True:\n",
         tests=(_SESSIONS + "test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_decided",),
@@ -228,9 +228,9 @@ MUTANTS = [
     Mutant(
         name="decisions-are-not-adopted",
         what="a new leader knows nothing of what the log says is on its way",
-        file=_CORE,
-        old="        self.book.hold(state.uid, decision.node, decision.grant)\n",
-        new="        return\n",
+        file="services/placement/takeover.py",
+        old='        self._book.hold(state.uid, decision.node, decision.grant)\n',
+        new='        return\n',
         tests=(
             _SESSIONS
             + "test_decisions_of_a_complete_log_are_re_adopted_and_resent_if_the_pods_version_is_unchanged",
@@ -239,24 +239,17 @@ MUTANTS = [
     Mutant(
         name="open-holds-are-not-logged-again",
         what="open holds are not written again by a new term",
-        file=_CORE,
-        old=(
-'        self.batcher.owe(\n'
-'            self.term,\n'
-'            [h.decision for h in self.holds.values()],\n'
-'            self.preemption.records(self.term),\n'
-'            self.recovery.excluded,\n'
-'        )\n'
-),
-        new='        self.batcher.owe(self.term, [], self.preemption.records(self.term), self.recovery.excluded)\n',
+        file="services/placement/takeover.py",
+        old='        self._owe(self._holds.values())\n',
+        new='        self._owe([])\n',
         tests=(_SESSIONS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     Mutant(
         name="renewal-does-not-log-open-holds",
         what="open holds are not written again by a renewed term, and age away",
-        file=_CORE,
-        old="[h.decision for h in self.holds.values() if h.sequence]",
-        new="[]",
+        file="services/placement/takeover.py",
+        old='[hold for hold in self._holds.values() if hold.sequence]',
+        new='[]',
         tests=(_SESSIONS + "test_a_renewed_term_logs_open_holds_and_ready_again",),
     ),
     Mutant(
@@ -279,7 +272,7 @@ MUTANTS = [
     Mutant(
         name="excluded-by-uncertain-answers",
         what="answers that are no refusal exclude a pod",
-        file=_CORE,
+        file="services/placement/takeover.py",
         old='        if answer.outcome != "refused" or not self.recovery.refused(answer.uid):\n',
         new="        if not self.recovery.refused(answer.uid):\n",
         tests=(_TESTS + "test_other_outcomes_exclude_no_pod",),
@@ -295,7 +288,7 @@ MUTANTS = [
     Mutant(
         name="excluded-pod-is-placed",
         what="an excluded pod is placed at the version at which a Binding of the past may still succeed",
-        file=_CORE,
+        file="services/placement/takeover.py",
         old="        state.excluded = why\n",
         new="",
         tests=_UNTOUCHABLE,
@@ -303,9 +296,9 @@ MUTANTS = [
     Mutant(
         name="excluded-pod-hears-nothing",
         what="an excluded pod is not told so by an Event",
-        file=_CORE,
-        old="        self._out += self._binding.excluded(state)\n",
-        new="",
+        file="services/placement/takeover.py",
+        old='        out = self._binding.excluded(state)\n',
+        new='        out: list[m.Command] = []\n',
         tests=(_TESTS + "test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it",),
     ),
     Mutant(
@@ -343,22 +336,15 @@ MUTANTS = [
     Mutant(
         name="renewal-forgets-the-excluded",
         what="the ready of a renewed term does not say who is excluded",
-        file=_CORE,
-        old=(
-'        self.batcher.owe(\n'
-'            term,\n'
-'            [h.decision for h in self.holds.values() if h.sequence],\n'
-'            self.preemption.records(term),\n'
-'            self.recovery.excluded,\n'
-'        )\n'
-),
-        new='        self.batcher.owe(term, [h.decision for h in self.holds.values() if h.sequence], self.preemption.records(term))\n',
+        file="services/placement/takeover.py",
+        old='        self._owe([hold for hold in self._holds.values() if hold.sequence])\n',
+        new='        held = [hold.decision for hold in self._holds.values() if hold.sequence]\n        self._batcher.owe(term, held, self._preemption.records(term))\n',
         tests=(_TESTS + "test_a_renewed_term_remembers_the_excluded",),
     ),
     Mutant(
         name="successor-does-not-exclude",
         what="a successor places whom its predecessor has excluded",
-        file=_CORE,
+        file="services/placement/takeover.py",
         old="                if self.recovery.is_excluded(state, now):\n",
         new="                if False:\n",
         tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),

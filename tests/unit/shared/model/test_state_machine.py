@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.placement.core import PHASES
+from services.placement.takeover import PHASES
 from shared.book.states import GRANT_PHASES
 from shared.model.state_machine import InvalidTransition, Transitions
 
