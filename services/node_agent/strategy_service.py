@@ -120,7 +120,7 @@ class Strategies:
                 await say()
 
             self._ctx.spawn(
-                self._keeper.keep(lambda: self._agent.inventory, self._agent.occupied, proven), name="canary"
+                self._keeper.keep(lambda: self._agent.gpus.inventory, self._agent.occupied, proven), name="canary"
             )
         if self._probes.needed:
             self._ctx.spawn(self._probes.run(say), name="probes")
