@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from services.admission import webhook
-from services.admission.core import Policy
+from services.admission.messages import Policy
 
 ROUNDS = 5_000
 

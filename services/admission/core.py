@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from services.admission import rules
-from services.admission.dialects import Dialect, Setting, Translation, dialects
+from services.admission.dialects import Dialect, Translation, dialects
 from services.admission.dialects.base import (
     DEFAULT_SCHEDULERS,
     Json,
@@ -20,7 +20,8 @@ from services.admission.dialects.base import (
     named_resources,
     nonzero,
 )
-from services.admission.patch import Operation, difference
+from services.admission.messages import Allowed, Policy, Refused, Request
+from services.admission.patch import difference
 from shared.model import names
 from shared.model.gang import read_gang
 from shared.model.kube_object import Quantities
@@ -30,47 +31,6 @@ from shared.model.request import RequestError
 from shared.model.request_reader import has_gpu_request, read_request
 
 TOLERATION = {"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}
-
-
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What an installation decides. Part of the service's configuration."""
-
-    setting: Setting = Setting()
-    excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
-    """Foreign dialects are not translated there. The canonical form is read everywhere."""
-    plain_nvidia_namespaces: tuple[str, ...] = ()
-    """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
-    watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
-    """The users that may write kerf.dev/grant."""
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """An admission request as the API server sends it, its objects as JSON."""
-
-    pod: Json
-    namespace: str = "default"
-    operation: str = "CREATE"
-    old: Json | None = None
-    user: str = ""
-    subresource: str = ""
-    traceparent: str = ""
-    """This review's own span; written on GPU pods that carry none, so that a pod's trace begins here."""
-
-
-class Allowed(msgspec.Struct, frozen=True):
-    """`patches` is JSON Patch; empty: unchanged. `warnings` are shown to the user that created the pod."""
-
-    patches: tuple[Operation, ...] = ()
-    warnings: tuple[str, ...] = ()
-    dialect: str = ""
-    """The pod's dialect: "kerf", a foreign dialect's name, or empty if it requests no GPU."""
-
-
-class Refused(msgspec.Struct, frozen=True):
-    code: str
-    """Stable, for programs."""
-    sentence: str
-    """For people: what is wrong and what to write instead."""
 
 
 def review(request: Request, policy: Policy) -> Allowed | Refused:

@@ -14,8 +14,8 @@ from aiohttp import web
 
 from services.admission import webhook
 from services.admission.certificates import Certificates
-from services.admission.core import Policy, Refused
 from services.admission.dialects import Setting, dialects
+from services.admission.messages import Policy, Refused
 from shared.service import Context, Service
 from shared.service.settings import Count, Port
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from services.admission.core import Allowed, Policy, Refused, Request, review
+from services.admission.core import review
+from services.admission.messages import Allowed, Policy, Refused, Request
 
 API_VERSION = "admission.k8s.io/v1"
 

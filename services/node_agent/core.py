@@ -14,28 +14,22 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
-import msgspec
-
 from services.node_agent import gate, releases, start_checks, state, suspensions
 from services.node_agent import messages as m
-from services.node_agent.gpu_state import changes, gpu_pods
-from services.node_agent.gpu_state.cordons import Cordons
+from services.node_agent.gpu_state import gpu_pods
+from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
-from services.node_agent.state import Checkpoint, Lease, Released
+from services.node_agent.state import Checkpoint, Lease, Released, Terms
+from services.node_agent.syncs import Syncs
 from shared.contracts.node_commands import (
     Accepted,
     LiveSlice,
-    NodeCordon,
-    NodeCordonAnswer,
     NodeGrant,
     NodeRelease,
     NodeSync,
-    NodeSyncAnswer,
 )
 from shared.model.causes import Inputs
-from shared.model.gpu import Gpu, Inventory
-from shared.model.grant import Grant
 from shared.model.suspension import Suspension
 
 EVICT_AGAIN_S = 15.0
@@ -58,17 +52,11 @@ class Agent:
         self.node = node
         self._evict_unhealthy = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
-        self.term = saved.term
-        self.inventory = saved.inventory
-        self._generation = saved.generation
-        self._boot_id = saved.boot_id
+        self.terms = Terms(newest=saved.term, closed=saved.closed_term, sync_number=saved.sync_number)
         self.store = GrantStore(saved.known, saved.leases)
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
-        self._closed_term, self._sync_number = saved.closed_term, saved.sync_number
-        self._gpus: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
-        self.ailments = saved.ailments
-        self._cordons = Cordons(saved.cordons)
-        self._seen: Inventory | None = None
+        self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
+        self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
         self._evict_at = 0.0
         self.inputs = Inputs()
 
@@ -76,18 +64,18 @@ class Agent:
         return Checkpoint(
             version=state.VERSION,
             node=self.node,
-            term=self.term,
-            generation=self._generation,
-            boot_id=self._boot_id,
-            inventory=self.inventory,
+            term=self.terms.newest,
+            generation=self.gpus.generation,
+            boot_id=self.gpus.boot_id,
+            inventory=self.gpus.inventory,
             known=self.store.known,
             leases=self.store.leases,
             tombstones=self.released.tombstones,
-            closed_term=self._closed_term,
-            sync_number=self._sync_number,
+            closed_term=self.terms.closed,
+            sync_number=self.terms.sync_number,
             unbooked=self.released.unbooked,
-            ailments=self.ailments,
-            cordons=self._cordons.saved,
+            ailments=self.gpus.ailments,
+            cordons=self.gpus.cordons,
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
@@ -105,7 +93,7 @@ class Agent:
             case m.ContainerEnded():
                 return self._container_ended(event, now)
             case m.SyncReceived():
-                return self._sync(event.sync)
+                return self.syncs.apply(event.sync)
             case m.SuspensionDone():
                 return self._suspension_done(event)
             case m.ReleasesBooked():
@@ -113,11 +101,11 @@ class Agent:
                 self.released.acknowledge(event.grant_ids)
                 return []
             case m.InventorySeen():
-                return self._inventory(event, now)
+                return self.gpus.update(event, now)
             case m.CordonRequested():
-                return self._cordon(event.cordon, now)
+                return self.gpus.cordon(event.cordon, now)
             case m.Reconnected():
-                put: list[m.Command] = [] if self.inventory is None else [m.PutInventory(self.inventory)]
+                put: list[m.Command] = [] if self.gpus.inventory is None else [m.PutInventory(self.gpus.inventory)]
                 return put + self._release_events(*self.released.due_for_repeat(now, at_once=True))
             case m.Tick():
                 return self._tick(now)
@@ -149,13 +137,6 @@ class Agent:
         """The grants that may be handed over."""
         return tuple(k.grant for k in self.store.known if not k.releasing and not k.unbound)
 
-    def is_void(self, grant: Grant) -> bool:
-        """Whether this grant will never be handed over: it was released, or its term is closed and the grant is
-        unknown."""
-        return grant.grant_id in self.released or (
-            grant.term < self._closed_term and self.store.get(grant.grant_id) is None
-        )
-
     def occupied(self) -> gate.Occupancy:
         """Memory and compute that are handed over, by GPU."""
         return gate.occupied(self.store.shares(), self.node)
@@ -164,12 +145,12 @@ class Agent:
 
     def _grant(self, received: NodeGrant) -> list[m.Command]:
         grant_id = received.grant.grant_id
-        if received.term < self.term:
-            return [self._refused(grant_id, f"term {received.term} is over; this node follows term {self.term}")]
+        if received.term < self.terms.newest:
+            return [self._outdated(grant_id, received.term)]
         if grant_id in self.released:
             return [self._refused(grant_id, "this grant was released for good", dead=True)]
-        if self.is_void(received.grant):
-            why = f"this grant is of term {received.grant.term}, and the sync of term {self._closed_term} lacks it"
+        if self.syncs.is_void(received.grant):
+            why = f"this grant is of term {received.grant.term}, and the sync of term {self.terms.closed} lacks it"
             return [self._refused(grant_id, why, dead=True)]
         known = self.store.get(grant_id)
         if known is not None and known.grant.uid != received.uid:
@@ -181,14 +162,14 @@ class Agent:
             return [self._granted(grant_id)]
         if (
             known is not None
-            and received.term == self.term
+            and received.term == self.terms.newest
             and known.grant.grant == received.grant
             and known.grant.suspension is None is received.suspension
             and known.unbound <= received.unbound
         ):
             return [self._accepted(grant_id)]
-        self.term = received.term
-        order = suspensions.apply_order(self.store, received, self.node, self._gpus)
+        self.terms.newest = received.term
+        order = suspensions.apply_order(self.store, received, self.node, self.gpus.by_uuid)
         if order.task is not None:
             return [m.Save(), m.SuspendSlices(received, (order.task,))]
         return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]
@@ -196,14 +177,16 @@ class Agent:
     def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
         suspension = suspensions.applied_to(self.store, grant_id)
         return m.Answer(
-            Accepted(ok=ok, reason=reason, term=self.term, node=self.node, grant_id=grant_id, suspension=suspension)
+            Accepted(
+                ok=ok, reason=reason, term=self.terms.newest, node=self.node, grant_id=grant_id, suspension=suspension
+            )
         )
 
     def _release(self, received: NodeRelease, now: float) -> list[m.Command]:
         grant_id = received.grant_id
-        if received.term < self.term:
-            return [self._refused(grant_id, f"term {received.term} is over; this node follows term {self.term}")]
-        advanced, self.term = received.term > self.term, received.term
+        if received.term < self.terms.newest:
+            return [self._outdated(grant_id, received.term)]
+        advanced, self.terms.newest = received.term > self.terms.newest, received.term
         if grant_id in self.released:
             # The release was acknowledged before: a new leader asks that has not heard of it.
             save: list[m.Command] = [m.Save()] if advanced else []
@@ -232,59 +215,10 @@ class Agent:
         self.released.add(released, now)
         return self._release_events(released)
 
-    def _sync(self, sync: NodeSync) -> list[m.Command]:
-        if sync.node != self.node or sync.term < self.term:
-            return [
-                m.Answer(
-                    NodeSyncAnswer(
-                        node=self.node, boot_id=self._boot_id, term=self.term, accepted=False, number=sync.number
-                    )
-                )
-            ]
-        if (sync.term, sync.number) < (self._closed_term, self._sync_number):
-            return []  # a newer sync of the same leader was answered already
-        for named in sync.grants:
-            if self.is_void(named.grant):
-                # An earlier sync closed its term, and placement was told so.
-                self.released.add_tombstone(named.grant.grant_id)
-        self.term = self._closed_term = sync.term
-        self._sync_number = sync.number
-        ids = {g.grant.grant_id for g in sync.grants}
-        for unnamed in [k for k in self.store.known if k.grant_id not in ids and not self.store.is_running(k.grant_id)]:
-            if unnamed.order < (sync.term, sync.number):
-                self.store.forget(unnamed.grant_id)
-                self.released.add_tombstone(unnamed.grant_id)
-        tasks = []
-        for received in sync.grants:
-            known = self.store.get(received.grant.grant_id)
-            if received.grant.grant_id not in self.released and (known is None or known.grant.uid == received.uid):
-                order = suspensions.apply_order(self.store, received, self.node, self._gpus)
-                tasks += [] if order.task is None else [order.task]
-        return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self._synced(sync)]
-
-    def _synced(self, sync: NodeSync) -> m.Answer:
-        ids = [g.grant.grant_id for g in sync.grants]
-        dead = tuple(grant_id for grant_id in ids if grant_id in self.released)
-        suspension = {
-            grant_id: found for grant_id in ids if (found := suspensions.applied_to(self.store, grant_id)) is not None
-        }
-        return m.Answer(
-            NodeSyncAnswer(
-                node=self.node,
-                boot_id=self._boot_id,
-                term=self.term,
-                accepted=True,
-                number=sync.number,
-                live=self.live(),
-                tombstones=dead,
-                suspension=suspension,
-            )
-        )
-
     def _suspension_done(self, event: m.SuspensionDone) -> list[m.Command]:
         failed = suspensions.record_results(self.store, event.results)
         if isinstance(event.request, NodeSync):
-            return [m.Save(), self._synced(event.request)]
+            return [m.Save(), self.syncs.answer(event.request)]
         reason = failed.get(event.request.grant.grant_id, "")
         return [
             m.Save(),
@@ -301,7 +235,7 @@ class Agent:
                 "kubelet tries again"
             )
             return [m.FetchGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
-        why = start_checks.refusal(asked, known, self.store, self.inventory, self._gpus, self.node)
+        why = start_checks.refusal(asked, known, self.store, self.gpus.inventory, self.gpus.by_uuid, self.node)
         if why is not None:
             return [m.RefuseStart(asked.uid, asked.container, *why)]
         share = known.grant.grant.containers[asked.container]
@@ -309,13 +243,13 @@ class Agent:
         # An init container that runs within this share comes without the slot of the container.
         slot = asked.slot or ("" if before is None else before.slot)
         lease = Lease(
-            uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self._boot_id, slot=slot
+            uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self.gpus.boot_id, slot=slot
         )
         hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.suspension)
         if before == lease:
             return [hand_over]
         self.store.add_lease(lease)
-        return [m.Save(), hand_over, start_checks.enforced_event(known, lease, share, self.inventory, self.node)]
+        return [m.Save(), hand_over, start_checks.enforced_event(known, lease, share, self.gpus.inventory, self.node)]
 
     def _container_ended(self, ended: m.ContainerEnded, now: float) -> list[m.Command]:
         lease = self.store.end_lease(ended.uid, ended.container)
@@ -329,68 +263,24 @@ class Agent:
             return []
         return self._finish_release(grant_id, known.grant.uid, reason, now)
 
-    # --- devices ----------------------------------------------------------------------------------------------
+    def _end_boot(self, now: float) -> list[m.Command]:
+        """No container of the last boot runs. Its grants stay valid: the kubelet may start their containers again."""
+        out: list[m.Command] = []
+        for grant_id in self.store.end_all_leases():
+            out += self._release_if_ended(grant_id, "the node rebooted", now)
+        return out
 
-    def _inventory(self, event: m.InventorySeen, now: float) -> list[m.Command]:
-        self._seen = event.inventory
-        save: list[m.Command] = [m.Save()] if event.ailments != self.ailments else []
-        self.ailments = event.ailments
-        return self._apply_inventory(self._cordons.with_cordons(event.inventory), now) or save
-
-    def _apply_inventory(self, seen: Inventory, now: float) -> list[m.Command]:
-        old, out = self.inventory, list[m.Command]()
-        rebooted = bool(self._boot_id) and self._boot_id != seen.boot_id
-        if old is not None and not rebooted and changes.is_same(old, seen):
-            return []
-        self._generation = 1 if rebooted else self._generation + 1
-        self._boot_id = seen.boot_id
-        self.inventory = msgspec.structs.replace(seen, node=self.node, generation=self._generation)
-        before, self._gpus = self._gpus, {g.uuid: g for g in seen.gpus}
-        if rebooted:
-            # No container of the last boot runs. Its grants stay valid, and the kubelet may start their containers
-            # again.
-            for grant_id in self.store.end_all_leases():
-                out += self._release_if_ended(grant_id, "the node rebooted", now)
-        out += [m.PutInventory(self.inventory), *changes.events_for(before, self.inventory)]
-        return [m.Save(), *out]
-
-    # --- cordons, and eviction by policy ----------------------------------------------------------------------
-
-    def _cordon(self, asked: NodeCordon, now: float) -> list[m.Command]:
-        refusal = (
-            "the agent has not read this node's GPUs yet; try again in a few seconds"
-            if self._seen is None
-            else self._cordons.refusal(asked, self.node, self._gpus)
-        )
-        if self._seen is None or refusal:
-            return [m.Answer(NodeCordonAnswer(ok=False, reason=refusal))]
-        gpus, before = (asked.gpu,) if asked.gpu else tuple(self._gpus), self._cordons.saved
-        self._cordons.apply(asked)
-        out: list[m.Command] = (
-            []
-            if self._cordons.saved == before
-            else self._apply_inventory(self._cordons.with_cordons(self._seen), now) or [m.Save()]
-        )
-        if asked.undo:
-            out.append(m.ClearAilments(gpus))
-        return [
-            *out,
-            m.Answer(
-                NodeCordonAnswer(
-                    ok=True, gpus=gpus, pods=gpu_pods.find_pods(gpus, self.store.known, self.store.is_running)
-                )
-            ),
-        ]
+    # --- time -------------------------------------------------------------------------------------------------
 
     def _tick(self, now: float) -> list[m.Command]:
         out = self._release_events(*self.released.due_for_repeat(now))
-        for order in suspensions.retry_restores(self.store, self.node, self._gpus):
+        for order in suspensions.retry_restores(self.store, self.node, self.gpus.by_uuid):
             if order.task is not None:
                 out += [m.Save(), m.SuspendSlices(order.received, (order.task,))]
         if (
             self._evict_unhealthy
             and now >= self._evict_at
-            and (evictions := gpu_pods.evictions(self._gpus, self.store.known, self.store.is_running))
+            and (evictions := gpu_pods.evictions(self.gpus.by_uuid, self.store.known, self.store.is_running))
         ):
             self._evict_at = now + EVICT_AGAIN_S
             out.append(m.EvictPods(evictions))
@@ -399,10 +289,15 @@ class Agent:
     # --- messages -----------------------------------------------------------------------------------------------
 
     def _release_events(self, *released: Released) -> list[m.Command]:
-        return releases.events_for(released, self.node, self._boot_id)
+        return releases.events_for(released, self.node, self.gpus.boot_id)
 
     def _accepted(self, grant_id: str) -> m.Answer:
-        return m.Answer(Accepted(ok=True, term=self.term, node=self.node, grant_id=grant_id))
+        return m.Answer(Accepted(ok=True, term=self.terms.newest, node=self.node, grant_id=grant_id))
+
+    def _outdated(self, grant_id: str, term: int) -> m.Answer:
+        return self._refused(grant_id, f"term {term} is over; this node follows term {self.terms.newest}")
 
     def _refused(self, grant_id: str, reason: str, *, dead: bool = False) -> m.Answer:
-        return m.Answer(Accepted(ok=False, reason=reason, term=self.term, node=self.node, grant_id=grant_id, dead=dead))
+        return m.Answer(
+            Accepted(ok=False, reason=reason, term=self.terms.newest, node=self.node, grant_id=grant_id, dead=dead)
+        )

@@ -163,7 +163,7 @@ class KubeletAdapter:
         return next((found.grant for found in self._node.agent.grants() if found.uid == uid), None)
 
     def _gpus(self) -> Mapping[str, Gpu]:
-        inventory = self._node.agent.inventory
+        inventory = self._node.agent.gpus.inventory
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
 
     def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:

@@ -41,7 +41,7 @@ class NodeRuntime:
         if config.has_kubelet():
             self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._publisher.evict)
             self.devices.offered = self.strategies.offered
-            self.devices.observe(self.strategies)
+            self.devices.observe(self.strategies.observer)
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""

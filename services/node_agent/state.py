@@ -89,6 +89,17 @@ class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+class Terms(msgspec.Struct, kw_only=True):
+    """The leaders' terms, as far as the agent has been told."""
+
+    newest: int = 0
+    """Orders of older terms are refused."""
+    closed: int = 0
+    """The term of the newest sync. Grants of earlier terms that it does not name are void."""
+    sync_number: int = 0
+    """The number of the newest sync of that term."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's whole state, as it is written to the host's disk."""
 

@@ -1,4 +1,4 @@
-"""The watcher's decisions: what is a fact worth sending, when a batch goes, what a snapshot holds. Pure.
+"""The watcher's decisions: what is a fact worth sending, and when a batch goes. Pure.
 
 Feed numbers rise by one per batch. A snapshot is taken after everything pending was sent, so it is exactly the state
 after its number.
@@ -13,21 +13,16 @@ from typing import Any
 import msgspec
 
 from services.watcher.config import Config
+from services.watcher.snapshots import Snapshots, WirePage
+from services.watcher.trimming import is_same, trim
 from shared.contracts.base import Message, encode
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.resources import REFLECTED
 from shared.model import names
-from shared.model.claims import ResourceClaim
 from shared.model.kinds import Object
-from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, Meta, annotations_bytes
-from shared.model.objects import Node, Pod, version
+from shared.model.objects import Pod, version
 
-PAGE_LIMIT_BYTES = 512 * 1024
 BATCH_LIMIT_BYTES = 256 * 1024
-"""Of one object, keys and values (Kubernetes)."""
-GRANT_MAX_BYTES = 16 * 1024
-"""For the grant and what else Kerf writes."""
-ANNOTATION_LIMIT = 4096
 _SEQUENCE = re.compile(r'"sequence":(\d+)')
 _ORDER = list(dict.fromkeys(resource.kind for resource in REFLECTED))
 
@@ -41,19 +36,6 @@ class WireBatch(Message, frozen=True):
     log_sequence_seen: int = 0
 
 
-class WirePage(Message, frozen=True):
-    """A facts.SnapshotPage whose facts are encoded already."""
-
-    epoch: str
-    snapshot: str
-    number: int
-    page: int
-    pages: int
-    facts: Sequence[msgspec.Raw] = ()
-    log_sequence_seen: int = 0
-    error: str = ""
-
-
 class FirstSight(msgspec.Struct, frozen=True):
     """A pending pod of ours that was not there before: its trace begins."""
 
@@ -63,14 +45,8 @@ class FirstSight(msgspec.Struct, frozen=True):
 Command = WireBatch | FirstSight
 
 
-class _Snapshot(msgspec.Struct):
-    number: int
-    pages: list[list[msgspec.Raw]]
-    used_at: float
-
-
 class Core:
-    """State: the newest object of every uid, the batch that gathers, the snapshots that are being read."""
+    """State: the newest object of every uid, the batch that gathers, the snapshots."""
 
     def __init__(self, epoch: str, config: Config | None = None) -> None:
         self.epoch = epoch
@@ -84,8 +60,7 @@ class Core:
         self._pending: list[msgspec.Raw] = []
         self._pending_bytes = 0
         self._sent_at = float("-inf")
-        self._snapshots: dict[str, _Snapshot] = {}
-        self._taken = 0
+        self._snapshots = Snapshots(epoch, ttl_s=self._config.snapshot_ttl_s)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -127,8 +102,7 @@ class Core:
         commands: list[Command] = []
         if now >= self.due:
             self._flush(commands, now)
-        for name in [n for n, s in self._snapshots.items() if now - s.used_at > self._config.snapshot_ttl_s]:
-            del self._snapshots[name]
+        self._snapshots.expire(now)
         return commands
 
     def saw_sequence(self, sequence: int) -> None:
@@ -141,22 +115,9 @@ class Core:
         if not name:
             if self._pending:
                 self._flush(commands, now)
-            name = self._begin(now)
-        held = self._snapshots.get(name)
-        if held is None or not 0 <= page < len(held.pages):
-            text = f"snapshot {name!r} has no page {page} here: it is unknown or has expired; start again"
-            return commands, WirePage(epoch=self.epoch, snapshot=name, number=0, page=page, pages=0, error=text)
-        held.used_at = now
-        answer = WirePage(
-            epoch=self.epoch,
-            snapshot=name,
-            number=held.number,
-            page=page,
-            pages=len(held.pages),
-            facts=held.pages[page],
-            log_sequence_seen=self.log_sequence_seen,
-        )
-        return commands, answer
+            objects = (seen for kind in _ORDER for seen in self._store[kind].values())
+            name = self._snapshots.begin(self.number, objects, now)
+        return commands, self._snapshots.page(name, page, now, log_sequence_seen=self.log_sequence_seen)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -170,7 +131,7 @@ class Core:
         self._names[kind, seen.metadata.namespace, seen.metadata.name] = seen.metadata.uid
         if isinstance(trimmed, Pod):
             self._look_at(trimmed, known, commands)
-        elif known is not None and _same(known, trimmed):
+        elif known is not None and is_same(known, trimmed):
             self.suppressed += 1
             return None
         return Put(object=trimmed)
@@ -204,61 +165,3 @@ class Core:
         )
         self._pending, self._pending_bytes = [], 0
         self._sent_at = now
-
-    def _begin(self, now: float) -> str:
-        for name, held in self._snapshots.items():
-            if held.number == self.number:
-                return name  # nothing has changed since: the same one serves again
-        self._taken += 1
-        name = f"s{self._taken}"
-        pages: list[list[msgspec.Raw]] = [[]]
-        size = 0
-        for kind in _ORDER:
-            for seen in self._store[kind].values():
-                raw = msgspec.Raw(encode(Put(object=seen)))
-                if pages[-1] and size + len(raw) + 1 > PAGE_LIMIT_BYTES - 1024:  # a kibibyte for the page's own fields
-                    pages.append([])
-                    size = 0
-                pages[-1].append(raw)
-                size += len(raw) + 1
-        self._snapshots[name] = _Snapshot(number=self.number, pages=pages, used_at=now)
-        return name
-
-
-def trim(seen: Object) -> Object:
-    """Drops annotations that no scheduler reads: kubectl's own, and long ones of other software. Notes whether all of
-    them leave room for a grant: a Binding adds it even beyond the limit, and then every later write to the pod
-    fails."""
-    notes = seen.metadata.annotations
-    full = annotations_bytes(notes) > ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES
-    kept = {
-        k: v
-        for k, v in notes.items()
-        if k.startswith(names.PREFIX)
-        or (len(v) <= ANNOTATION_LIMIT and k != "kubectl.kubernetes.io/last-applied-configuration")
-    }
-    if len(kept) == len(notes) and not full:
-        return seen
-    return msgspec.structs.replace(
-        seen, metadata=msgspec.structs.replace(seen.metadata, annotations=kept, annotations_full=full)
-    )
-
-
-def _same(known: Object, seen: Object) -> bool:
-    """Equal but for the version, and for a node the sentences and reasons of its conditions, which name times and
-    figures."""
-    return _bare(known) == _bare(seen)
-
-
-def _bare(seen: Object) -> Object:
-    if isinstance(seen, ResourceClaim):
-        return seen  # an allocation is written at a version: placement must know the newest
-    bare = msgspec.structs.replace(seen, metadata=_unversioned(seen.metadata))
-    if not isinstance(bare, Node):
-        return bare
-    conditions = tuple(msgspec.structs.replace(c, reason="", message="") for c in bare.status.conditions)
-    return msgspec.structs.replace(bare, status=msgspec.structs.replace(bare.status, conditions=conditions))
-
-
-def _unversioned(meta: Meta) -> Meta:
-    return msgspec.structs.replace(meta, resource_version="")

@@ -84,7 +84,7 @@ class SimNode:
 
     def tell_inventory(self, leader: Leader) -> None:
         """The newest value in the KV bucket, for a watch."""
-        inventory = self.agent.inventory
+        inventory = self.agent.gpus.inventory
         if inventory is not None:
             # A watch of KV resumes by itself, so this arrives however often it is cut.
             self.simulation.clock.after(0.01, lambda: leader.hear(m.InventorySeen(inventory)))

@@ -21,7 +21,9 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
     todo: list[m.Input] = [
         m.TermTaken(term, records, mark_of(records, records[-1][0] if records else simulation.nats.end))
     ]
-    todo += [m.InventorySeen(n.agent.inventory) for n in simulation.nodes.values() if n.agent.inventory is not None]
+    todo += [
+        m.InventorySeen(n.agent.gpus.inventory) for n in simulation.nodes.values() if n.agent.gpus.inventory is not None
+    ]
     while todo:
         for command in core.handle(todo.pop(0), simulation.clock.now):
             match command:
@@ -32,7 +34,7 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                     dead = tuple(
                         g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released
                     )
-                    boot = node.agent.inventory.boot_id if node.agent.inventory else ""
+                    boot = node.agent.gpus.inventory.boot_id if node.agent.gpus.inventory else ""
                     todo.append(
                         m.SyncAnswered(
                             NodeSyncAnswer(
@@ -46,7 +48,7 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                             )
                         )
                     )
-                case m.SendGrant() if simulation.nodes[command.node].agent.is_void(command.grant.grant):
+                case m.SendGrant() if simulation.nodes[command.node].agent.syncs.is_void(command.grant.grant):
                     # Of a pod that was bound by a Binding of the past while it was excluded.
                     todo.append(
                         m.GrantAcknowledged(

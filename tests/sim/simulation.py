@@ -423,7 +423,7 @@ class Simulation:
         """No container will ever start by it, and none runs by it."""
         nodes = {share.node for container in grant.containers.values() for share in container.gpus}
         return all(
-            self.nodes[name].agent.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes
+            self.nodes[name].agent.syncs.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes
         )
 
     def leading(self) -> Core | None:

@@ -31,11 +31,15 @@ class DeviceMonitor:
         self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
         """Returns the strategies in addition to those that every node offers, by driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
-        before = agent.inventory if agent.inventory is not None and agent.inventory.boot_id == boot_id else None
+        before = (
+            agent.gpus.inventory
+            if agent.gpus.inventory is not None and agent.gpus.inventory.boot_id == boot_id
+            else None
+        )
         self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
         ctx.on_drain(self._devices.close)
         self._health = Health(
-            agent.ailments,
+            agent.gpus.ailments,
             recover_s=config.recover_s,
             throttled_s=config.throttled_s,
             harmless_xids=config.harmless_xids,
@@ -82,7 +86,7 @@ class DeviceMonitor:
     async def check(self) -> None:
         """Reads the health, and reports it to the core if it has changed."""
         await self._read_symptoms()
-        if self._states() != self._reported or self._health.ailments != self._agent.ailments:
+        if self._states() != self._reported or self._health.ailments != self._agent.gpus.ailments:
             await self._report()
 
     async def report_again(self) -> None:
@@ -169,7 +173,7 @@ class DeviceMonitor:
             await self._report()
 
     def _healthy(self) -> dict[tuple[str, ...], float]:
-        inventory = self._agent.inventory
+        inventory = self._agent.gpus.inventory
         return {} if inventory is None else {(gpu.uuid,): float(gpu.state == "healthy") for gpu in inventory.gpus}
 
     def _ecc(self) -> dict[tuple[str, ...], float]:

@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         name="annotations-are-never-too-full",
         what="annotations that take all but the last bytes leave room for a grant",
-        file="services/watcher/core.py",
+        file="services/watcher/trimming.py",
         old="> ANNOTATIONS_MAX_BYTES - GRANT_MAX_BYTES",
         new="> ANNOTATIONS_MAX_BYTES",
         tests=(

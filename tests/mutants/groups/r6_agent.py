@@ -4,6 +4,8 @@ answers."""
 from tests.mutants.mutant import Mutant
 
 CORE = "services/node_agent/core.py"
+GPUS = "services/node_agent/gpu_state/node_gpus.py"
+SYNCS = "services/node_agent/syncs.py"
 GRANT_STORE = "services/node_agent/grant_store.py"
 RUNTIME = "services/node_agent/node_service.py"
 FILE = "services/node_agent/checkpoint.py"
@@ -39,9 +41,9 @@ MUTANTS = [
     Mutant(
         name="release-after-a-boot-published-before-it-is-saved",
         what="releases after a reboot are published before they are saved",
-        file=CORE,
-        old="        return [m.Save(), *out]\n\n    # --- cordons, and eviction by policy",
-        new="        return [*out, m.Save()]\n\n    # --- cordons, and eviction by policy",
+        file=GPUS,
+        old="        return [m.Save(), *out]\n",
+        new="        return [*out, m.Save()]\n",
         tests=(f"{TEST}::test_a_release_is_saved_before_it_is_published[the node reboots]",),
     ),
     Mutant(
@@ -141,7 +143,7 @@ MUTANTS = [
         name="term-not-saved",
         what="a restarted agent follows older terms",
         file=CORE,
-        old=("            node=self.node,\n            term=self.term,\n"),
+        old=("            node=self.node,\n            term=self.terms.newest,\n"),
         new="            node=self.node,\n",
         tests=(f"{TEST}::test_the_term_survives_a_restart",),
     ),
@@ -149,7 +151,7 @@ MUTANTS = [
         name="closed-term-not-saved",
         what="a restarted agent has lost which terms are closed",
         file=CORE,
-        old="            closed_term=self._closed_term,\n",
+        old="            closed_term=self.terms.closed,\n",
         new="",
         tests=(f"{LATE}::test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders",),
     ),
@@ -157,7 +159,7 @@ MUTANTS = [
         name="sync-number-not-saved",
         what="a restarted agent follows an overtaken sync",
         file=CORE,
-        old="            sync_number=self._sync_number,\n",
+        old="            sync_number=self.terms.sync_number,\n",
         new="",
         tests=(f"{LATE}::test_the_number_of_the_newest_sync_survives_a_restart",),
     ),
@@ -182,7 +184,7 @@ MUTANTS = [
         name="grants-of-older-terms",
         what="the agent accepts grants of older terms",
         file=CORE,
-        old="        grant_id = received.grant.grant_id\n        if received.term < self.term:",
+        old="        grant_id = received.grant.grant_id\n        if received.term < self.terms.newest:",
         new="        grant_id = received.grant.grant_id\n        if False:",
         tests=(f"{TEST}::test_an_older_term_is_refused",),
     ),
@@ -190,31 +192,31 @@ MUTANTS = [
         name="releases-of-older-terms",
         what="the agent follows releases of older terms",
         file=CORE,
-        old="        grant_id = received.grant_id\n        if received.term < self.term:",
+        old="        grant_id = received.grant_id\n        if received.term < self.terms.newest:",
         new="        grant_id = received.grant_id\n        if False:",
         tests=(f"{LATE}::test_a_release_order_of_an_older_term_is_refused",),
     ),
     Mutant(
         name="syncs-of-older-terms",
         what="the agent follows syncs of older terms",
-        file=CORE,
-        old="if sync.node != self.node or sync.term < self.term:",
-        new="if sync.node != self.node:",
+        file=SYNCS,
+        old="if sync.node != self._node or sync.term < self._terms.newest:",
+        new="if sync.node != self._node:",
         tests=(f"{LATE}::test_a_sync_of_an_older_term_changes_nothing",),
     ),
     Mutant(
         name="syncs-for-another-node",
         what="the agent follows another node's sync, and voids its own grants",
-        file=CORE,
-        old="if sync.node != self.node or sync.term < self.term:",
-        new="if sync.term < self.term:",
+        file=SYNCS,
+        old="if sync.node != self._node or sync.term < self._terms.newest:",
+        new="if sync.term < self._terms.newest:",
         tests=(f"{TEST}::test_a_sync_for_another_node_is_refused",),
     ),
     Mutant(
         name="overtaken-sync",
         what="an overtaken sync is followed",
-        file=CORE,
-        old="if (sync.term, sync.number) < (self._closed_term, self._sync_number):",
+        file=SYNCS,
+        old="if (sync.term, sync.number) < (self._terms.closed, self._terms.sync_number):",
         new="if False:",
         tests=(f"{LATE}::test_an_overtaken_sync_is_ignored",),
     ),
@@ -229,33 +231,33 @@ MUTANTS = [
     Mutant(
         name="sync-answer-without-number",
         what="the answer to a sync lacks its number",
-        file=CORE,
-        old="                number=sync.number,\n",
-        new="",
+        file=SYNCS,
+        old="                accepted=True,\n                number=sync.number,\n",
+        new="                accepted=True,\n",
         tests=(f"{LATE}::test_the_answer_to_a_sync_repeats_its_number",),
     ),
     # --- what a sync buries and closes -----------------------------------------------------------------------------
     Mutant(
         name="sync-voids-nothing",
         what="grants that a sync does not name stay valid",
-        file=CORE,
-        old="                self.store.forget(unnamed.grant_id)\n"
-        "                self.released.add_tombstone(unnamed.grant_id)\n",
+        file=SYNCS,
+        old="                self._store.forget(unnamed.grant_id)\n"
+        "                self._released.add_tombstone(unnamed.grant_id)\n",
         new="                pass\n",
         tests=(SYNCED,),
     ),
     Mutant(
         name="sync-forgets-without-tombstone",
         what="grants that a sync does not name are forgotten, and valid again when they are sent again",
-        file=CORE,
-        old="                self.released.add_tombstone(unnamed.grant_id)\n",
+        file=SYNCS,
+        old="                self._released.add_tombstone(unnamed.grant_id)\n",
         new="",
         tests=(SYNCED,),
     ),
     Mutant(
         name="late-sync-voids-a-new-grant",
         what="a sync voids grants of later orders",
-        file=CORE,
+        file=SYNCS,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if True:",
         tests=(f"{LATE}::test_a_sync_composed_before_a_grant_does_not_void_it",),
@@ -263,7 +265,7 @@ MUTANTS = [
     Mutant(
         name="numbers-compared-across-terms",
         what="a sync of a later term does not void grants with a higher number from an earlier term",
-        file=CORE,
+        file=SYNCS,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order[1] < sync.number:",
         tests=(f"{LATE}::test_a_sync_of_a_later_term_voids_grants_of_any_number",),
@@ -271,7 +273,7 @@ MUTANTS = [
     Mutant(
         name="sync-without-number-voids-all",
         what="a sync without a number voids grants of its own term",
-        file=CORE,
+        file=SYNCS,
         old="if unnamed.order < (sync.term, sync.number):",
         new="if unnamed.order < (sync.term, sync.number) or not sync.number:",
         tests=(f"{LATE}::test_a_sync_without_a_number_voids_only_grants_of_earlier_terms",),
@@ -279,50 +281,50 @@ MUTANTS = [
     Mutant(
         name="sync-closes-nothing",
         what="a sync does not close the earlier terms",
-        file=CORE,
-        old="self.term = self._closed_term = sync.term",
-        new="self.term = sync.term",
+        file=SYNCS,
+        old="self._terms.newest = self._terms.closed = sync.term",
+        new="self._terms.newest = sync.term",
         tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
         name="closed-terms-not-checked",
         what="a grant of a closed term is accepted",
-        file=CORE,
+        file=SYNCS,
         old=(
-            "        return grant.grant_id in self.released or (\n"
-            "            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n"
+            "        return grant.grant_id in self._released or (\n"
+            "            grant.term < self._terms.closed and self._store.get(grant.grant_id) is None\n"
             "        )\n"
         ),
-        new="        return grant.grant_id in self.released\n",
+        new="        return grant.grant_id in self._released\n",
         tests=(f"{LATE}::test_a_sync_closes_the_earlier_terms",),
     ),
     Mutant(
         name="closed-terms-void-what-was-named",
         what="a grant of an earlier term is void although the sync names it",
-        file=CORE,
+        file=SYNCS,
         old=(
-            "        return grant.grant_id in self.released or (\n"
-            "            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n"
+            "        return grant.grant_id in self._released or (\n"
+            "            grant.term < self._terms.closed and self._store.get(grant.grant_id) is None\n"
             "        )\n"
         ),
-        new="        return grant.grant_id in self.released or (grant.term < self._closed_term)\n",
+        new="        return grant.grant_id in self._released or (grant.term < self._terms.closed)\n",
         tests=(f"{LATE}::test_a_grant_of_an_earlier_term_named_by_the_sync_is_valid",),
     ),
     Mutant(
         name="closing-term-closed-too",
         what="grants of the sync's own term are void",
-        file=CORE,
-        old="            grant.term < self._closed_term and self.store.get(grant.grant_id) is None\n",
-        new="            grant.term <= self._closed_term and self.store.get(grant.grant_id) is None\n",
+        file=SYNCS,
+        old="            grant.term < self._terms.closed and self._store.get(grant.grant_id) is None\n",
+        new="            grant.term <= self._terms.closed and self._store.get(grant.grant_id) is None\n",
         tests=(f"{LATE}::test_a_grant_of_the_term_of_the_sync_is_valid",),
     ),
     Mutant(
         name="later-sync-opens-a-closed-term",
         what="a void grant that a later sync names is valid again",
-        file=CORE,
+        file=SYNCS,
         old=(
             "                # An earlier sync closed its term, and placement was told so.\n"
-            "                self.released.add_tombstone(named.grant.grant_id)\n"
+            "                self._released.add_tombstone(named.grant.grant_id)\n"
         ),
         new="                pass\n",
         tests=(f"{LATE}::test_a_void_grant_named_by_a_sync_is_dead_for_good",),
@@ -330,23 +332,23 @@ MUTANTS = [
     Mutant(
         name="dead-grants-not-reported",
         what="the answer to a sync does not say which of its grants are dead",
-        file=CORE,
-        old="dead = tuple(grant_id for grant_id in ids if grant_id in self.released)",
+        file=SYNCS,
+        old="dead = tuple(grant_id for grant_id in ids if grant_id in self._released)",
         new="dead = ()",
         tests=(f"{LATE}::test_a_later_sync_does_not_reopen_a_closed_term",),
     ),
     Mutant(
         name="sync-revives-a-dead-grant",
         what="a sync revives a released grant",
-        file=CORE,
-        old="if received.grant.grant_id not in self.released and (known is None",
+        file=SYNCS,
+        old="if received.grant.grant_id not in self._released and (known is None",
         new="if (known is None",
         tests=(f"{LATE}::test_a_sync_does_not_revive_a_released_grant",),
     ),
     Mutant(
         name="sync-gives-a-grant-to-another-pod",
         what="a sync may assign a grant to another pod",
-        file=CORE,
+        file=SYNCS,
         old=" and (known is None or known.grant.uid == received.uid):",
         new=":",
         tests=(f"{TEST}::test_a_grant_id_stays_with_its_first_pod",),
@@ -365,7 +367,7 @@ MUTANTS = [
         name="void-grant-accepted",
         what="a void grant is accepted",
         file=CORE,
-        old="        if self.is_void(received.grant):\n",
+        old="        if self.syncs.is_void(received.grant):\n",
         new="        if False:\n",
         tests=(f"{LATE}::test_a_closed_term_stays_closed_after_a_restart_and_for_later_leaders",),
     ),
@@ -389,8 +391,8 @@ MUTANTS = [
         name="every-refusal-is-dead",
         what="the refusal of an older term says that the grant is dead",
         file=CORE,
-        old="grant_id=grant_id, dead=dead))",
-        new="grant_id=grant_id, dead=True))",
+        old="grant_id=grant_id, dead=dead)",
+        new="grant_id=grant_id, dead=True)",
         tests=(f"{LATE}::test_other_refusals_do_not_report_the_grant_as_dead",),
     ),
     Mutant(
@@ -437,8 +439,8 @@ MUTANTS = [
         name="reboot-keeps-leases",
         what="leases of the last boot stay, and releasing grants are never released",
         file=CORE,
-        old="            for grant_id in self.store.end_all_leases():\n",
-        new="            for grant_id in ():\n",
+        old="        for grant_id in self.store.end_all_leases():\n",
+        new="        for grant_id in ():\n",
         tests=(f"{TEST}::test_a_reboot_ends_all_leases",),
     ),
     Mutant(
@@ -610,7 +612,7 @@ MUTANTS = [
         name="ailments-not-saved",
         what="a restarted agent has lost which GPUs wait for a reset",
         file=CORE,
-        old="            ailments=self.ailments,\n",
+        old="            ailments=self.gpus.ailments,\n",
         new="",
         tests=(f"{UNIT}/test_core_cordons.py::test_a_change_of_ailments_alone_is_saved",),
     ),
@@ -618,7 +620,7 @@ MUTANTS = [
         name="cordons-not-saved",
         what="a restarted agent has lost its cordons",
         file=CORE,
-        old="            cordons=self._cordons.saved,\n",
+        old="            cordons=self.gpus.cordons,\n",
         new="",
         tests=(f"{UNIT}/test_core_cordons.py::test_a_node_cordon_covers_all_gpus_and_survives_polls_and_restarts",),
     ),

@@ -64,9 +64,9 @@ MUTANTS = [
         old=(
             "            if self._pending:\n"
             "                self._flush(commands, now)\n"
-            "            name = self._begin(now)\n"
+            "            objects ="
         ),
-        new="            name = self._begin(now)\n",
+        new="            objects =",
         tests=(_CORE + "test_a_snapshot_is_the_state_after_its_number",),
     ),
     Mutant(

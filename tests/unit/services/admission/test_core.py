@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.admission.core import TOLERATION, Allowed, Policy, Refused, Request, review
+from services.admission.core import TOLERATION, review
 from services.admission.dialects import Setting
+from services.admission.messages import Allowed, Policy, Refused, Request
 from services.admission.patch import apply
 from shared.model.objects import Pod
 from shared.model.request_reader import read_request

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.admission.core import Policy, Refused, Request, review
+from services.admission.core import review
+from services.admission.messages import Policy, Refused, Request
 from tests.unit.services.admission.pods import container, pod
 
 GRANT = {"kerf.dev/grant": "{}"}

@@ -18,7 +18,8 @@ import pytest
 
 from services.admission import webhook
 from services.admission.certificates import Certificates
-from services.admission.core import Policy, Request, review
+from services.admission.core import review
+from services.admission.messages import Policy, Request
 from services.admission.patch import apply
 from services.admission.service import Admission, Config, InsecureError
 from shared.service import Context, running

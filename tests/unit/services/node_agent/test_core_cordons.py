@@ -32,8 +32,8 @@ def cordon_answer(orders: list[m.Command]) -> NodeCordonAnswer:
 
 
 def states(made: Agent) -> list[str]:
-    assert made.inventory is not None
-    return [gpu.state for gpu in made.inventory.gpus]
+    assert made.gpus.inventory is not None
+    return [gpu.state for gpu in made.gpus.inventory.gpus]
 
 
 def restarted(made: Agent) -> Agent:
@@ -116,7 +116,7 @@ def test_a_change_of_ailments_alone_is_saved() -> None:
     seen = m.InventorySeen(inventory().inventory, (Ailment(uuid="G0", reason="Xid 48", boot_id="boot-1"),))
     assert [type(order) for order in core.handle(seen, 1)] == [m.Save]
     assert core.handle(seen, 2) == []
-    assert restarted(core).ailments == seen.ailments
+    assert restarted(core).gpus.ailments == seen.ailments
 
 
 def evictions(orders: list[m.Command]) -> list[str]:

@@ -192,7 +192,7 @@ def test_a_sync_closes_the_earlier_terms() -> None:
     assert not accepted(orders)
     assert dead(orders)
     assert refusal(core.handle(start("a"), 0)) == "no-grant"
-    assert core.is_void(Grant(grant_id="g-a", term=6, containers={}))
+    assert core.syncs.is_void(Grant(grant_id="g-a", term=6, containers={}))
 
 
 def test_a_grant_of_an_earlier_term_named_by_the_sync_is_valid() -> None:

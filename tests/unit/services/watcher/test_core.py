@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from services.watcher.config import Config
-from services.watcher.core import PAGE_LIMIT_BYTES, Command, Core, FirstSight, WireBatch, WirePage, trim
+from services.watcher.core import Command, Core, FirstSight, WireBatch
+from services.watcher.snapshots import PAGE_LIMIT_BYTES, WirePage
+from services.watcher.trimming import trim
 from shared.contracts.base import decode, encode
 from shared.contracts.facts import Fact, FeedBatch, Gone, Put, SnapshotPage
 from shared.model.objects import Condition, Namespace, Node

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.admission.core import Allowed, Policy, Refused, Request, review
+from services.admission.core import review
 from services.admission.dialects import Setting
 from services.admission.dialects.nvidia_mig import NvidiaMig
+from services.admission.messages import Allowed, Policy, Refused, Request
 
 TAKEN_OVER = Policy(setting=Setting(plain_nvidia=True))
 

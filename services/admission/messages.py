@@ -1,0 +1,50 @@
+"""What admission is asked, by which policy it decides, and what it answers."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.admission.dialects import Setting
+from services.admission.dialects.base import Json
+from services.admission.patch import Operation
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What an installation decides. Part of the service's configuration."""
+
+    setting: Setting = Setting()
+    excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
+    """Foreign dialects are not translated there. The canonical form is read everywhere."""
+    plain_nvidia_namespaces: tuple[str, ...] = ()
+    """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
+    watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
+    """The users that may write kerf.dev/grant."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """An admission request as the API server sends it, its objects as JSON."""
+
+    pod: Json
+    namespace: str = "default"
+    operation: str = "CREATE"
+    old: Json | None = None
+    user: str = ""
+    subresource: str = ""
+    traceparent: str = ""
+    """This review's own span; written on GPU pods that carry none, so that a pod's trace begins here."""
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """`patches` is JSON Patch; empty: unchanged. `warnings` are shown to the user that created the pod."""
+
+    patches: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    dialect: str = ""
+    """The pod's dialect: "kerf", a foreign dialect's name, or empty if it requests no GPU."""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    code: str
+    """Stable, for programs."""
+    sentence: str
+    """For people: what is wrong and what to write instead."""

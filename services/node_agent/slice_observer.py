@@ -1,0 +1,180 @@
+"""Measures what slices use, finds processes that bypass their slices or use too much, and acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from services.node_agent.config import Config
+from services.node_agent.core import Agent
+from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.processes.owner import Owner
+from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
+from services.node_agent.strategies.base import Driver, Observed
+from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
+from services.node_agent.strategies.overuse import Overuse, OveruseDetector, ThrottleQuota, pod_usage, update_quotas
+from services.node_agent.strategies.slice_metrics import register_metrics
+from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.slices import Key, Slice
+from services.node_agent.strategies.time_slicing import TimeSlicer
+from shared.contracts.commands import Evict
+from shared.contracts.samples import SliceUse
+from shared.model.strategies import StrategyName
+from shared.service import Context
+
+EVICT_AGAIN_S = 30.0
+
+
+class SliceObserver:
+    """Implements devices.meter.Observer."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        config: Config,
+        agent: Agent,
+        *,
+        registry: SliceRegistry,
+        prepared: Mapping[Key, Slice],
+        drivers: Mapping[StrategyName, Driver],
+        time_slicer: TimeSlicer,
+        owner: Callable[[int], Owner | None],
+        evict: Callable[[tuple[Evict, ...]], None],
+        clock: Callable[[], int],
+    ) -> None:
+        """`prepared`: the slices without a control block. `owner` returns the pod and container of a process. `evict`
+        requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        self._ctx, self._config, self._agent = ctx, config, agent
+        self._registry, self._prepared, self._drivers, self._time_slicer = registry, prepared, drivers, time_slicer
+        self._owner, self._evict, self._clock = owner, evict, clock
+        self._escape_detector = EscapeDetector(config.escape_slack_mib)
+        self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
+        self._overused: dict[tuple[str, str], Overuse] = {}
+        self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
+        self._observed: dict[tuple[Key, str], Observed] = {}
+        self._hidden: dict[tuple[str, str], Escape] = {}
+        self._evicted_s: dict[str, float] = {}
+        register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
+
+    async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
+        """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
+        self._observed = {}
+        control_blocks = []
+        for slice_ in self._prepared.values():
+            self._observed |= {(slice_.key, observed.uuid): observed for observed in self._observe(slice_)}
+        for slice_ in self._registry.slices:
+            for observed in self._observe(slice_):
+                self._observed[slice_.key, observed.uuid] = observed
+                control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
+        seen, used, pids = self._seen(found)
+        escapes = self._escape_detector.update(pod_memory(seen, control_blocks))
+        self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
+        overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
+        self._act(escapes, overuses, pids, self._attributed(escapes, found))
+
+    def beside(self, uuid: str, use: SliceUse) -> SliceUse:
+        mine = {
+            key: seen
+            for (key, gpu), seen in self._observed.items()
+            if gpu == uuid and key[0] == use.uid and use.container in ("", key[1])
+        }
+        if not mine:
+            return use
+        strategies = {slice_.key: slice_.strategy for slice_ in (*self._registry.slices, *self._prepared.values())}
+        times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
+        escape, over = self._hidden.get((use.uid, uuid)), self._overused.get((use.uid, uuid))
+        return msgspec.structs.replace(
+            use,
+            strategy=strategies.get(next(iter(mine))),
+            counted_mib=sum(seen.memory_mib or 0 for seen in mine.values()),
+            gpu_milli=sum(times) if times else None,
+            refused=sum(seen.refused for seen in mine.values()),
+            hidden_mib=0 if escape is None else escape.hidden_mib,
+            over_milli=0 if over is None else over.over_milli,
+        )
+
+    def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
+        try:
+            observed = self._drivers[slice_.strategy].observe(slice_.key)
+        except OSError as error:
+            self._ctx.log.warning("counters_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
+            return ()
+        if observed and observed[0].damage:
+            self._ctx.log.warning(
+                "counters_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage
+            )
+        return observed
+
+    def _seen(
+        self, found: tuple[GpuProcesses, ...]
+    ) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], dict[tuple[str, str], frozenset[int]]]:
+        """Returns MiB, per mille of the GPU's time, and PIDs by pod and GPU, of all pods that have a control block."""
+        ours = {slice_.uid for slice_ in self._registry.slices}
+        mib: dict[tuple[str, str], int] = {}
+        milli: dict[tuple[str, str], int] = {}
+        pids: dict[tuple[str, str], frozenset[int]] = {}
+        for gpu in found:
+            for process in gpu.processes:
+                of = self._owner(process.pid)
+                if of is None or of.pod_uid not in ours:
+                    continue
+                key = (of.pod_uid, gpu.uuid)
+                milli[key] = milli.get(key, 0) + (process.sm_milli or 0)
+                pids[key] = pids.get(key, frozenset()) | {process.pid}
+                if process.mib is not None:
+                    mib[key] = mib.get(key, 0) + process.mib
+        return mib, milli, pids
+
+    def _attributed(
+        self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
+    ) -> dict[str, dict[Key, frozenset[int]]]:
+        """Returns, by GPU, the containers that bypass their slices, and their processes."""
+        if not escapes:
+            return {}
+        control_blocks, proc = (
+            control_blocks_of({slice_.key: self._registry.folder(slice_.key) for slice_ in self._registry.slices}),
+            self._config.host().proc,
+        )
+        counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
+        return attribute_by_gpu(
+            (escape.held for escape in escapes),
+            found,
+            counted,
+            self._owner,
+            lambda pid: container_of(pid, control_blocks, proc),
+        )
+
+    def _act(
+        self,
+        escapes: tuple[Escape, ...],
+        overuses: tuple[Overuse, ...],
+        pids: Mapping[tuple[str, str], frozenset[int]],
+        attributed: Mapping[str, Mapping[Key, frozenset[int]]],
+    ) -> None:
+        for escape in escapes:
+            containers = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
+            self._ctx.log.warning(
+                "slice_escaped", what=escape.sentence, containers=containers, policy=self._config.escapes
+            )
+        for over in overuses:
+            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
+        if self._config.escapes == "lock":
+            self._quotas = update_quotas(self._quotas, overuses, pids)
+            self._time_slicer.set_escaped(attributed, self._quotas)
+        elif self._config.escapes == "evict":
+            why = {over.used.uid: over.sentence for over in overuses} | {
+                escape.held.uid: escape.sentence for escape in escapes
+            }
+            self._evict_pods(why)
+
+    def _evict_pods(self, why: Mapping[str, str]) -> None:
+        now_s = self._clock() / 1e9
+        live = {slice_.uid: slice_ for slice_ in self._agent.live()}
+        for uid, sentence in why.items():
+            pod = live.get(uid)
+            if pod is not None and now_s - self._evicted_s.get(pod.uid, float("-inf")) >= EVICT_AGAIN_S:
+                self._evicted_s[pod.uid] = now_s
+                self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
+        self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}

@@ -1,0 +1,82 @@
+"""Syncs: a new leader names the grants that it knows, and closes the earlier terms. Pure."""
+
+from __future__ import annotations
+
+from services.node_agent import messages as m
+from services.node_agent import suspensions
+from services.node_agent.gpu_state.node_gpus import NodeGpus
+from services.node_agent.grant_store import GrantStore
+from services.node_agent.releases import Releases
+from services.node_agent.state import Terms
+from shared.contracts.node_commands import NodeSync, NodeSyncAnswer
+from shared.model.grant import Grant
+
+
+class Syncs:
+    def __init__(self, node: str, terms: Terms, *, store: GrantStore, released: Releases, gpus: NodeGpus) -> None:
+        self._node, self._terms = node, terms
+        self._store, self._released, self._gpus = store, released, gpus
+
+    def is_void(self, grant: Grant) -> bool:
+        """Whether this grant will never be handed over: it was released, or its term is closed and the grant is
+        unknown."""
+        return grant.grant_id in self._released or (
+            grant.term < self._terms.closed and self._store.get(grant.grant_id) is None
+        )
+
+    def apply(self, sync: NodeSync) -> list[m.Command]:
+        """Takes over the grants that a leader names, and voids those of earlier terms that it does not name."""
+        if sync.node != self._node or sync.term < self._terms.newest:
+            return [
+                m.Answer(
+                    NodeSyncAnswer(
+                        node=self._node,
+                        boot_id=self._gpus.boot_id,
+                        term=self._terms.newest,
+                        accepted=False,
+                        number=sync.number,
+                    )
+                )
+            ]
+        if (sync.term, sync.number) < (self._terms.closed, self._terms.sync_number):
+            return []  # a newer sync of the same leader was answered already
+        for named in sync.grants:
+            if self.is_void(named.grant):
+                # An earlier sync closed its term, and placement was told so.
+                self._released.add_tombstone(named.grant.grant_id)
+        self._terms.newest = self._terms.closed = sync.term
+        self._terms.sync_number = sync.number
+        ids = {g.grant.grant_id for g in sync.grants}
+        for unnamed in [
+            k for k in self._store.known if k.grant_id not in ids and not self._store.is_running(k.grant_id)
+        ]:
+            if unnamed.order < (sync.term, sync.number):
+                self._store.forget(unnamed.grant_id)
+                self._released.add_tombstone(unnamed.grant_id)
+        tasks = []
+        for received in sync.grants:
+            known = self._store.get(received.grant.grant_id)
+            if received.grant.grant_id not in self._released and (known is None or known.grant.uid == received.uid):
+                order = suspensions.apply_order(self._store, received, self._node, self._gpus.by_uuid)
+                tasks += [] if order.task is None else [order.task]
+        return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self.answer(sync)]
+
+    def answer(self, sync: NodeSync) -> m.Answer:
+        """What a leader is told of its sync."""
+        ids = [g.grant.grant_id for g in sync.grants]
+        dead = tuple(grant_id for grant_id in ids if grant_id in self._released)
+        suspension = {
+            grant_id: found for grant_id in ids if (found := suspensions.applied_to(self._store, grant_id)) is not None
+        }
+        return m.Answer(
+            NodeSyncAnswer(
+                node=self._node,
+                boot_id=self._gpus.boot_id,
+                term=self._terms.newest,
+                accepted=True,
+                number=sync.number,
+                live=self._store.live(self._node),
+                tombstones=dead,
+                suspension=suspension,
+            )
+        )
