@@ -2,16 +2,18 @@
 
 The name of an entry point is the name of what it adds, so Kerf knows all names without importing a plug-in. Its code is
 imported when a service makes its own list of built-in parts and plug-ins. Built-in parts come first, then plug-ins in
-the order of their names. docs/examples/plugin is a package with one of each kind.
+the order of their names. docs/examples/plugin is a package with one of each kind; `python -m shared.plugins` lists what
+is installed.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -154,3 +156,14 @@ def _package(point: EntryPoint) -> str:
 
 def _said(point: EntryPoint) -> str:
     return f"plug-in {point.name!r} of {_package(point)} (entry point {point.group})"
+
+
+def main() -> None:
+    """Prints the plug-ins that are installed, a line each."""
+    for group in get_args(Group):
+        for point in _points(group):
+            sys.stdout.write(f"{point.group} {point.name} = {point.value} ({_package(point)})\n")
+
+
+if __name__ == "__main__":
+    main()
