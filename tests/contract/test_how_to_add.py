@@ -259,7 +259,7 @@ ADDED: dict[str, dict[str, Edit]] = {
         ),
     },
     "a setting": {
-        "services/placement/service.py": changed(
+        "services/placement/config.py": changed(
             ("    max_holds: Count = 256\n", "    patience_s: Seconds = 5\n    max_holds: Count = 256\n")
         ),
         "docs/operators.md": changed(
