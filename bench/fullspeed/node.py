@@ -69,7 +69,7 @@ class Pods:
         if isinstance(order, m.RefuseStart):
             raise SystemExit(f"pod {name} does not start: {order.sentence}")
         assert self.door.strategies is not None
-        grant = next(came.grant for came in self.door.agent.grants() if came.uid == order.uid)
+        grant = next(came.grant for came in self.door.agent.store.startable() if came.uid == order.uid)
         self.door.strategies.edits(order, grant)
 
     def run(self, name: str, *words: object) -> subprocess.Popen[str]:

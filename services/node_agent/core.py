@@ -30,7 +30,6 @@ from shared.contracts.node_commands import (
     NodeSync,
 )
 from shared.model.causes import Inputs
-from shared.model.suspension import Suspension
 
 EVICT_AGAIN_S = 15.0
 """How often the agent repeats the request to evict the pods on an unhealthy GPU, if `evict_unhealthy` is set."""
@@ -113,29 +112,8 @@ class Agent:
 
     # --- queries ----------------------------------------------------------------------------------------------
 
-    def leases_of(self, grant_id: str) -> list[Lease]:
-        return self.store.leases_of(grant_id)
-
-    def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant, or "" if no grant is known."""
-        return self.store.largest_container(uid)
-
-    def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The UID of the pod whose grant has parts for this ResourceClaim, and the names of those parts. None if no
-        grant is known."""
-        return self.store.find_by_claim(claim)
-
     def live(self) -> tuple[LiveSlice, ...]:
         return self.store.live(self.node)
-
-    def suspension(self, uid: str) -> Suspension | None:
-        """The suspension that was ordered for this pod, or None."""
-        known = self.store.find_by_pod(uid)
-        return None if known is None else known.grant.suspension
-
-    def grants(self) -> tuple[NodeGrant, ...]:
-        """The grants that may be handed over."""
-        return tuple(k.grant for k in self.store.known if not k.releasing and not k.unbound)
 
     def occupied(self) -> gate.Occupancy:
         """Memory and compute that are handed over, by GPU."""

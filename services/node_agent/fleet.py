@@ -47,11 +47,11 @@ class Fleet:
                 for container in event.grant.grant.containers:
                     out += self._start(agent, event.grant.uid, container, now)
             case m.SyncReceived():
-                for grant in agent.grants():
+                for grant in agent.store.startable():
                     for container in grant.grant.containers:
                         out += self._start(agent, grant.uid, container, now)
             case m.ReleaseReceived():
-                for lease in agent.leases_of(event.release.grant_id):
+                for lease in agent.store.leases_of(event.release.grant_id):
                     machine.stop(lease.uid, lease.container, now)
         for order in out:
             if isinstance(order, m.HandOver):

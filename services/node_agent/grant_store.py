@@ -12,6 +12,7 @@ import msgspec
 from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.node_commands import LiveSlice, NodeGrant
 from shared.model.grant import ContainerGrant
+from shared.model.suspension import Suspension
 
 Key = tuple[str, str]
 """The key of a lease: the pod's UID and the container's name."""
@@ -53,6 +54,15 @@ class GrantStore:
         known = self.find_by_pod(uid)
         containers = {} if known is None else known.grant.grant.containers
         return max(containers, key=lambda name: _size(containers[name]), default="")
+
+    def ordered_suspension(self, uid: str) -> Suspension | None:
+        """The suspension that was ordered for this pod, or None."""
+        known = self.find_by_pod(uid)
+        return None if known is None else known.grant.suspension
+
+    def startable(self) -> tuple[NodeGrant, ...]:
+        """The grants that may be handed over."""
+        return tuple(k.grant for k in self._known.values() if not k.releasing and not k.unbound)
 
     def remember(self, received: NodeGrant) -> KnownGrant:
         """Stores a grant as it was received, and returns what is known of it.

@@ -160,7 +160,7 @@ class KubeletAdapter:
         return ContainerEdits() if strategies is None else strategies.edits(order, grant)
 
     def _grant(self, uid: str) -> Grant | None:
-        return next((found.grant for found in self._node.agent.grants() if found.uid == uid), None)
+        return next((found.grant for found in self._node.agent.store.startable() if found.uid == uid), None)
 
     def _gpus(self) -> Mapping[str, Gpu]:
         inventory = self._node.agent.gpus.inventory

@@ -84,14 +84,14 @@ class NodeRuntime:
 
         Asks placement if they are not known. None if placement does not know them either.
         """
-        found = self.agent.find_claim(claim)
+        found = self.agent.store.find_by_claim(claim)
         if found is None and await self._fetch("", claim):
-            found = self.agent.find_claim(claim)
+            found = self.agent.store.find_by_claim(claim)
         return found
 
     def largest_container(self, uid: str) -> str:
         """The container with the largest share of this pod's grant, or "" if no grant is known."""
-        return self.agent.largest_container(uid)
+        return self.agent.store.largest_container(uid)
 
     async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
         """Notes that the container has ended. `if_so` is checked again last, when no start can come in between."""

@@ -177,7 +177,7 @@ class Strategies:
 
     def _adopt(self) -> None:
         """Takes over the slices of running containers. A slice that fails keeps its last rules."""
-        grants, node = {came.uid: came.grant for came in self._agent.grants()}, self._config.node
+        grants, node = {came.uid: came.grant for came in self._agent.store.startable()}, self._config.node
         running = [
             slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node)
             for live in self._agent.live()
@@ -186,7 +186,9 @@ class Strategies:
         slices = [slice_ for slice_ in running if slice_.strategy in PROVEN_BY_CANARY]
         self._prepared |= {slice_.key: slice_ for slice_ in running if slice_.strategy not in PROVEN_BY_CANARY}
         overrides = {
-            (live.uid, live.container): override_for(self._agent.suspension(live.uid), NO_OVERRIDE, live.gpus)
+            (live.uid, live.container): override_for(
+                self._agent.store.ordered_suspension(live.uid), NO_OVERRIDE, live.gpus
+            )
             for live in self._agent.live()
         }
         for slice_, error in self._registry.adopt(slices, overrides):

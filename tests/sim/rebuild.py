@@ -57,7 +57,7 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                     )
                 case m.SendRelease():
                     node = simulation.nodes[command.node]
-                    if not node.agent.leases_of(command.release.grant_id):
+                    if not node.agent.store.leases_of(command.release.grant_id):
                         todo.append(m.ReleaseSeen(command.node, command.release.grant_id))
                 case m.Append() if core.phase == "readying":
                     todo.append(m.Appended(term + 1))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from services.node_agent.core import Agent
 from services.node_agent.state import KnownGrant
+from services.node_agent.syncs import Syncs
 from services.placement.core import Core
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
@@ -139,8 +139,8 @@ def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_late_sync_that_voids_a_fresh_grant_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync buries all that it does not name, whenever the agent learned of it."""
-    syncs = Agent._sync
-    monkeypatch.setattr(Agent, "_sync", lambda self, sync: syncs(self, msgspec.structs.replace(sync, number=10**9)))
+    syncs = Syncs.apply
+    monkeypatch.setattr(Syncs, "apply", lambda self, sync: syncs(self, msgspec.structs.replace(sync, number=10**9)))
     assert "never hand over" in _violated(range(1000))
 
 
@@ -180,7 +180,7 @@ def test_forgetting_which_pods_could_not_be_touched_would_be_detected(monkeypatc
 
 def test_leaving_earlier_terms_open_at_the_nodes_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten Binding succeeds for a pod that could not be touched, when its GPU belongs to another pod."""
-    monkeypatch.setattr(Agent, "is_void", lambda self, grant: grant.grant_id in self.released)
+    monkeypatch.setattr(Syncs, "is_void", lambda self, grant: grant.grant_id in self._released)
     assert _violated(range(1000)).startswith("P1")
 
 

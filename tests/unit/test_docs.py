@@ -131,6 +131,15 @@ def test_the_functions_that_the_documents_name_exist() -> None:
     assert {f"{path}:{name}" for path, name in named if not _defines(ROOT / path, name)} == set()
 
 
+def test_the_way_of_a_pod_is_short_enough_to_read() -> None:
+    """From admission to the running slice and back: all files that its tables name."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    way = text[text.index("\n## The way of a pod\n") : text.index("\n## If the pod does not fit\n")]
+    files = set(re.findall(r"`([\w/]+\.py):", way))
+    assert 30 < len(files) <= 45
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in files) <= 6000
+
+
 def _defines(module: Path, name: str) -> bool:
     """Whether a module has this function, class or method."""
     if not module.exists():

@@ -18,16 +18,13 @@ import heapq
 import math
 from collections.abc import Callable
 
-import msgspec
-
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
+from services.placement.scheduling.pauses import Pauses
 from shared.book.states import PodState
 from shared.queues.amounts import Amount
 from shared.queues.tree import Offer
 
-PAUSE_FIRST_S = 1.0
-PAUSE_MOST_S = 10.0
 _AFTER_ALL_TIMES = "~"
 """Sorts behind any digit."""
 
@@ -49,11 +46,6 @@ class EquivalenceGroup:
         return self.members[0]
 
 
-class Pause(msgspec.Struct):
-    until: float
-    seconds: float
-
-
 class Queue:
     def __init__(self, fair: Fair | None = None, requests: GroupRequests | None = None) -> None:
         """`requests`: what groups request; needed where there are queues."""
@@ -67,7 +59,7 @@ class Queue:
         self._resumes: list[tuple[float, str]] = []
         self._resume_at: dict[str, float] = {}
         """By queue: when its first pause ends."""
-        self._pauses: dict[str, Pause] = {}
+        self._pauses = Pauses()
         self._arrivals = 0
         self._arrival: dict[str, int] = {}
 
@@ -121,7 +113,7 @@ class Queue:
         group = self._group_of.pop(uid, None)
         if forget:
             self._arrival.pop(uid, None)
-            self._pauses.pop(uid, None)
+            self._pauses.forget(uid)
         if group is None:
             return
         was_head = group.head[3] == uid
@@ -163,12 +155,12 @@ class Queue:
             if group is None or group.unschedulable or not group.members or group.head != entry:
                 heapq.heappop(heads)  # a stale heap entry
                 continue
-            pause = self._pauses.get(entry[3])
-            if pause is not None and pause.until > now:
+            paused_until = self._pauses.until(entry[3])
+            if paused_until > now:
                 later.append(heapq.heappop(heads))
-                if queue and pause.until < self._resume_at.get(queue, math.inf):
-                    self._resume_at[queue] = pause.until
-                    heapq.heappush(self._resumes, (pause.until, queue))
+                if queue and paused_until < self._resume_at.get(queue, math.inf):
+                    self._resume_at[queue] = paused_until
+                    heapq.heappush(self._resumes, (paused_until, queue))
                 continue
             found = entry
             break
@@ -229,18 +221,16 @@ class Queue:
         return group is not None and group.unschedulable
 
     def paused(self, uid: str, now: float) -> bool:
-        pause = self._pauses.get(uid)
-        return pause is not None and pause.until > now
+        return self._pauses.until(uid) > now
 
     def pause_for(self, uid: str, now: float, seconds: float) -> None:
         """The pod is not tried for so long, even if it is removed and added again."""
-        self._pauses[uid] = Pause(now + seconds, PAUSE_FIRST_S / 2)
+        self._pauses.pause_for(uid, now, seconds)
         self._mark_pod_dirty(uid)
 
     def pause(self, uid: str, now: float) -> None:
-        known = self._pauses.get(uid)
-        seconds = min(PAUSE_MOST_S, known.seconds * 2 if known else PAUSE_FIRST_S)
-        self._pauses[uid] = Pause(now + seconds, seconds)
+        """The pod is not tried for a while, longer each time."""
+        self._pauses.pause(uid, now)
         self._mark_pod_dirty(uid)
 
     def _mark_pod_dirty(self, uid: str) -> None:
@@ -267,14 +257,7 @@ class Queue:
 
     def next_pause_end(self) -> float | None:
         """When the first paused pod may be tried again."""
-        return min(
-            (
-                p.until
-                for uid, p in self._pauses.items()
-                if uid in self._group_of and not self._group_of[uid].unschedulable
-            ),
-            default=None,
-        )
+        return self._pauses.first_end(lambda uid: uid in self._group_of and not self._group_of[uid].unschedulable)
 
     def ahead_of(self, uid: str) -> int:
         """How many waiting pods of its queue come before it by priority and age."""

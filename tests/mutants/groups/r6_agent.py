@@ -479,9 +479,9 @@ MUTANTS = [
     Mutant(
         name="unbound-grants-offered",
         what="grants whose pods were not seen bound are among those that may be handed over",
-        file=CORE,
+        file=GRANT_STORE,
         old="if not k.releasing and not k.unbound)",
-        new="if not k.leaving)",
+        new="if not k.releasing)",
         tests=(f"{LATE}::test_a_grant_whose_pod_was_not_seen_bound_starts_nothing",),
     ),
     Mutant(

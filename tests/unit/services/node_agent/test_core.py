@@ -206,7 +206,7 @@ def test_a_grant_id_stays_with_its_first_pod(runs: tuple[m.Input, ...]) -> None:
     taken = msgspec.structs.replace(node_grant("a", term=2), uid="u-b")
     assert not accepted(core.handle(m.GrantReceived(taken), 0))
     core.handle(sync(taken, term=2), 0)
-    assert [known.uid for known in core.grants()] == ["u-a"]
+    assert [known.uid for known in core.store.startable()] == ["u-a"]
 
 
 def test_the_term_survives_a_restart() -> None:

@@ -122,7 +122,7 @@ def test_an_overtaken_order_about_a_grant_changes_nothing() -> None:
     commands = core.handle(late, 0)
     assert not any(isinstance(order, m.SuspendSlices) for order in commands)
     assert accepted(commands)
-    assert core.suspension("u-a") is None
+    assert core.store.ordered_suspension("u-a") is None
 
 
 # --- grants whose pods were not seen bound ----------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_a_grant_whose_pod_was_not_seen_bound_starts_nothing() -> None:
     orders = core.handle(start("a"), 0)
     assert refusal(orders) == "no-grant"
     assert m.FetchGrant("u-a", cause=3) in orders
-    assert core.grants() == ()
+    assert core.store.startable() == ()
 
 
 def test_a_pod_starts_once_placement_confirms_that_it_is_bound() -> None:

@@ -162,7 +162,7 @@ class Machine(RuleBasedStateMachine):
         """What the strategies do when the agent starts."""
         self.pending.clear()
         for uid in self.running:
-            (self.paused.discard if self.agent.suspension(uid) is None else self.paused.add)(uid)
+            (self.paused.discard if self.agent.store.ordered_suspension(uid) is None else self.paused.add)(uid)
 
     @rule()
     def reboot(self) -> None:

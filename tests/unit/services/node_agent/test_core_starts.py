@@ -48,7 +48,7 @@ def test_the_largest_share_has_the_most_gpus_then_the_most_memory() -> None:
             )
         )
     )
-    assert (core.largest_container("u-a"), core.largest_container("u-unknown")) == ("wide", "")
+    assert (core.store.largest_container("u-a"), core.store.largest_container("u-unknown")) == ("wide", "")
 
 
 def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
@@ -68,7 +68,7 @@ def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
         )
 
     core = agent(find_claim("a"), m.StartRequested("u-a", "claim/c/gpu"), find_claim("b"))
-    assert core.find_claim("claim-1") == ("u-b", ("claim/c/gpu",))
+    assert core.store.find_by_claim("claim-1") == ("u-b", ("claim/c/gpu",))
     core.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
     core.handle(release("b"), 0.0)
-    assert core.find_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"
+    assert core.store.find_by_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"

@@ -114,7 +114,7 @@ def test_a_failed_suspension_changes_and_frees_nothing() -> None:
     assert said(core, share("a", PAUSE), "its control block cannot be written") == Accepted(
         ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a"
     )
-    assert core.suspension("u-a") is None
+    assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
@@ -122,7 +122,7 @@ def test_a_failed_pause_keeps_the_earlier_throttle() -> None:
     core = slices("a")
     said(core, share("a", THROTTLE))
     assert said(core, share("a", PAUSE), "no").suspension == THROTTLE
-    assert core.suspension("u-a") == THROTTLE
+    assert core.store.ordered_suspension("u-a") == THROTTLE
     assert starts(core, "b", memory=400, compute=900) == ""
 
 
@@ -170,7 +170,7 @@ def test_a_resumed_pod_has_its_whole_share_again() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
     assert said(core, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
-    assert core.suspension("u-a") is None
+    assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
 
 
@@ -189,13 +189,13 @@ def test_a_pod_cannot_resume_while_other_slices_have_its_share() -> None:
     refused = said(core, share("a"))
     assert (refused.ok, refused.suspension) == (False, PAUSE)
     assert "400 of 1000 milli are not handed over, and the grant needs 600" in refused.reason
-    assert core.suspension("u-a") == PAUSE
+    assert core.store.ordered_suspension("u-a") == PAUSE
     core.handle(ended("b"), 0.0)
     suspend = core.handle(m.Tick(), 0.0)[-1]
     assert isinstance(suspend, m.SuspendSlices)
     assert suspend.tasks[0].suspension is None
     core.handle(m.SuspensionDone(suspend.request, (m.SuspendResult(suspend.tasks[0]),)), 0.0)
-    assert core.suspension("u-a") is None
+    assert core.store.ordered_suspension("u-a") is None
     assert core.handle(m.Tick(), 0.0) == []
 
 
@@ -220,14 +220,14 @@ def test_a_milder_suspension_needs_room_and_a_harder_one_does_not() -> None:
     assert starts(core, "b", memory=400, compute=1000) == ""
     softer = said(core, share("a", THROTTLE))
     assert (softer.ok, softer.suspension) == (True, PAUSE)
-    assert core.suspension("u-a") == PAUSE
+    assert core.store.ordered_suspension("u-a") == PAUSE
 
 
 def test_suspensions_survive_a_restart() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
     again = Agent(NODE, read(write(core.checkpoint()), NODE))
-    assert again.suspension("u-a") == PAUSE
+    assert again.store.ordered_suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == ""
 
 
@@ -235,7 +235,7 @@ def test_an_unconfirmed_suspension_frees_nothing_after_a_restart_and_is_applied_
     core = slices("a")
     core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     again = Agent(NODE, read(write(core.checkpoint()), NODE))
-    assert again.suspension("u-a") == PAUSE
+    assert again.store.ordered_suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == "gpu-compute-full"
     assert said(again, share("a", PAUSE)).suspension
 
@@ -273,9 +273,9 @@ def test_a_release_ends_the_suspension() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
     core.handle(release("a"), 0.0)
-    assert core.suspension("u-a") == PAUSE, "until its containers have ended"
+    assert core.store.ordered_suspension("u-a") == PAUSE, "until its containers have ended"
     assert released(core.handle(ended("a"), 0.0)) == ["g-a"]
-    assert core.suspension("u-a") is None
+    assert core.store.ordered_suspension("u-a") is None
 
 
 def test_resuming_a_pod_whose_gpu_is_gone_does_not_crash() -> None:
@@ -314,5 +314,5 @@ def test_a_failed_restore_of_a_checkpointed_pod_counts_its_whole_memory() -> Non
     core = slices("a")
     said(core, share("a", CHECKPOINT))
     failed = said(core, share("a"), "the driver answers 2")
-    assert (failed.ok, failed.suspension, core.suspension("u-a")) == (False, None, CHECKPOINT)
+    assert (failed.ok, failed.suspension, core.store.ordered_suspension("u-a")) == (False, None, CHECKPOINT)
     assert starts(core, "b", memory=501, compute=0) == "gpu-memory-full"
