@@ -33,7 +33,7 @@ time."""
 
 _EXPLAIN_AT_ONCE_NODES = 100
 _EXPLAIN_PAUSE_S_A_NODE = 1e-4
-"""Explaining looks at every node, 15 us each. On a large cluster the leader spends about a seventh of its time on
+"""Explaining examines every node, 15 us each. On a large cluster the leader spends about a seventh of its time on
 it."""
 
 
@@ -67,16 +67,16 @@ class Scheduler:
         self._explain_at = 0.0
 
     def policy_changed(self, now: float) -> list[m.Command]:
-        """The ConfigMap with the queues may have been created, changed or deleted: all waiting pods are queued anew."""
+        """Reads the ConfigMap with the queues again. If it has changed, all waiting pods are queued again."""
         event = self._fair.read()
         if event is None:
             return []
         self._full.clear()
-        said: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
+        commands: list[m.Command] = [m.Publish(event, namespace=event.namespace)]
         for uid in self._queue.leave():
             if uid in self._book.pods:  # else a snapshot had both, the new policy and the end of the pod
-                said += self.admit(self._book.pods[uid], now)
-        return said
+                commands += self.admit(self._book.pods[uid], now)
+        return commands
 
     def admit(self, state: PodState, now: float) -> list[m.Command]:
         """Queues, dequeues or refuses a pod that is new or has changed, is unbound and has no hold."""
@@ -100,13 +100,12 @@ class Scheduler:
         else:
             self._queue.add(state, self._engine.key_of(state), plain=self._engine.is_plain(state))
         if self._queue.is_unschedulable(state.uid) and gang is None:
-            self._reports.needs_reports(
-                (state.uid,)
-            )  # its equivalence group waits, so it is not tried; it still gets a reason
+            # Its equivalence group waits, so it is not tried; it still gets a reason.
+            self._reports.needs_reports((state.uid,))
         return []
 
     def note(self, state: PodState, now: float) -> None:
-        """The pod needs no place from Kerf, or has one: its gang may lack one member less, or more."""
+        """Updates the gang of a pod that needs no place from Kerf, or has one."""
         before = self._gangs.of(state.uid)
         gang = self._gangs.see(state, now, able=refusal(state) is None)
         if gang is not None:
@@ -115,27 +114,26 @@ class Scheduler:
             self._turn(before, now)
 
     def mark_victims(self, uids: Sequence[str], now: float, *, going: bool) -> None:
-        """These pods became victims of a plan, or are victims no longer: the size of their gangs may change."""
+        """Records that pods became victims of a plan, or are victims no longer: their gangs may change size."""
         (self._gangs.going.update if going else self._gangs.going.difference_update)(uids)
         for uid in uids:
             if uid in self._book.pods:
                 self.note(self._book.pods[uid], now)
 
     def gang_changed(self, source: Gang, now: float) -> list[m.Command]:
-        """The object that sets a gang's size was created, changed or deleted: its pods are queued anew."""
-        said: list[m.Command] = []
+        """Queues a gang's pods again: the object that sets its size was created, changed or deleted."""
+        commands: list[m.Command] = []
         for uid in self._gangs.named_by(source):
             state = self._book.pods[uid]
             if state.uid in self._queue:
                 self._queue.remove(uid)
-                said += self.admit(state, now)
+                commands += self.admit(state, now)
             else:
                 self.note(state, now)
-        return said
+        return commands
 
     def _turn(self, gang: GangState, now: float) -> None:
-        """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose
-        from."""
+        """Makes a gang schedulable when its minimum is present, and when its need or choice changes."""
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
             # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.
@@ -153,7 +151,7 @@ class Scheduler:
         gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
-        """The pod was bound, or is gone."""
+        """Drops a pod that was bound or is gone."""
         self._queue.remove(uid, forget=True)
         self._engine.forget(uid)
         self._reports.forget(uid)
@@ -167,7 +165,7 @@ class Scheduler:
                 self._reports.forget_gang(gang.key)
 
     def wake(self) -> None:
-        """Something changed: pods that it may help are tried again."""
+        """Makes pods schedulable again that a change of the book may have helped."""
         self.reminders.changed()
         self._fair.look_around()
         self._full.clear()
@@ -222,8 +220,8 @@ class Scheduler:
     ) -> tuple[Tried, list[m.Command]]:
         """Tries the gang that `uid` heads. Members that get a place hold it in the transaction and leave the queue. If
         too few would get one, none does, and the group waits for a change."""
-        line = self._queue.group_with(uid)
-        able = [self._book.pods[u] for u in line if not self._queue.paused(u, now)]
+        group = self._queue.group_with(uid)
+        able = [self._book.pods[u] for u in group if not self._queue.paused(u, now)]
         need = min(gang.need, len(able)) if gang.begun else gang.need
         if not gang.gathered:
             self._queue.mark_unschedulable(uid, now)
@@ -234,7 +232,7 @@ class Scheduler:
         began = self._stopwatch()
         gang.problem = ""
         if self._fair.quota_exceeded(able, need) is not None:
-            self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
+            self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), need, self._engine, grants, transaction=transaction)
         gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
@@ -245,7 +243,7 @@ class Scheduler:
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self._engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
-            self._gang_waits(gang, line, now, tried.misfit)
+            self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
         late = [
             (one.state.uid, c)
@@ -259,27 +257,26 @@ class Scheduler:
                 command for member, claims in late for command in self._reports.ask_claims(member, claims, now)
             ]
         chosen = {one.state.uid for one in tried.placed}
-        for member in line:
+        for member in group:
             if member in chosen:
                 self._queue.remove(member)
         return tried, []
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
-        """Places were found and cannot be committed: the members wait again."""
+        """Queues the members again: they got places that cannot be committed."""
         for one in placed:
             self._queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
         self._gang_waits(gang, self._queue.group_with(placed[0].state.uid), now, None)
 
-    def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
+    def _gang_waits(self, gang: GangState, group: list[str], now: float, misfit: Misfit | None) -> None:
         self._stats.rejections += 1
-        self._queue.mark_unschedulable(line[0], now)
+        self._queue.mark_unschedulable(group[0], now)
         if misfit is None or misfit.uid:
-            self._queue.pause(
-                line[0], now
-            )  # a try costs as much as all its members; what counting rules out costs little
+            # An attempt costs as much as one of each member; a gang that is too large by numbers alone costs little.
+            self._queue.pause(group[0], now)
         gang.verdict = None
-        for uid in line:
+        for uid in group:
             self._reports.needs_report(uid)
 
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
@@ -291,10 +288,10 @@ class Scheduler:
         self._reports.needs_reports(self._queue.unschedulable_with(state.uid))
 
     def explain_one(self, now: float) -> list[m.Command]:
-        """When there is nothing better to do: explains why one pod waits."""
+        """Explains why one pod waits. Called when nothing else is to be done."""
         if now < self._explain_at:
             return []
-        said = self._reports.explain_one(self._explainer, self._queue, self._book, self.first_seen, now)
-        if said:
+        commands = self._reports.explain_one(self._explainer, self._queue, self._book, self.first_seen, now)
+        if commands:
             self._explain_at = now + _EXPLAIN_PAUSE_S_A_NODE * max(0, len(self._book.nodes) - _EXPLAIN_AT_ONCE_NODES)
-        return said
+        return commands

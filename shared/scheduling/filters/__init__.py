@@ -1,5 +1,8 @@
-"""The filters: what can exclude a node for a pod, in the order in which they run. One file each; a new filter is one
-line here."""
+"""The filters: what can exclude a node for a pod, in the order in which they run.
+
+One file each. A new filter is one line here: in NODE_FILTERS if its scope is `node`, else in CLUSTER_FILTERS. The
+preemptor runs only the filters of scope `node` and Resources; placement runs all and refuses a plan that breaks one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from shared.scheduling.filters.volumes import Volumes
 
 NODE_FILTERS: tuple[Filter, ...] = (Taints(), NodeAffinity(), DeviceClaims(), GpuKind(), GpuTopology())
 ROOM_FILTERS: tuple[Filter, ...] = (Resources(), GpuRoomLeft())
-"""`services.placement.free_capacity` checks all nodes at once; this filter runs for a single node only to explain."""
+"""`services.placement.free_capacity` checks the same for all nodes at once. In placement these run only to explain."""
 CLUSTER_FILTERS: tuple[Filter, ...] = (HostPorts(), InterPod(), TopologySpread(), Volumes(), AvoidedNodes())
 
 ALL_FILTERS = (*NODE_FILTERS, *ROOM_FILTERS, *CLUSTER_FILTERS)

@@ -2,9 +2,9 @@
 they run.
 
 Scopes:
-- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Cached per shape until those
-  change.
-- `cluster`: depends on other pods or other objects. Prepared anew for each decision.
+- `node`: depends on the pod's shape and on the Node object, inventory or agent alone. Placement caches it per shape
+  until those change.
+- `cluster`: depends on other pods, other objects, or fields of the pod outside its shape. Prepared for each decision.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ Check = Callable[[NodeState], Reason | None]
 
 
 class Filter:
+    """One kind of reasons to exclude nodes.
+
+    It has no state: what concerns a pod is in the check of `prepare`.
+    """
+
     name: ClassVar[str]
     scope: ClassVar[Literal["node", "cluster"]]
     remedies: ClassVar[Mapping[str, Remedy]] = {}
