@@ -59,7 +59,7 @@ class Scheduler:
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
 
     def policy_changed(self, now: float) -> list[m.Command]:
-        """The ConfigMap with the queues may have been created, changed or deleted: all waiting pods are queued anew."""
+        """Reads the ConfigMap with the queues again. If it has changed, all waiting pods are queued again."""
         event = self._fair.read()
         if event is None:
             return []
@@ -98,7 +98,7 @@ class Scheduler:
             self._unplaced.note_behind((state.uid,))
 
     def note(self, state: PodState, now: float) -> None:
-        """The pod needs no place from Kerf, or has one: its gang may lack one member less, or more."""
+        """Updates the gang of a pod that needs no place from Kerf, or has one."""
         before = self._gangs.of(state.uid)
         gang = self._gangs.see(state, now, able=refusal(state) is None)
         if gang is not None:
@@ -107,14 +107,14 @@ class Scheduler:
             self._turn(before, now)
 
     def mark_victims(self, uids: Sequence[str], now: float, *, going: bool) -> None:
-        """These pods became victims of a plan, or are victims no longer: the size of their gangs may change."""
+        """Records that pods became victims of a plan, or are victims no longer: their gangs may change size."""
         (self._gangs.going.update if going else self._gangs.going.difference_update)(uids)
         for uid in uids:
             if uid in self._book.pods:
                 self.note(self._book.pods[uid], now)
 
     def gang_changed(self, source: Gang, now: float) -> None:
-        """The object that sets a gang's size was created, changed or deleted: its pods are queued anew."""
+        """Queues a gang's pods again: the object that sets its size was created, changed or deleted."""
         for uid in self._gangs.named_by(source):
             state = self._book.pods[uid]
             if state.uid in self._queue:
@@ -124,8 +124,7 @@ class Scheduler:
                 self.note(state, now)
 
     def _turn(self, gang: GangState, now: float) -> None:
-        """A gang is tried when its minimum is present, and again when it needs fewer pods or has more to choose
-        from."""
+        """Makes a gang schedulable when its minimum is present, and when its need or choice changes."""
         if gang.spare != gang.satisfied:
             gang.spare = gang.satisfied
             # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.
@@ -143,7 +142,7 @@ class Scheduler:
         gang.standing = standing
 
     def forget(self, uid: str, now: float) -> None:
-        """The pod was bound, or is gone."""
+        """Drops a pod that was bound or is gone."""
         self._queue.remove(uid, forget=True)
         self._engine.forget(uid)
         self._unplaced.forget(uid)
@@ -158,7 +157,7 @@ class Scheduler:
                 self._unplaced.forget_gang(gang.key)
 
     def wake(self) -> None:
-        """Something changed: pods that it may help are tried again."""
+        """Makes pods schedulable again that a change of the book may have helped."""
         self._unplaced.changed = True
         self._fair.look_around()
         self._full.clear()
@@ -213,8 +212,8 @@ class Scheduler:
     ) -> tuple[Tried, list[m.Command]]:
         """Tries the gang that `uid` heads. Members that get a place hold it in the transaction and leave the queue. If
         too few would get one, none does, and the group waits for a change."""
-        line = self._queue.group_with(uid)
-        able = [self._book.pods[u] for u in line if not self._queue.paused(u, now)]
+        group = self._queue.group_with(uid)
+        able = [self._book.pods[u] for u in group if not self._queue.paused(u, now)]
         need = min(gang.need, len(able)) if gang.begun else gang.need
         if not gang.gathered:
             self._queue.mark_unschedulable(uid, now)
@@ -225,7 +224,7 @@ class Scheduler:
         began = self._stopwatch()
         gang.problem = ""
         if self._fair.quota_exceeded(able, need) is not None:
-            self._gang_waits(gang, line, now, Misfit(fitted=0, uid=""))
+            self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), need, self._engine, grants, transaction=transaction)
         gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
@@ -236,7 +235,7 @@ class Scheduler:
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self._engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
-            self._gang_waits(gang, line, now, tried.misfit)
+            self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
         late = [(one.state.uid, c) for one in tried.placed if (c := self._late_claims.of(one.state, one.place.node))]
         if late:
@@ -246,27 +245,26 @@ class Scheduler:
                 command for member, claims in late for command in self._late_claims.select(member, claims, now)
             ]
         chosen = {one.state.uid for one in tried.placed}
-        for member in line:
+        for member in group:
             if member in chosen:
                 self._queue.remove(member)
         return tried, []
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
-        """Places were found and cannot be committed: the members wait again."""
+        """Queues the members again: they got places that cannot be committed."""
         for one in placed:
             self._queue.add_to_gang(one.state, gang.key, spare=gang.spare)
         gang.problem = why
         self._gang_waits(gang, self._queue.group_with(placed[0].state.uid), now, None)
 
-    def _gang_waits(self, gang: GangState, line: list[str], now: float, misfit: Misfit | None) -> None:
+    def _gang_waits(self, gang: GangState, group: list[str], now: float, misfit: Misfit | None) -> None:
         self._stats.rejections += 1
-        self._queue.mark_unschedulable(line[0], now)
+        self._queue.mark_unschedulable(group[0], now)
         if misfit is None or misfit.uid:
-            self._queue.pause(
-                line[0], now
-            )  # a try costs as much as all its members; what counting rules out costs little
+            # An attempt costs as much as one of each member; a gang that is too large by numbers alone costs little.
+            self._queue.pause(group[0], now)
         gang.verdict = None
-        for uid in line:
+        for uid in group:
             self._unplaced.note(uid)
 
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:

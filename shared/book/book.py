@@ -44,7 +44,7 @@ class Book(Ledger):
         self.others: dict[str, dict[str, Any]] = {}
         """Objects of other kinds, by kind and then by namespace/name."""
         self.avoided: dict[str, set[str]] = {}
-        """By the uid of what owns pods, the nodes that turned one of them away a short while ago."""
+        """By the uid of a pods' controller: nodes whose kubelet rejected one of its pods a short while ago."""
         self._claimants: set[str] = set()
         """Pods that have ResourceClaims."""
 

@@ -1,5 +1,7 @@
-"""A book to try things on. It shares with its origin whatever it has not changed, so one costs well under a
-millisecond."""
+"""A copy-on-write copy of the book, to try changes on.
+
+It shares with its origin what it has not changed, so making one takes well under a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from shared.model.grant import Grant
 
 
 class Fork(Book):
-    """True for as long as its origin does not change; whatever is done to it the origin never notices.
+    """Valid while its origin does not change. Changes of the fork never reach the origin.
 
     Nodes and pods are copied at their first change, by the methods here, by `hold` and by facts about nodes. Facts
     about pods are not for forks: they would change what the origin owns.

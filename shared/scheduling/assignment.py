@@ -59,8 +59,8 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
     request = pod.request
     if request is None or node.inventory is None:
         return None
-    spare = len(request.asks) == 1 and all(room.mig is None for room in node.gpus)
-    rooms = node.gpus if spare else [room.copy() for room in node.gpus]
+    in_place = len(request.asks) == 1 and all(room.mig is None for room in node.gpus)  # nothing is taken, so no copies
+    rooms = node.gpus if in_place else [room.copy() for room in node.gpus]
     wanted = accepted(request, node.inventory) if has_gpu_constraints(request) else None
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
@@ -69,7 +69,7 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
         if chosen is None:
             return None
         result[name] = [_share(ask, room, node.name) for room in chosen]
-        if not spare:
+        if not in_place:
             for room, share in zip(chosen, result[name], strict=True):
                 room.take(share.memory_mib, share.compute_milli)
     return result

@@ -1,5 +1,6 @@
-"""The canonical request is read twice: in CEL by the API server's policies (`k8s/20-` to `22-`), and in Python by
-`services/admission` and `shared/model`. Here both read the same pods, and must agree.
+"""The API server's policies and Python read the same pods, and must agree on the canonical request.
+
+The policies (`k8s/20-` to `22-`) are CEL; the other reader is `services/admission` with `shared/model`.
 
 The API server gets dry runs, so nothing is created. Every disagreement must be in one of the tables below.
 """

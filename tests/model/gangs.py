@@ -84,7 +84,7 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
 
 
 def _choose(s: State, gang: tuple[int, ...], off: str) -> frozenset[Made]:
-    """The members that are decided together, if any: services/placement/gangs, GangState.need."""
+    """The members that are decided together, if any: `GangState.need` in shared/book/gangs.py."""
     held = {d[0] for d in s.holds}
     placed = [p for p in gang if s.pods[p][0] == BOUND or p in held]
     waiting = [p for p in gang if s.pods[p][0] == PENDING and p not in held]

@@ -53,7 +53,10 @@ class _Prepared(NamedTuple):
 
 
 class Row:
-    """One shape's score on every node, INFEASIBLE where it cannot go; kept up by looking only at what changed."""
+    """One shape's score on every node, INFEASIBLE where it does not fit.
+
+    `refresh` computes only nodes that changed.
+    """
 
     BYTES_A_NODE = 25
 
@@ -70,7 +73,7 @@ class Row:
         self.versions: Ints = np.zeros(0, np.int64)
 
     def refresh(self) -> Ints:
-        """The row as of now."""
+        """Brings the row up to date and returns it."""
         arrays = self.book.arrays
         changed: Sequence[int] | None = None
         if self.generation == arrays.generation and self.edition == self.policy.edition:
@@ -148,7 +151,7 @@ class Row:
         return cast(PodState, reduced(self.sample, reader.reads, f"{type(reader).__name__} ({reader.name})"))
 
     def _verdict(self, row: int, prepared: _Prepared) -> tuple[int, int]:
-        """Whether the pod may go to the node in this row at all, and how gladly."""
+        """Whether the node in this row passes the node filters (1 or 0), and the sum of its node scores."""
         name = self.book.row_names[row]
         if not name:
             return 0, 0

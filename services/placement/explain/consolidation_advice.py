@@ -117,12 +117,12 @@ def _for_pods(engine: Engine, goal: Goal, now: float, most_gpu_seconds: int) -> 
             return Advice(
                 sentence=f"all of {goal.gang} fit without any move" if goal.gang else "it fits without any move"
             )
-    whom = f"{len(goal.states)} pods of gang {goal.gang}" if goal.gang else "it"
+    beneficiary = f"{len(goal.states)} pods of gang {goal.gang}" if goal.gang else "it"
     if best is None:
-        plan.done.clear()  # some had room made, and not all
-        return plan.told(f"no moves were found that would free enough capacity for {whom}")
+        plan.done.clear()  # capacity was freed for some of them, and not for all
+        return plan.told(f"no moves were found that would free enough capacity for {beneficiary}")
     nodes = sorted({place.node for place in best.places})
-    told = best.told(f"would free enough capacity for {whom} on {', '.join(nodes)}")
+    told = best.told(f"would free enough capacity for {beneficiary} on {', '.join(nodes)}")
     return msgspec.structs.replace(told, node="" if goal.gang else nodes[0], places=tuple(best.places))
 
 

@@ -109,12 +109,12 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
             told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without
         )
     counts_on = tuple(_told(end, name, now) for end in needed)
-    who = ", ".join(f"{end.namespace}/{end.name}" for end in counts_on[:3]) + (
+    pods = ", ".join(f"{end.namespace}/{end.name}" for end in counts_on[:3]) + (
         f" and {len(counts_on) - 3} more" if len(counts_on) > 3 else ""
     )
     in_s = max(0, round(at - now))
     sentence = (
-        f"in {_duration(in_s)} at the earliest, on {name}, when {who} {'has' if len(counts_on) == 1 else 'have'} ended"
+        f"in {_duration(in_s)} at the earliest, on {name}, when {pods} {'has' if len(counts_on) == 1 else 'have'} ended"
     )
     return msgspec.structs.replace(
         told,

@@ -21,7 +21,7 @@ class NodeAvoidance:
         self._until: dict[tuple[str, str], float] = {}
 
     def ended(self, state: PodState, now: float) -> None:
-        """A pod has ended; if it was turned away, its owner's pods avoid the node from now on."""
+        """A pod has ended; if the kubelet rejected it, its controller's pods avoid the node from now on."""
         reason, node, owner = state.pod.status.reason, state.pod.spec.node_name, state.controller_uid
         if node and owner and (reason in _WORDS or reason.startswith(_OUT_OF)):
             self._until[owner, node] = now + AVOID_S

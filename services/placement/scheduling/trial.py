@@ -55,7 +55,7 @@ def _on(row: Row, policy: Policy, book: Book, node_classes: NodeClasses, cursor:
 
 
 class Trial:
-    """One world to try: pods may leave, come and move, nodes may go and come."""
+    """A fork of the book with an engine: places and removes pods, adds and removes nodes."""
 
     def __init__(self, engine: Engine) -> None:
         self.book = Fork(engine.book)
@@ -81,7 +81,7 @@ class Trial:
         self.transaction.hold(state.uid, place.node, TrialGrants.grant(state, place))
 
     def lose(self, node: str) -> list[PodState]:
-        """The node goes. Returns its pods, which wait now."""
+        """Removes a node. Returns its pods, which wait now."""
         here = self.book.nodes[node].pods
         pods = [
             self.book.lift(uid) for uid in list(here) if uid in self.book.pods

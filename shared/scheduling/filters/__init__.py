@@ -1,5 +1,8 @@
-"""The filters: what can exclude a node for a pod, in the order in which they run. One file each; a new filter is one
-line here. Other packages add filters by the entry point `kerf.filters`."""
+"""The filters: what can exclude a node for a pod, in the order in which they run.
+
+One file each; a new filter is one line here. Other packages add filters by the entry point `kerf.filters`. The
+preemptor runs the filters of scope `node` and Resources; placement runs all and refuses a plan that breaks one.
+"""
 
 from __future__ import annotations
 

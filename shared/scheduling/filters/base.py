@@ -25,6 +25,11 @@ Scope = Literal["node", "room", "cluster"]
 
 
 class Filter:
+    """One kind of reasons to exclude nodes.
+
+    It has no state: what concerns a pod is in the check of `prepare`.
+    """
+
     name: ClassVar[str]
     scope: ClassVar[Scope]
     reads: ClassVar[tuple[str, ...]] = ()

@@ -12,7 +12,7 @@ _HELPS = (
 
 
 class DeviceClaims(Filter):
-    """A pod with ResourceClaims goes where an agent serves them."""
+    """Excludes nodes whose agent does not serve ResourceClaims, for pods that have them."""
 
     name = "device-claims"
     scope = "node"

@@ -23,6 +23,7 @@ _PERCENT_MILLI = 10
 
 
 def smaller(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+    """A smaller share, fewer GPUs, or another MIG profile."""
     yield from _smaller_share(state, node)
     yield from fewer(state, reason, node)
     yield from other_instance(state, reason, node)
@@ -67,7 +68,10 @@ def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Ch
 
 
 def fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
-    """As much on each, so that limits, which are a container's totals, fall with the number."""
+    """Fewer GPUs with the same share of each.
+
+    Limits are a container's totals, so they fall with the number.
+    """
     name, ask = largest_ask_of(state)
     if ask is None:
         return
@@ -83,6 +87,7 @@ def fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
 
 
 def other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
+    """An instance of another MIG profile that the node's GPUs offer, the largest first."""
     name, ask = largest_ask_of(state)
     if ask is None or ask.count > 1:
         return
@@ -98,6 +103,7 @@ def other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator
 
 
 def no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
+    """The same memory and compute as a share of a GPU instead of a MIG instance."""
     name, ask = largest_ask_of(state)
     if ask is not None and ask.profile:
         plain = GpuAsk(count=ask.count, memory_mib=ask.memory_mib, compute_milli=ask.compute_milli)
@@ -116,6 +122,7 @@ def _other_kind(
 
 
 def weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
+    """A weaker isolation, the strongest first."""
     request = state.request
     weaker_ones: tuple[Isolation, ...] = ("firm", "soft")
     for isolation in weaker_ones:
@@ -128,6 +135,7 @@ def weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]
 
 
 def looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
+    """No required topology, or fewer GPUs."""
     request = state.request
     if request is not None and request.topology == "required":
         yield Change(
@@ -187,4 +195,4 @@ OTHER_KINDS: dict[str, Remedy] = {
     "gpu-uuid": _other_kind(lambda request, _: replace(request, uuids=())),
     "gpu-uuid-not": _other_kind(lambda request, _: replace(request, uuids_not=())),
 }
-"""By the code of a mismatch (`shared.book.accepts`): GPUs of the node's kind are accepted too."""
+"""By the code of a mismatch (`shared.book.accepts`): the pod accepts the node's GPUs as well."""

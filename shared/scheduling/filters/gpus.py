@@ -22,8 +22,10 @@ from shared.scheduling.topology import fabric_of
 
 
 class GpuKind(Filter):
-    """What a node's GPUs are: model, and the promise that its strategies can keep. Full or empty does not matter
-    here."""
+    """Whether a node's GPUs are of the right kind: model, size, number, MIG instances, isolation.
+
+    What is free does not matter here.
+    """
 
     name = "gpu-kind"
     scope = "node"
@@ -95,7 +97,10 @@ class GpuKind(Filter):
 
 
 class GpuRoomLeft(Filter):
-    """What is left on a node's GPUs. The engine's columns say the same; a test holds both together."""
+    """Whether enough is free on a node's GPUs.
+
+    The engine checks it on the book's arrays; a test compares the two.
+    """
 
     name = "gpu-room"
     scope = "room"
@@ -174,13 +179,13 @@ def _full(request: PodRequest, node: NodeState, inventory: Inventory) -> Reason:
 
 
 def _lack(ask: GpuAsk, gpu: GpuRoom) -> float:
-    """How far a GPU is from taking the ask, as the larger missing fraction."""
+    """What a GPU lacks for the ask: the larger of the missing fractions of memory and compute."""
     memory_mib, compute_milli = share_on(ask, gpu.total_mib)
     return max((memory_mib - gpu.free_mib) / max(1, gpu.total_mib), (compute_milli - gpu.free_milli) / 1000)
 
 
 def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
-    """The least that would have to be given up on this node, for people and as an amount (MiB, or milli)."""
+    """The smallest reduction of the ask that helps on this node: a sentence, and MiB or milli."""
     usable = [g for g in rooms if g.usable and g.mig is None]
     wait = ("wait until a pod on it ends", 1 << 40)
     if ask.whole or ask.profile or ask.count > 1 or not usable:

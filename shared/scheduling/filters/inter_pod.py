@@ -18,7 +18,7 @@ class InterPod(Filter):
 
     As kube-scheduler's InterPodAffinity: a term's domain is the set of nodes with the same value of its topology key.
     Of several affinity terms each needs a pod in its domain that matches all of them; where no placed pod does, a pod
-    that matches its own terms may be the first of its kind. namespaceSelector looks at the namespaces known.
+    that matches its own terms may be the first of its kind. namespaceSelector selects among the known namespaces.
     """
 
     name = "inter-pod"
@@ -113,7 +113,7 @@ def _repelled(pod: PodState, book: Book) -> set[tuple[str, str]]:
 
 
 def term_matches(term: PodAffinityTerm, owner: Pod, candidate: Pod, book: Book) -> bool:
-    """Whether `candidate` is one of the pods that `owner`'s term speaks of."""
+    """Whether the term of `owner` selects `candidate`."""
     namespace = candidate.metadata.namespace
     if term.namespaces or term.namespace_selector is not None:
         named = namespace in term.namespaces

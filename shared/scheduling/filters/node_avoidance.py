@@ -7,7 +7,7 @@ from shared.scheduling.filters.base import Check, Filter
 
 
 class AvoidedNodes(Filter):
-    """Nodes whose kubelet has just rejected a pod of the same owner."""
+    """Excludes nodes whose kubelet has rejected a pod of the same controller a short while ago."""
 
     name = "turned-away"
     scope = "cluster"
@@ -22,7 +22,7 @@ class AvoidedNodes(Filter):
                 return None
             return Reason(
                 code="turned-away",
-                sentence="the node's kubelet has turned away a pod of the same owner in the last five minutes",
+                sentence="the node's kubelet has rejected a pod of the same controller in the last five minutes",
                 helps="kubectl describe the failed pod: it says what the kubelet found wrong",
             )
 

@@ -24,7 +24,7 @@ class Change(msgspec.Struct, frozen=True):
     sentence: str
     state: PodState
     size: int = 0
-    """How much is given up, where there is an amount: of changes of one code the smaller is the lesser one."""
+    """How much the pod gives up, if that is an amount. Of the changes of one code the smallest is suggested."""
 
 
 Remedy = Callable[[PodState, Reason, NodeState], Iterator[Change]]
@@ -37,22 +37,25 @@ def no_change(_state: PodState, _reason: Reason, _node: NodeState) -> Iterator[C
 
 
 def asking(state: PodState, container: str, ask: GpuAsk) -> PodState:
+    """Returns the pod with another GPU request of one container."""
     if state.request is None:
         return state
     return replace(state, request=replace(state.request, asks={**state.request.asks, container: ask}))
 
 
 def specified(state: PodState, spec: PodSpec) -> PodState:
+    """Returns the pod with another spec."""
     return replace(state, pod=replace(state.pod, spec=spec))
 
 
 def largest_ask_of(state: PodState) -> tuple[str, GpuAsk | None]:
+    """The container with the request that is hardest to place, and that request; ("", None) if there is none."""
     asks = {} if state.request is None else state.request.asks
     return max(asks.items(), key=lambda item: item[1].hardness, default=("", None))
 
 
 def dropping(which: str, code: str) -> Remedy:
-    """Without the required terms of one kind of affinity."""
+    """Returns the remedy that drops the required terms of one kind of affinity: a field of Affinity."""
 
     def make(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
         spec, affinity = state.pod.spec, state.pod.spec.affinity or Affinity()

@@ -17,7 +17,7 @@ from shared.scheduling.topology.fabric import places_of
 
 
 class GpuTopology(Filter):
-    """Whether a node's GPUs, were they all free, have a set such as the pod's topology demands."""
+    """Whether a node's GPUs, if all were free, include a set that meets the topology request."""
 
     name = "gpu-topology"
     scope = "node"
@@ -41,8 +41,7 @@ class GpuTopology(Filter):
 
 
 def lacking_set(request: PodRequest, fabric: Fabric, places: int, where: str) -> Reason | None:
-    """Why no container of the pod could have its GPUs of these; None where each could, or where they are too few
-    anyway."""
+    """Why these GPUs include no set for a container; None if they do, or are too few anyway."""
     if request.topology != "required":
         return None
     for ask in request.asks.values():

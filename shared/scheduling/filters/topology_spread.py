@@ -89,7 +89,7 @@ def count_domains(
     spec = pod.pod.spec
     affinity = spec.affinity.node_affinity if spec.affinity else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
-    everybody = selector is not None and not selector.match_labels and not selector.match_expressions
+    matches_all = selector is not None and not selector.match_labels and not selector.match_expressions
     counts: dict[str, int] = {}
     for node in book.nodes.values():
         if node.object is None or any(key not in node.object.metadata.labels for key in keys):
@@ -108,7 +108,7 @@ def count_domains(
         counts[value] = counts.get(value, 0) + sum(
             1
             for other in node.pods.values()
-            if not everybody
+            if not matches_all
             and other.pod.metadata.namespace == pod.pod.metadata.namespace
             and other.pod.metadata.deletion_timestamp is None
             and labels_match(selector, other.pod.metadata.labels)

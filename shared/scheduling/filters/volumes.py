@@ -96,7 +96,7 @@ def choose_volumes(claims: list[PersistentVolumeClaim], node: NodeState, book: B
 
 
 def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
-    """What keeps the pod off every node alike."""
+    """Why a claim excludes every node; None if none does."""
     known = book.others.get("PersistentVolumeClaim", {})
     for name in names:
         claim = known.get(f"{pod.pod.metadata.namespace}/{name}")
@@ -163,8 +163,8 @@ def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reaso
     if elsewhere is not None:
         return Reason(
             code="volume-elsewhere",
-            sentence=f"volume {elsewhere.metadata.name}, which is reserved for claim {name}, is not to be had on the "
-            "node",
+            sentence=f"volume {elsewhere.metadata.name}, which is reserved for claim {name}, cannot be reached from "
+            "the node",
             helps="use a volume that the node can reach",
         )
     storage = book.others["StorageClass"][claim.spec.storage_class_name or ""]

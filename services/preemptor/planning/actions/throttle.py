@@ -16,9 +16,9 @@ class Throttle:
     name: SuspendAction = "throttle"
 
     def apply(self, candidate: Candidate) -> Candidate | None:
-        why_not_migrated = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN
+        keeps_milli = max((share.compute_milli for share in candidate.shares), default=0) // KEEPS_ONE_IN
         shares = tuple(
-            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - why_not_migrated), memory_mib=0)
+            msgspec.structs.replace(share, compute_milli=max(0, share.compute_milli - keeps_milli), memory_mib=0)
             for share in candidate.shares
         )
-        return suspended_candidate(candidate, self.name, shares, keeps_milli=why_not_migrated)
+        return suspended_candidate(candidate, self.name, shares, keeps_milli=keeps_milli)

@@ -77,6 +77,6 @@ def test_a_pod_that_fits_on_no_other_node_waits_and_gets_a_reason() -> None:
     placement.facts(second)
     assert second.metadata.uid not in placement.binds()
     placement.tick()
-    assert "has turned away a pod of the same owner" in placement.events(PlacementRejected)[-1].explanation.sentence
+    assert "has rejected a pod of the same controller" in placement.events(PlacementRejected)[-1].explanation.sentence
     wait(placement)
     assert placement.binds()[second.metadata.uid].node == "a"
