@@ -132,7 +132,7 @@ def strategy_for(
     A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of equally strong ones, time
     slicing if no compute is requested or the pod is opportunistic.
     """
-    for strategy in by_preference(whole=ask.whole, reserves_compute=bool(ask.compute_milli) and not opportunistic):
+    for strategy in by_preference(ask.whole, bool(ask.compute_milli) and not opportunistic):
         if strategy.name in offered and strategy.keeps(isolation):
             return strategy.name
     return None

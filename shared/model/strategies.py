@@ -60,7 +60,7 @@ def registered() -> dict[str, Strategy]:
 
 
 @cache
-def by_preference(*, whole: bool, reserves_compute: bool) -> tuple[Strategy, ...]:
+def by_preference(whole: bool, reserves_compute: bool) -> tuple[Strategy, ...]:
     """The strategies for whole GPUs, or for parts of GPUs, best first; of equal ones the built-in ones come first."""
     return tuple(
         sorted(

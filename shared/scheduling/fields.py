@@ -31,15 +31,6 @@ def union(*declared: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({field for fields in declared for field in fields}))
 
 
-def value_of(thing: Any, field: str) -> Any:
-    """The value of one field."""
-    for step in steps_of(field):
-        if thing is None:
-            return None
-        thing = thing.get(step[1:-1]) if step[0] == "[" else getattr(thing, step)
-    return thing
-
-
 class UndeclaredField(AttributeError):
     """A filter or score reads a field that it does not declare."""
 
@@ -109,6 +100,37 @@ def _tree(fields: tuple[str, ...]) -> _Tree:
             if place == len(steps) - 1:
                 branch.clear()
     return tree
+
+
+_Compiled = tuple[tuple[str, "_Compiled | None"], ...]
+"""A tree as the steps of its branches; None: a field."""
+
+
+@cache
+def _compiled(fields: tuple[str, ...]) -> _Compiled:
+    def of(tree: _Tree) -> _Compiled:
+        return tuple((step, of(tree[step]) if tree[step] else None) for step in sorted(tree))
+
+    return of(_tree(fields))
+
+
+def values_of(thing: Any, fields: tuple[str, ...]) -> list[Any]:
+    """The values of these fields, nested as their paths are: equal for objects with equal fields, and for no others.
+
+    A missing part of a path is as one without any of its fields.
+    """
+    return _values(thing, _compiled(fields))
+
+
+def _values(thing: Any, compiled: _Compiled) -> list[Any]:
+    found = []
+    for step, below in compiled:
+        value = thing.get(step[1:-1]) if step[0] == "[" else getattr(thing, step)
+        if below is not None and value is not None:
+            value = _values(value, below)
+            value = None if value.count(None) == len(value) else value
+        found.append(value)
+    return found
 
 
 def reduced(thing: Any, fields: tuple[str, ...], reader: str) -> Any:

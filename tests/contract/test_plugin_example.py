@@ -225,3 +225,23 @@ asyncio.run(body())
         "kerf.strategies polite kerf-example 0.1.0",
     ]
     assert out.count("plugin_loaded") == 4
+
+
+def test_a_service_does_not_start_with_a_package_that_it_cannot_use(tmp_path: Path) -> None:
+    info = tmp_path / "kerf_broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kerf-broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kerf.dialects]\nodd = kerf_broken:Odd\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "services.admission"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    said = done.stdout + done.stderr
+    assert "plugin_unusable" in said
+    assert "plug-in 'odd' of kerf-broken 1.0 (entry point kerf.dialects): kerf_broken:Odd cannot be imported" in said

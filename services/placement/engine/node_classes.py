@@ -19,7 +19,7 @@ from shared.book.arrays import Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
-from shared.scheduling.fields import union, value_of
+from shared.scheduling.fields import union, values_of
 from shared.scheduling.filters import Filter, filters
 
 NO_NODE = -1
@@ -84,7 +84,7 @@ class NodeClasses:
         declared = node_fields()
         return (
             node_object
-            + (_ENCODER.encode([value_of(node, field) for field in declared]) if declared else b"")
+            + (_ENCODER.encode(values_of(node, declared)) if declared else b"")
             + node.agent_trouble.encode()
             + (b"" if node.inventory is None else self._inventory(node.name, node.inventory))
         )

@@ -17,7 +17,7 @@ from services.placement.scores.base import Rate, Score
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.scheduling.fields import reduced, union, value_of
+from shared.scheduling.fields import reduced, union, values_of
 from shared.scheduling.filters import Check, Filter, filters
 
 INFEASIBLE = -(1 << 62)
@@ -39,7 +39,7 @@ def shape_fields() -> tuple[str, ...]:
 
 def shape_key(state: PodState) -> bytes:
     """Equal for pods of one shape, which have equal rows."""
-    return _ENCODER.encode([value_of(state, field) for field in shape_fields()])
+    return _ENCODER.encode(values_of(state, shape_fields()))
 
 
 def shape_of(state: PodState) -> PodState:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 
 def names(*, whole: bool = False, reserves_compute: bool) -> list[str]:
-    return [strategy.name for strategy in by_preference(whole=whole, reserves_compute=reserves_compute)]
+    return [strategy.name for strategy in by_preference(whole, reserves_compute)]
 
 
 def test_the_strongest_promise_comes_first_and_time_slicing_where_no_compute_is_reserved() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shared.scheduling.fields import UndeclaredField, reduced, steps_of, union, value_of
+from shared.scheduling.fields import UndeclaredField, reduced, steps_of, union, values_of
 
 POD = SimpleNamespace(
     request="a GPU",
@@ -19,11 +19,25 @@ POD = SimpleNamespace(
 RACK = "pod.metadata.annotations[example.com/rack]"
 
 
-def test_a_path_leads_to_its_value_or_to_none() -> None:
-    assert value_of(POD, "pod.spec.priority") == 5
-    assert value_of(POD, RACK) == "r1"
-    assert value_of(POD, "pod.metadata.annotations[none]") is None
-    assert value_of(POD, "pod.spec.affinity.node_affinity") is None
+def test_values_are_nested_as_their_paths_and_missing_ones_are_none() -> None:
+    fields = ("request", "pod.spec.priority", RACK, "pod.metadata.annotations[none]", "pod.spec.affinity.node_affinity")
+    metadata, spec = [["r1", None]], [None, 5]
+    assert values_of(POD, fields) == [[metadata, spec], "a GPU"]
+
+
+def test_a_missing_part_is_as_one_without_any_of_its_fields() -> None:
+    fields = ("pod.spec.affinity.node_affinity", "pod.spec.priority")
+    spec = SimpleNamespace(priority=5, affinity=SimpleNamespace(node_affinity=None))
+    assert values_of(SimpleNamespace(pod=SimpleNamespace(spec=spec)), fields) == values_of(POD, fields)
+
+
+def test_values_of_different_parts_are_not_mixed_up() -> None:
+    def pod(left: Any, right: Any) -> SimpleNamespace:
+        return SimpleNamespace(left=left, right=right)
+
+    fields = ("left.a", "left.b", "right.a", "right.b")
+    part = SimpleNamespace(a=None, b="x")
+    assert values_of(pod(part, None), fields) != values_of(pod(None, part), fields)
 
 
 @pytest.mark.parametrize("wrong", ["", "pod.", "pod.metadata.annotations[", "pod.metadata.annotations[]", "a b"])
