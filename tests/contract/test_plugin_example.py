@@ -170,7 +170,7 @@ from tests.support.waiting import eventually
 from tests.unit.services.node_agent.devices.machine import load
 
 host = Path(sys.argv[1])
-load(host)
+load()
 (host / "nvml").write_text(enforcement.NVML)
 
 async def body():
