@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cli import openb, top, trace, why
 from cli.ask import ask
 from cli.demo_check import double_bookings
-from cli.demo_cluster import Cluster, cluster
+from cli.demo_cluster import Cluster
 from cli.output import Failure, err, out, print_json
 from cli.stack import Stack, quiet_logs, stack
 from shared.contracts import queries
@@ -58,7 +60,7 @@ async def run(args: argparse.Namespace) -> None:
         f"({sum(n.gpus for n in nodes)} GPUs)"
     )
     async with (
-        cluster(args.kube) as world,
+        _cluster(kube=args.kube) as world,
         stack([openb.hollow(n) for n in nodes], kubeconfig=world.kubeconfig, trace_ratio=1.0) as made,
     ):
         err.print(
@@ -169,3 +171,14 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
         trace.show(
             await ask(made.bus, queries.TRACE.subject, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer)
         )
+
+
+@contextlib.asynccontextmanager
+async def _cluster(*, kube: bool) -> AsyncIterator[Cluster]:
+    if not kube:
+        yield Cluster()
+        return
+    from cli.demo_kube import kube_cluster  # noqa: PLC0415 - only where a real API server is wanted
+
+    async with kube_cluster() as real:
+        yield real

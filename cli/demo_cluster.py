@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -52,14 +51,3 @@ class Cluster:
                 bound.setdefault(event.name, time.monotonic())
 
         await made.bus.subscribe(f"{subjects.VERSION}.event.pod.bound.ns.*", seen)
-
-
-@contextlib.asynccontextmanager
-async def cluster(kube: bool) -> AsyncIterator[Cluster]:
-    if not kube:
-        yield Cluster()
-        return
-    from cli.demo_kube import kube_cluster  # noqa: PLC0415 - only where a real API server is wanted
-
-    async with kube_cluster() as real:
-        yield real

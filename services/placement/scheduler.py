@@ -71,6 +71,7 @@ class Scheduler:
 
     def admit(self, state: PodState, now: float) -> None:
         """Queues, dequeues or refuses a pod that is new or has changed, is unbound and has no hold."""
+        self._unplaced.refused.pop(state.uid, None)
         if not state.wants_place:
             self._queue.remove(state.uid)
             self.note(state, now)
@@ -83,7 +84,6 @@ class Scheduler:
             if why.code != CLAIM_COMING:
                 self._unplaced.refuse(state.uid, why)
             return
-        self._unplaced.refused.pop(state.uid, None)
         gang = self._gangs.see(state, now)
         if gang is not None:
             self._queue.add_to_gang(state, gang.key, spare=gang.spare)

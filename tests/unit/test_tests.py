@@ -9,6 +9,7 @@ UNIT = ROOT / "tests" / "unit"
 MIRRORED = {"chaos": ROOT / "tests"}
 """Where a folder of tests/unit is mirrored, if not at the root."""
 SEVERAL = {
+    "test_imports.py": "the imports of all packages",
     "services/preemptor/test_both_cores.py": "placement and the preemptor",
     "services/preemptor/test_faults.py": "placement and the preemptor, with faults",
     "services/preemptor/test_migrations_both_cores.py": "placement and the preemptor, with migrations",

@@ -18,7 +18,7 @@ class Unplaced:
         """Pods whose reason was reported."""
         self.refused: dict[str, Reason] = {}
         """Pods that will not be tried as they are, since `explain` last looked."""
-        self.gone_gangs: list[str] = []
+        self.gone_gangs: set[str] = set()
         """The keys of gangs that are gone or placed, since `explain` last looked."""
         self.changed = False
         """Something that reasons depend on has changed since `explain` last looked."""
@@ -46,4 +46,4 @@ class Unplaced:
         self.explained.discard(uid)
 
     def forget_gang(self, key: str) -> None:
-        self.gone_gangs.append(key)
+        self.gone_gangs.add(key)

@@ -238,7 +238,7 @@ class Planner:
 
         The options themselves use none of these nodes.
         """
-        taken = {option.node for option in options}
+        taken = {option.node for option in options} | {v.node for option in options for v in option.victims}
         free = [
             node
             for name, node in sorted(self._book.nodes.items())

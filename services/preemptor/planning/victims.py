@@ -52,8 +52,8 @@ class Precedes(Protocol):
 
 
 class _NodeCandidates(msgspec.Struct):
-    pods: list[Pod]
-    """The pods from which the node's candidates were built."""
+    pods: list[tuple[Pod, str]]
+    """The pods from which the node's candidates were built, and their grants, which may end before a pod changes."""
     candidates: tuple[Candidate, ...]
     since: float
     emptying: dict[str, EmptyingCost]
@@ -139,7 +139,7 @@ class Candidates:
         self._made = min(len(lacking), MAX_NODES_BUILT)
         elsewhere = self._budgets.changed_namespaces()
         for known in self._of.values() if elsewhere else ():
-            if any(pod.metadata.namespace in elsewhere for pod in known.pods):
+            if any(pod.metadata.namespace in elsewhere for pod, _ in known.pods):
                 known.pods = []
         if not lacking:
             self._renew(now)
@@ -398,5 +398,5 @@ def _slice(held: GrantState, node: str) -> Candidate:
     return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node), held.grant_id)
 
 
-def _pods(node: NodeState) -> list[Pod]:
-    return [state.pod for state in node.pods.values()]
+def _pods(node: NodeState) -> list[tuple[Pod, str]]:
+    return [(state.pod, state.grant_id) for state in node.pods.values()]
