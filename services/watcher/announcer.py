@@ -7,7 +7,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from shared.contracts.commands import AnnounceEvent, ReportPending
 from shared.kube.writes import Writes
@@ -19,6 +19,17 @@ PAUSE_S = 0.01
 QUIET_S = 0.5
 """Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
 not wait, because they say why a pod is pending."""
+
+
+class OfPod(Protocol):
+    """An order about a pod."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
 
 
 class Announcer:
@@ -42,6 +53,20 @@ class Announcer:
         self.written = 0
         self.failed = 0
         self.shed = 0
+
+    def tell(self, order: OfPod, reason: str, action: str, note: str, *, warns: bool = False) -> None:
+        """Offers an Event on the pod of an order. `warns`: whether its type is Warning or Normal."""
+        self.offer(
+            AnnounceEvent(
+                uid=order.uid,
+                namespace=order.namespace,
+                name=order.name,
+                type="Warning" if warns else "Normal",
+                reason=reason,
+                action=action,
+                note=note,
+            )
+        )
 
     def offer(self, event: AnnounceEvent) -> None:
         if event.reason == "Scheduled":
@@ -118,17 +143,7 @@ class Announcer:
             # later.
             self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
-            self.offer(
-                AnnounceEvent(
-                    uid=order.uid,
-                    namespace=order.namespace,
-                    name=order.name,
-                    type="Warning",
-                    reason="FailedScheduling",
-                    action="Scheduling",
-                    note=order.message,
-                )
-            )
+            self.tell(order, "FailedScheduling", "Scheduling", order.message, warns=True)
 
     async def _announce(self, event: AnnounceEvent) -> bool:
         """Whether the server answered at all."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result
@@ -20,7 +21,7 @@ T = TypeVar("T")
 class Batches:
     def __init__(self, metrics: Metrics, *, in_flight: int = WRITES_IN_FLIGHT) -> None:
         self._slots = asyncio.Semaphore(in_flight)
-        self.outcomes = metrics.counter(
+        self._outcomes = metrics.counter(
             "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
         )
 
@@ -35,17 +36,27 @@ class Batches:
             return [await one(orders[0])]
         return list(await asyncio.gather(*(one(order) for order in orders)))
 
-    def answers(self, kind: str, orders: Sequence[Any], results: Sequence[Result]) -> c.Answers:
-        """Counts the outcomes. Answers name only what did not end well, so `done` costs no bytes."""
+    def answers(
+        self,
+        orders: Sequence[T],
+        results: Sequence[Result],
+        *,
+        kind: Callable[[T], str],
+        subject: Callable[[T], str] = attrgetter("uid"),
+    ) -> c.Answers:
+        """Counts the outcomes by the `kind` of the orders.
+
+        Answers name only what did not end well, by its `subject`, so `done` costs no bytes.
+        """
         answers = []
         for order, result in zip(orders, results, strict=True):
-            self.outcomes.add(1, kind, result.outcome)
+            self._outcomes.add(1, kind(order), result.outcome)
             if result.outcome != "done":
                 answers.append(
                     c.Answer(
-                        uid=order.uid,
+                        uid=subject(order),
                         outcome=result.outcome,
-                        resource_version=order.resource_version,
+                        resource_version=getattr(order, "resource_version", ""),
                         message=result.message[:MESSAGE_MOST],
                     )
                 )

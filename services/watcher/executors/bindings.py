@@ -48,17 +48,8 @@ class Bindings:
         for order, result in zip(batch.binds, results, strict=True):
             if result.outcome == "done":
                 note = f"Successfully assigned {order.namespace}/{order.name} to {order.node}"
-                self._announcer.offer(
-                    c.AnnounceEvent(
-                        uid=order.uid,
-                        namespace=order.namespace,
-                        name=order.name,
-                        reason="Scheduled",
-                        action="Binding",
-                        note=note,
-                    )
-                )
-        return self._batches.answers("bind", batch.binds, results)
+                self._announcer.tell(order, "Scheduled", "Binding", note)
+        return self._batches.answers(batch.binds, results, kind=lambda _: "bind")
 
     async def _bind(self, order: c.Bind) -> Result:
         if self._core.find("Node", order.node) is None:

@@ -16,20 +16,11 @@ class Evictions:
         self._batches = batches
 
     async def evict(self, batch: c.EvictBatch) -> c.Answers:
-        return self._batches.answers("evict", batch.evictions, await self._batches.each(batch.evictions, self._evict))
+        results = await self._batches.each(batch.evictions, self._evict)
+        return self._batches.answers(batch.evictions, results, kind=lambda _: "evict")
 
     async def _evict(self, order: c.Evict) -> Result:
         result = await self._writes.pods.evict(order)
         if result.outcome == "done":
-            self._announcer.offer(
-                c.AnnounceEvent(
-                    uid=order.uid,
-                    namespace=order.namespace,
-                    name=order.name,
-                    type="Warning",
-                    reason="Evicted",
-                    action="Evicting",
-                    note=order.reason,
-                )
-            )
+            self._announcer.tell(order, "Evicted", "Evicting", order.reason, warns=True)
         return result

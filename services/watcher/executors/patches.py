@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
-from services.watcher.executors.batches import MESSAGE_MOST, Batches
+from services.watcher.executors.batches import Batches
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result, refused_for_certain
 from shared.kube.writes import Writes
@@ -22,19 +22,7 @@ class Patches:
     async def patch(self, batch: c.PatchBatch) -> c.Answers:
         """Reports of pending pods and Events are accepted here and written later: `done` says no more of them."""
         results = await self._batches.each(batch.patches, self._patch)
-        for order, result in zip(batch.patches, results, strict=True):
-            self._batches.outcomes.add(1, type(order).__name__, result.outcome)
-        answers = [
-            c.Answer(
-                uid=_subject(order),
-                outcome=result.outcome,
-                resource_version=getattr(order, "resource_version", ""),
-                message=result.message[:MESSAGE_MOST],
-            )
-            for order, result in zip(batch.patches, results, strict=True)
-            if result.outcome != "done"
-        ]
-        return c.Answers(answers=tuple(answers))
+        return self._batches.answers(batch.patches, results, kind=lambda order: type(order).__name__, subject=_subject)
 
     async def _patch(self, order: c.Patch) -> Result:
         match order:
@@ -92,16 +80,7 @@ class Patches:
         )
         if result.outcome == "done":
             reason, action = ("Suspended", "Suspending") if order.suspension else ("Resumed", "Resuming")
-            self._announcer.offer(
-                c.AnnounceEvent(
-                    uid=order.uid,
-                    namespace=order.namespace,
-                    name=order.name,
-                    reason=reason,
-                    action=action,
-                    note=order.reason,
-                )
-            )
+            self._announcer.tell(order, reason, action, order.reason)
         return result
 
     async def _label(self, order: c.LabelNode) -> Result:
@@ -115,17 +94,7 @@ class Patches:
     async def _delete(self, order: c.DeletePod) -> Result:
         result = await self._writes.pods.delete(order)
         if result.outcome == "done":
-            self._announcer.offer(
-                c.AnnounceEvent(
-                    uid=order.uid,
-                    namespace=order.namespace,
-                    name=order.name,
-                    type="Warning",
-                    reason="Deleted",
-                    action="Deleting",
-                    note=order.reason,
-                )
-            )
+            self._announcer.tell(order, "Deleted", "Deleting", order.reason, warns=True)
         return result
 
     async def _select(self, order: c.SelectNode) -> Result:
