@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple, cast
 
 import msgspec
@@ -13,7 +13,7 @@ from services.placement.engine.node_classes import NodeClasses, needs_node_ident
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import POLICY_READS, Policy
 from services.placement.scores import scores
-from services.placement.scores.base import Rate, Score
+from services.placement.scores.base import NodeScore, Rate, Score
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -63,8 +63,7 @@ class Row:
     def __init__(self, sample: PodState, policy: Policy, book: Book, node_classes: NodeClasses | None = None) -> None:
         self.sample, self.policy, self.book = shape_of(sample), policy, book
         self.node_classes = node_classes or NodeClasses(book)
-        views = {one.reads: self._reduced(one) for one in scores().columns}
-        self._columns = [(one, views[one.reads]) for one in scores().columns]
+        self._columns = [(one, self._reduced(one)) for one in scores().columns]
         self.generation = self.edition = -1
         self.cursor = -1
         self.passes: Bools = np.zeros(0, np.bool_)
@@ -130,19 +129,26 @@ class Row:
             self.passes[stale] &= verdicts[:, 0] > 0
             self.preference[stale] += verdicts[:, 1]
 
+    @cached_property
+    def _node_filters(self) -> list[tuple[Filter, PodState]]:
+        """Each with what it may read of the pod. Made when nodes are checked: a trial's row mostly checks none."""
+        return [(one, self._reduced(one)) for one in filters().node]
+
+    @cached_property
+    def _node_scores(self) -> list[tuple[NodeScore, PodState]]:
+        return [(one, self._reduced(one)) for one in scores().node]
+
     def _prepare(self, *, in_classes: bool) -> _Prepared:
         """The node filters and node scores that are checked once in each class of nodes, or the others."""
         checks = [
             check
-            for one in filters().node
-            if (one.reads_node is not None) is in_classes
-            and (check := one.prepare(self._reduced(one), self.book)) is not None
+            for one, sample in self._node_filters
+            if (one.reads_node is not None) is in_classes and (check := one.prepare(sample, self.book)) is not None
         ]
         rates = [
             (one.weight, rate)
-            for one in scores().node
-            if (one.reads_node is not None) is in_classes
-            and (rate := one.prepare(self._reduced(one), self.book)) is not None
+            for one, sample in self._node_scores
+            if (one.reads_node is not None) is in_classes and (rate := one.prepare(sample, self.book)) is not None
         ]
         return _Prepared(checks, rates)
 

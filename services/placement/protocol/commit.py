@@ -129,7 +129,7 @@ class Committer:
             self._record(one.state, one.place, one.grant, now, gang=gang.name)
             self._scheduler.note(one.state, now)
         if len(placed) > 1:
-            self._unplaced.forget_gang(f"{gang.namespace}/{gang.name}")
+            self._unplaced.forget_gang(gang.key)
             self._events.keep_gang(
                 placed[0].state.uid,
                 GangPlaced(
