@@ -73,8 +73,8 @@ class Planner:
         """uids of terminating pods without whose release the last options do not hold: no plan until they are gone."""
         self._gone: dict[str, Candidate] = {}
         """The victims so far of the solution that is being built, by uid."""
-        self._places: dict[str, str] = {}
-        """Of that solution, the node of each member that has a place, by uid."""
+        self._planned: set[str] = set()
+        """Of that solution, the nodes of members with places and of victims."""
         self._left: set[str] = set()
         """Nodes whose terminating pods have left in the trial."""
         self._others = Alternatives()
@@ -164,7 +164,7 @@ class Planner:
 
     def _solve_area(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
         """Returns the options in one area if they cost less than the best so far."""
-        self._gone, self._places, self._left, self._bounds = {}, {}, set(), bounds
+        self._gone, self._planned, self._left, self._bounds = {}, set(), set(), bounds
         mark = self._trial.mark
         found = self._place_members(bounds, members, best)
         self._trial.roll_back(mark)
@@ -181,7 +181,8 @@ class Planner:
             for victim in option.victims:
                 victim.leave(self._trial)
                 self._gone[victim.uid] = victim
-            self._hold(state, option.node, option.grant)
+            self._trial.hold(state.uid, option.node, option.grant)
+            self._planned |= {option.node, *(victim.node for victim in option.victims)}
             if best is not None and cost_of(self._gone.values(), bounds.name) >= best.cost:
                 return None
         options = self._minimize_group(members, options)
@@ -246,31 +247,31 @@ class Planner:
         ]
         mark = self._trial.mark
         found = move.find_targets(
-            [victim for option in options for victim in option.victims], self._book.pods, free, self._take
+            [victim for option in options for victim in option.victims], self._book.pods, free, self._taker
         )
         self._trial.roll_back(mark)
         self._busy |= set(found.values())
         return found
 
-    def _take(self, state: PodState, node: NodeState) -> bool:
-        """Whether a victim fits on the node; if so, it holds the capacity in the trial."""
-        if not has_room(state, node) or not admits(state, self._book)(node):
-            return False
-        grant = fit(state, self._trial.book, node.name)
-        if grant is not None:
-            self._trial.lift(state.uid)
-            self._trial.hold(state.uid, node.name, grant)
-        return grant is not None
+    def _taker(self, state: PodState) -> Callable[[NodeState], bool]:
+        """Returns a check of nodes: whether a victim fits there; if so, it holds the capacity in the trial."""
+        is_admitted = admits(state, self._book)
 
-    def _hold(self, state: PodState, node: str, grant: Grant) -> None:
-        self._trial.hold(state.uid, node, grant)
-        self._places[state.uid] = node
+        def take(node: NodeState) -> bool:
+            if not has_room(state, node) or not is_admitted(node):
+                return False
+            grant = fit(state, self._trial.book, node.name)
+            if grant is not None:
+                self._trial.lift(state.uid)
+                self._trial.hold(state.uid, node.name, grant)
+            return grant is not None
+
+        return take
 
     def _best_option(self, state: PodState) -> Option | None:
         best: Option | None = None
         alone, checked, is_admitted = len(self._members) == 1, 0, admits(state, self._book)
-        planned = {*self._places.values(), *(victim.node for victim in self._gone.values())}
-        for bound, node in self._bounds.nodes(state, planned):
+        for bound, node in self._bounds.nodes(state, self._planned):
             if best is not None and best.cost[:6] <= bound:
                 if not alone or checked == MAX_OTHER_NODES or not best.victims:
                     break

@@ -12,15 +12,15 @@ def find_targets(
     victims: Iterable[Candidate],
     pods: dict[str, PodState],
     nodes: Iterable[NodeState],
-    take: Callable[[PodState, NodeState], bool],
+    taker: Callable[[PodState], Callable[[NodeState], bool]],
 ) -> dict[str, str]:
     """Returns the target node of each victim that can move, by uid.
 
     The victims that lose the most choose first.
 
-    `nodes`: nodes that may have capacity which no plan counts on. `take`: whether a pod fits on a node; if so, the
-    capacity is taken. Gang members do not move, because a gang is placed as a whole. Pods without a controller do not
-    either, because nothing replaces them.
+    `nodes`: nodes that may have capacity which no plan counts on. `taker`: returns a check of nodes for a
+    pod: whether it fits there; if so, the capacity is taken. Gang members do not move, because a gang is placed as a
+    whole. Pods without a controller do not either, because nothing replaces them.
     """
     free = list(nodes)
     found: dict[str, str] = {}
@@ -28,7 +28,7 @@ def find_targets(
         state = pods[victim.uid]
         if state.gang is not None or state.request is None or state.controller is None:
             continue
-        node = next((node for node in free if take(state, node)), None)
+        node = next(filter(taker(state), free), None)
         if node is not None:
             found[victim.uid] = node.name
     return found
