@@ -20,7 +20,6 @@ WRONG_LAST_SEQUENCE = (10071, 10164)
 """A fence or revision did not hold; on replicated streams also the second code: another append is under way."""
 STREAM_NOT_FOUND = 10059
 MESSAGE_NOT_FOUND = 10037
-CONSUMER_NOT_FOUND = 10014
 NOT_AVAILABLE = (10008, 10076)
 """JetStream has no meta leader now; or it is not enabled for the account."""
 

@@ -81,10 +81,6 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     damage: str = ""
 
 
-class ControlBlockError(OSError):
-    """A control block cannot be created: its container must not start."""
-
-
 class ControlBlock:
     """One container's control block."""
 
