@@ -74,8 +74,14 @@ async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(cl
     cluster.agent.kill()
     await cluster.create_pod("early", gpu_memory="3Gi")
     await cluster.wait_for_event("early", "Allocate failed", "kerf.dev/slot")
-    pod = (await cluster.pods())["early"]
-    assert (pod["status"]["phase"], pod["status"]["reason"]) == ("Failed", "UnexpectedAdmissionError")
+
+    async def failed() -> Any:
+        # The kubelet sends the Event before the status.
+        pod = (await cluster.pods())["early"]
+        return pod if pod["status"]["phase"] == "Failed" else None
+
+    pod = await eventually(failed, within_s=WITHIN_S, every_s=0.1, what="the pod is rejected")
+    assert pod["status"]["reason"] == "UnexpectedAdmissionError"
     cluster.agent.start()
     await cluster.free()
 

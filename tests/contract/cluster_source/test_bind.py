@@ -105,7 +105,8 @@ async def test_a_binding_without_preconditions_is_never_sent(cluster: SourceHarn
 
 async def test_a_binding_for_a_terminating_pod_is_a_conflict(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
-    await cluster.bind(pod, "nowhere")
+    # A node that exists: the controller manager's garbage collection removes the pods of one that does not.
+    await cluster.bind(pod, await cluster.create_node())
     await cluster.request("DELETE", resources.POD.path("p", cluster.namespace), {})
     await eventually(lambda: cluster.pod("p").metadata.deletion_timestamp, what="the start of the deletion")
     assert (await cluster.bind(cluster.pod("p"), "elsewhere")).outcome == "conflict"
