@@ -2,7 +2,7 @@
 
 In the file the service's own fields are at the top, those of the lifecycle under `lifecycle`. In the environment field
 `poll_s` of service placement is KERF_PLACEMENT_POLL_S or KERF_POLL_S, lifecycle's `nats_url` is KERF_NATS_URL. Values
-of lists and objects are JSON there.
+of lists and objects are JSON there. A variable that Kubernetes sets for a Service of that name is not read.
 
 A setting that was renamed is read by its former name for one version: `FORMER_NAMES` of the struct has the former names
 by the present ones.
@@ -98,10 +98,18 @@ def _overlay(content: dict[str, Any], kind: type, env: Mapping[str, str], prefix
         if former.get(name) in merged:
             merged.setdefault(name, merged.pop(former[name]))
         variables = (prefix + known.upper().replace("-", "_") for known in names for prefix in prefixes)
-        found = next((variable for variable in variables if variable in env), None)
+        found = next((v for v in variables if v in env and not _is_service_link(v, env[v])), None)
         if found is not None:
             merged[name] = _from_text(env[found], found)
     return merged
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Whether Kubernetes set this variable, for a Service whose name makes it look like a setting.
+
+    A Service kerf-admission in the pod's namespace is KERF_ADMISSION_PORT=tcp://10.96.0.7:443 in every container.
+    """
+    return name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://"))
 
 
 def _from_text(text: str, name: str) -> Any:

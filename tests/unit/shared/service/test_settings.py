@@ -22,6 +22,10 @@ class Config(msgspec.Struct, frozen=True):
     nodes: tuple[Part, ...] = ()
 
 
+class Listening(msgspec.Struct, frozen=True):
+    port: int = 8443
+
+
 def read(tmp_path: Path, text: str | None = None, name: str = "c.yaml", **env: str) -> tuple[Config, Lifecycle]:
     file = None
     if text is not None:
@@ -106,3 +110,10 @@ def test_a_renamed_setting_is_read_by_its_former_name_too(
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         read_config("demo", Config, file=tmp_path / "none.yaml", environ={})
+
+
+def test_a_variable_that_kubernetes_sets_for_a_service_is_not_read() -> None:
+    """A Service kerf-admission is KERF_ADMISSION_PORT=tcp://… in every container of its namespace."""
+    link = {"KERF_DEMO_PORT": "tcp://10.96.0.7:443"}
+    assert read_config("demo", Listening, environ=link)[0] == Listening()
+    assert read_config("demo", Listening, environ=link | {"KERF_PORT": "9"})[0].port == 9
