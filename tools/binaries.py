@@ -54,3 +54,11 @@ def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Pa
     if missing:
         raise NoBinaries(f"no {', '.join(missing)} in $KUBEBUILDER_ASSETS or {cache}; tools/build.sh builds them")
     return cache
+
+
+def program(name: str) -> Path:
+    """The program `name` of tools/programs (helm, promtool), built now if it is not cached. Raises NoBinaries."""
+    done = subprocess.run([HERE / "program.sh", name], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise NoBinaries(f"tools/program.sh {name} failed with status {done.returncode}")
+    return Path(done.stdout.strip())

@@ -12,8 +12,8 @@ from tools.sandbox import cgroups
 UNSHARE = ("unshare", "--mount", "--pid", "--cgroup", "--fork", "--kill-child", "--mount-proc")
 
 
-def why_not() -> str:
-    """A sentence why a kubelet cannot be run here; empty where it can."""
+def why_not(*, default_route: bool = True) -> str:
+    """A sentence why a kubelet cannot be run here; empty where it can. `default_route`: whether one must be there."""
     if os.geteuid() != 0:
         return "a kubelet needs root"
     missing = [tool for tool in ("unshare", "mount") if shutil.which(tool) is None]
@@ -24,7 +24,9 @@ def why_not() -> str:
     )
     if tried.returncode:
         return f"no namespaces with mounts of their own may be made: {tried.stderr.strip()}"
-    if not any(line.split()[1] == "00000000" for line in Path("/proc/net/route").read_text().splitlines()[1:]):
+    if default_route and not any(
+        line.split()[1] == "00000000" for line in Path("/proc/net/route").read_text().splitlines()[1:]
+    ):
         return "there is no default route, and a kubelet takes its address from it"
     return _no_cgroups()
 

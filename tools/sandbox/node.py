@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.control_plane import ControlPlane, free_ports
-from tools.sandbox import image, settings
+from tools.sandbox import image, network, settings
 
 ROOT = Path(__file__).resolve().parents[2]
 NODE = "localhost"
@@ -32,10 +32,19 @@ class Sandbox:
     """One node of the cluster `plane`. Not for several threads at once, except for what is said otherwise."""
 
     def __init__(
-        self, plane: ControlPlane, binaries: Path, *, images: Mapping[str, Sequence[str]] | None = None
+        self,
+        plane: ControlPlane,
+        binaries: Path,
+        *,
+        images: Mapping[str, Sequence[str]] | None = None,
+        networked: bool = False,
     ) -> None:
-        """`images` are further names of the workload's image, with their arguments."""
-        self.plane, self.binaries = plane, binaries
+        """`images` are further names of the workload's image, with their arguments.
+
+        `networked`: pods reach each other, Services and the API server (tools.sandbox.network), and the node is like
+        any new one: without Kerf's label and taint.
+        """
+        self.plane, self.binaries, self.networked = plane, binaries, networked
         self._images = {settings.PAUSE: ["pause"], WORKLOAD: [], **(images or {})}
         self._guard: subprocess.Popen[str] | None = None
         self._speaking = threading.Lock()
@@ -53,7 +62,12 @@ class Sandbox:
         """Seconds until the node was Ready. Raises SandboxError."""
         begun = time.monotonic()
         self.state = Path(tempfile.mkdtemp(prefix="kerf-node-"))
-        settings.write(self.state, self.plane.pki, self.port)
+        if self.networked:
+            settings.write(
+                self.state, self.plane.pki, self.port, cni=network.CNI, enrolled=False, domain=network.DOMAIN
+            )
+        else:
+            settings.write(self.state, self.plane.pki, self.port)
         image.archive(self.binaries / "workload", self._images, self.state / "images.tar")
         try:
             self._start_guard()
@@ -66,13 +80,16 @@ class Sandbox:
                 "import",
                 str(self.state / "images.tar"),
             )
+            if self.networked:
+                self.run("mount", "--make-rshared", "/")  # for volumes with mount propagation
+                self.spawn("network", [sys.executable, "-m", "tools.sandbox.network", str(self.plane.kubeconfig())])
             self.start_kubelet()
             self._wait("the node is Ready", self._ready, "kubelet")
-            # The controller that would take it away once the node is ready does not run here.
+            # The controller that would take its first taint away once the node is ready does not run here.
             self.plane.request(
                 "PATCH",
                 f"/api/v1/nodes/{NODE}",
-                {"spec": {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}},
+                {"spec": {"taints": [] if self.networked else [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}},
                 content_type="application/merge-patch+json",
             )
         except BaseException:
@@ -102,7 +119,7 @@ class Sandbox:
                 f"--config={self.state}/kubelet.json",
                 f"--kubeconfig={config}",
                 f"--hostname-override={NODE}",
-                "--node-labels=kerf.dev/managed=true",
+                *([] if self.networked else ["--node-labels=kerf.dev/managed=true"]),
                 "--runtime-cgroups=/",
                 "--v=2",
             ],

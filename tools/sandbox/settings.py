@@ -78,11 +78,17 @@ def kubelet(pki: Path, port: int) -> dict[str, Any]:
     }
 
 
-def write(state: Path, pki: Path, port: int) -> None:
+def write(state: Path, pki: Path, port: int, *, cni: str = CNI, enrolled: bool = True, domain: str = "") -> None:
+    """The files. `cni` is the network's plug-in; `enrolled` gives the node Kerf's taint; `domain` is the cluster's."""
+    configuration = kubelet(pki, port)
+    if domain:
+        configuration["clusterDomain"] = domain
+    if not enrolled:
+        del configuration["registerWithTaints"]
     (state / "containerd.toml").write_text(containerd(state))
-    (state / "kubelet.json").write_text(json.dumps(kubelet(pki, port), indent=1))
+    (state / "kubelet.json").write_text(json.dumps(configuration, indent=1))
     plugins = state / "cni"
     (plugins / "bin").mkdir(parents=True)
     (plugins / "10-nowhere.conflist").write_text(json.dumps(CNI_LIST))
-    (plugins / "bin" / "nowhere").write_text(CNI)
+    (plugins / "bin" / "nowhere").write_text(cni)
     (plugins / "bin" / "nowhere").chmod(0o755)
