@@ -72,9 +72,9 @@ def _no_connection(url: str, error: str) -> str:
             f"the NATS server at {redact(url)} refuses this user or password. Take them from Secret kerf-nats: as "
             "user reader to look, as user operator to cordon and drain"
         )
-    return (
-        f"no NATS at {redact(url)} ({redact(error)}). Start one with `kerf up`, or name it with --nats or KERF_NATS_URL"
-    )
+    shown = redact(url)
+    why = redact(error).removeprefix(f"cannot connect to NATS at {shown}: ")
+    return f"no NATS at {shown}: {why}. Start one with `kerf up`, or name it with --nats or KERF_NATS_URL"
 
 
 def _about_user(url: str) -> str:
