@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from cli.output import Failure, fail
+from cli.version import version
 
 
 def main() -> None:
@@ -29,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kerf", description="GPU sharing for Kubernetes: see what each pod has, why, and since when."
     )
+    parser.add_argument("--version", action="version", version=f"kerf {version()}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
@@ -55,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the simulated nodes say that they enforce slices: pods may be throttled, paused and so on",
     )
     up.add_argument(
+        "--mig",
+        type=int,
+        default=0,
+        metavar="GPUS",
+        help="so many GPUs of each node are in MIG mode, and their instances are created on demand (default 0)",
+    )
+    up.add_argument(
         "--preemptor",
         action="append",
         default=[],
@@ -77,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
 
     apply = add("apply", "apply", "create objects in the simulated cluster of `kerf up`")
     apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
+
+    delete = add("delete", "delete", "delete objects from the simulated cluster of `kerf up`")
+    delete.add_argument("target", nargs="*", metavar="[KIND] NAME", help="such as train, team/train or node node-0")
+    delete.add_argument("-n", "--namespace", default="default")
+    delete.add_argument("-f", "--file", default="", help="the objects of a manifest instead, - for standard input")
 
     inspect = add("inspect", "inspect", "GPUs by node: allocated and total")
     inspect.add_argument("node", nargs="?")

@@ -15,7 +15,7 @@ from shared.bus.port import NoResponder
 
 
 async def run(args: argparse.Namespace) -> None:
-    objects = _read(args.file)
+    objects = read_manifests(args.file)
     async with connected(args.nats) as bus:
         try:
             answer = await apply(bus, objects)
@@ -31,7 +31,8 @@ async def run(args: argparse.Namespace) -> None:
         raise Failure(f"{len(answer.refusals)} of {len(objects)} were refused")
 
 
-def _read(file: str) -> list[dict[str, Any]]:
+def read_manifests(file: str) -> list[dict[str, Any]]:
+    """The objects of a file. Raises Failure."""
     text = read_text(file)
     try:
         documents = [d for d in yaml.safe_load_all(text) if d is not None]

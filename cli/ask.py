@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from cli.output import Failure
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Bus, BusError, NoResponder, Unknown
-from shared.contracts import queries
+from shared.bus.port import AnswerFailed, Bus, BusError, NoResponder, Unknown
+from shared.contracts import permissions, queries
 from shared.contracts.base import decode, encode
+from shared.redaction import redact, user_of
 from shared.telemetry import configure_logging
 
 T = TypeVar("T")
@@ -32,18 +33,61 @@ def url_of(given: str) -> str:
 
 @contextlib.asynccontextmanager
 async def connected(given: str) -> AsyncIterator[NatsBus]:
+    """Connects as `--nats` and the environment say; in a service's pod as that service's user. Raises Failure."""
     url = url_of(given)
-    configure_logging("error")  # to stderr: stdout is for the answer alone, and errors are reported as a sentence below
+    # To stderr: stdout is for the answer alone. Errors of the bus become sentences below, so they are not logged too.
+    configure_logging("error", silent=("bus",))
     try:
-        bus = await NatsBus.connect(url, name="kerf-cli", timeout_s=3.0)
-    except BusError as error:
-        raise Failure(
-            f"no NATS at {url} ({error}). Start one with `kerf up`, or name it with --nats or KERF_NATS_URL"
-        ) from error
+        bus = await NatsBus.connect(
+            url,
+            name="kerf-cli",
+            timeout_s=3.0,
+            credentials=os.environ.get("KERF_NATS_CREDENTIALS", ""),
+            ca_file=os.environ.get("KERF_NATS_CA", ""),
+            inbox_prefix=_inbox_prefix(url),
+        )
+    except (BusError, OSError) as error:
+        raise Failure(_no_connection(url, str(error))) from error
     try:
         yield bus
+    except BusError as error:
+        raise Failure(f"{error}. {_about_user(url)}") from error
     finally:
         await bus.drain()
+
+
+def _inbox_prefix(url: str) -> str:
+    """Kerf's services have an inbox of their own, and so has a command in one of their pods."""
+    user = user_of(url)
+    named = os.environ.get("KERF_NATS_INBOX_PREFIX", "")
+    if named:
+        return named
+    service = next((known for known in permissions.USERS if known.name == user), None)
+    return "_INBOX" if service is None else service.inbox_prefix
+
+
+def _no_connection(url: str, error: str) -> str:
+    if "authorization" in error.lower():
+        return (
+            f"the NATS server at {redact(url)} refuses this user or password. Take them from Secret kerf-nats: as "
+            "user reader to look, as user operator to cordon and drain"
+        )
+    shown = redact(url)
+    why = redact(error).removeprefix(f"cannot connect to NATS at {shown}: ")
+    return f"no NATS at {shown}: {why}. Start one with `kerf up`, or name it with --nats or KERF_NATS_URL"
+
+
+def _about_user(url: str) -> str:
+    """Which NATS user asked, and what that user may ask."""
+    name = user_of(url)
+    if not name:
+        return "The connection names no NATS user (nats://USER:PASSWORD@host)"
+    may = sorted(query.name for query in queries.QUERIES if name in permissions.askers(query))
+    allowed = f"which may ask {', '.join(may)}" if may else "which may ask nothing"
+    return (
+        f"This connection is NATS user {name}, {allowed}. For all of `kerf` use user reader (and operator to cordon "
+        "and drain): KERF_NATS_URL=nats://reader:PASSWORD@HOST:4222 with the password in Secret kerf-nats"
+    )
 
 
 def given(part: T | None) -> T:
@@ -53,8 +97,8 @@ def given(part: T | None) -> T:
     return part
 
 
-async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0) -> T:
-    """The answer, or Failure: no subscriber, no answer in time, or an error in the answer itself."""
+async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0, errors: bool = True) -> T:
+    """The answer, or Failure: no subscriber, no answer in time, or, unless not `errors`, an error in the answer."""
     try:
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
@@ -62,13 +106,15 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
             f"no service answers {subject}: {_missing(subject)} is connected to this NATS; look at "
             f"{'its' if subject in _ANSWERS else 'their'} logs"
         ) from None
+    except AnswerFailed as error:
+        raise Failure(str(error)) from None
     except Unknown:
         raise Failure(
             f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again"
         ) from None
-    error = getattr(answer, "error", "")
-    if error:
-        raise Failure(error)
+    refused = getattr(answer, "error", "")
+    if refused and errors:
+        raise Failure(refused)
     return answer
 
 

@@ -109,13 +109,14 @@ async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[s
 
 async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordon:
     """A node's name or a GPU's UUID, as people give it. Raises Failure where there is none."""
-    found = await ask(bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
     by = f"{getpass.getuser()}@{platform.node()}"
-    for node in found.nodes:
-        if node.node == target:
-            return NodeCordon(node=node.node, undo=undo, by=by, reason=reason)
-        if any(gpu.uuid == target for gpu in node.gpus):
-            return NodeCordon(node=node.node, gpu=target, undo=undo, by=by, reason=reason)
+    for question in (InspectQuery(node=target), InspectQuery(gpu=target)):
+        found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer, errors=False)
+        for node in found.nodes:
+            if node.node == target:
+                return NodeCordon(node=node.node, undo=undo, by=by, reason=reason)
+            if any(gpu.uuid == target for gpu in node.gpus):
+                return NodeCordon(node=node.node, gpu=target, undo=undo, by=by, reason=reason)
     raise Failure(f"there is no node and no GPU {target!r}; `kerf inspect --json` has the names of all")
 
 

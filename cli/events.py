@@ -15,11 +15,13 @@ from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError
 from shared.contracts.envelope import unwrap
-from shared.contracts.events import PreemptionAbandoned
+from shared.contracts.events import GangWaiting, PlacementDecided, PlacementRejected, PreemptionAbandoned, SliceEnforced
 from shared.contracts.plan_texts import describe_price, list_victims
 from shared.contracts.preemption import Plan
+from shared.model.grant import Grant
+from shared.model.units import format_mib
 
-_ABOUT = ("uid", "namespace", "name", "grant", "explanation")
+_ABOUT = ("uid", "namespace", "name", "grant_id", "traceparent", "boot_id", "created")
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -74,15 +76,50 @@ def _told(event: Any) -> tuple[str, str]:
         why = f": {event.reason}" if isinstance(event, PreemptionAbandoned) else ""
         where = ", ".join(sorted({beneficiary.node for beneficiary in plan.beneficiaries}))
         return plan.gains, f"on {where}, {list_victims(plan)}; {describe_price(plan)} (plan {plan.plan_id}){why}"
-    facts = (
-        {}
-        if event is None
-        else {k: v for k, v in msgspec.to_builtins(event).items() if k not in _ABOUT and v not in ("", (), {}, None)}
-    )
     about = f"{getattr(event, 'namespace', '')}/{event.name}" if hasattr(event, "name") else getattr(event, "node", "")
-    return about, " ".join(f"{k}={_short(v)}" for k, v in facts.items())
+    return about, _said(event)
 
 
-def _short(value: object) -> object:
-    """A gang may have hundreds of pods; listing them helps no reader."""
-    return f"[{len(value)} of them]" if isinstance(value, list) and len(value) > 8 else value
+def _said(event: Any) -> str:
+    """What happened, as a sentence of facts. The whole of an event is in --json."""
+    match event:
+        case PlacementRejected():
+            return event.explanation.sentence
+        case PlacementDecided():
+            gang = f", with gang {event.gang}" if event.gang else ""
+            return f"on {event.node}{_shares(event.grant)}{gang}, after {event.waited_ms} ms"
+        case SliceEnforced():
+            gpus = "; ".join(_share(mib, milli, uuid) for uuid, (mib, milli) in event.gpus.items())
+            return f"container {event.container} on {event.node}: {gpus} ({event.strategy}: {event.promise})"
+        case GangWaiting():
+            return event.sentence
+        case None:
+            return "of a version that this kerf does not know; --json shows it"
+    facts = msgspec.to_builtins(event)
+    return ", ".join(
+        f"{key.replace('_', ' ')} {_plain(value)}"
+        for key, value in facts.items()
+        if key not in _ABOUT and value not in ("", (), [], {}, None)
+    )
+
+
+def _shares(grant: Grant | None) -> str:
+    if grant is None:
+        return ""
+    shares = [share for container in grant.containers.values() for share in container.gpus]
+    return ": " + "; ".join(_share(share.memory_mib, share.compute_milli, share.uuid) for share in shares)
+
+
+def _share(memory_mib: int, compute_milli: int, uuid: str) -> str:
+    return f"{format_mib(memory_mib)} and {compute_milli / 10:g} % of {uuid}"
+
+
+def _plain(value: object) -> str:
+    """A value without Python's brackets. A gang may have hundreds of pods; listing them helps no reader."""
+    if isinstance(value, dict):
+        return "(" + ", ".join(f"{key} {_plain(each)}" for key, each in value.items()) + ")"
+    if isinstance(value, list | tuple):
+        return f"{len(value)} of them" if len(value) > 8 else "(" + ", ".join(map(_plain, value)) + ")"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -8,14 +8,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import gib, out, print_json
+from cli.output import err, fits, gib, out, print_json
 from shared.contracts import queries
-from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
+from shared.contracts.queries import InspectAnswer, InspectGpu, InspectNode, InspectQuery
 
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
         answer = await ask(bus, queries.INSPECT.subject, InspectQuery(node=args.node or ""), InspectAnswer)
+    if answer.changed:
+        err.print(
+            "The cluster changed while it was read: each node is right by itself, the sum may not be", style="dim"
+        )
     if args.json:
         print_json({"nodes": answer.nodes, "cluster": _total(answer.nodes)})
     elif args.details:
@@ -39,25 +43,48 @@ def _total(nodes: tuple[InspectNode, ...]) -> dict[str, float]:
 
 
 def _table(nodes: tuple[InspectNode, ...]) -> None:
+    """A column for each GPU where the terminal is wide enough, else one for all."""
+    wide = _columns(nodes)
+    out.print(wide if fits(wide) else _narrow(nodes))
+    _print_total(nodes)
+
+
+def _columns(nodes: tuple[InspectNode, ...]) -> Table:
     columns = max((len(n.gpus) for n in nodes), default=0)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("NAME")
-    table.add_column("IPADDRESS")
+    table.add_column("NAME", no_wrap=True)
+    table.add_column("IPADDRESS", no_wrap=True)
     for index in range(columns):
-        table.add_column(f"GPU{index}(Allocated/Total)", justify="right")
-    table.add_column("GPU Memory(GiB)", justify="right")
+        table.add_column(f"GPU{index}(Allocated/Total)", justify="right", no_wrap=True)
+    table.add_column("GPU Memory(GiB)", justify="right", no_wrap=True)
     for node in nodes:
-        cells = [
-            f"{gib(g.allocated_memory_mib)}/{gib(g.memory_mib)}"
-            + ("" if g.state == "healthy" else f" [red]{g.state}[/red]")
-            for g in node.gpus
-        ]
-        cells += [""] * (columns - len(cells))
-        allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
-        name = node.node if node.synced and node.ready else f"[yellow]{node.node}[/yellow]"
-        table.add_row(name, node.address or "-", *cells, f"{gib(allocated)}/{gib(total)}")
-    out.print(table)
-    _print_total(nodes)
+        cells = [_cell(gpu) for gpu in node.gpus]
+        table.add_row(_name(node), node.address or "-", *cells, *[""] * (columns - len(cells)), _memory(node))
+    return table
+
+
+def _narrow(nodes: tuple[InspectNode, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("NAME", overflow="fold")
+    table.add_column("GPU Memory(GiB)", justify="right", no_wrap=True)
+    table.add_column("GPUs, each (Allocated/Total)")
+    for node in nodes:
+        cells = ", ".join(f"{gpu.index}:\u00a0{_cell(gpu)}" for gpu in node.gpus)  # a GPU stays on one line
+        table.add_row(_name(node), _memory(node), cells)
+    return table
+
+
+def _cell(gpu: InspectGpu) -> str:
+    state = "" if gpu.state == "healthy" else f"\u00a0[red]{gpu.state}[/red]"
+    return f"{gib(gpu.allocated_memory_mib)}/{gib(gpu.memory_mib)}{state}"
+
+
+def _name(node: InspectNode) -> str:
+    return node.node if node.synced and node.ready else f"[yellow]{node.node}[/yellow]"
+
+
+def _memory(node: InspectNode) -> str:
+    return f"{gib(sum(g.allocated_memory_mib for g in node.gpus))}/{gib(sum(g.memory_mib for g in node.gpus))}"
 
 
 def _print_total(nodes: tuple[InspectNode, ...]) -> None:

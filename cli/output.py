@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
-# A pipe has no width of its own: tables must not lose columns to a guess.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)
+from shared.redaction import redact
+
+# A pipe has no width of its own: neither columns nor words may be lost to a guess.
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
 err = Console(stderr=True, highlight=False)
 
 
@@ -20,12 +24,30 @@ def print_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+def say(text: str, *, indent: str = "", hanging: str = "") -> None:
+    """One paragraph, broken between words where the terminal ends. `hanging`: the indent of its further lines."""
+    lines = textwrap.wrap(
+        text,
+        width=out.width,
+        initial_indent=indent,
+        subsequent_indent=hanging or indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    out.print("\n".join(lines), markup=False)
+
+
+def fits(table: Table) -> bool:
+    """Whether the terminal is wide enough for the table as it is."""
+    return out.measure(table, options=out.options.update(width=100_000)).maximum <= out.width
+
+
 class Failure(Exception):
     """A failure that the user can mend. The text says what went wrong and what to do."""
 
 
 def fail(error: Failure) -> NoReturn:
-    err.print(f"[red]kerf: {escape(str(error))}[/red]")
+    err.print(f"[red]kerf: {escape(redact(str(error)))}[/red]", soft_wrap=not err.is_terminal)
     sys.exit(1)
 
 

@@ -18,6 +18,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
 from shared.kube.access import AccessError
+from shared.model.mig import GEOMETRIES, geometry_of
 from shared.service import load
 
 
@@ -28,6 +29,9 @@ async def run(args: argparse.Namespace) -> None:
         await _until_stopped(args, nodes, preemption)
     except (BusError, AccessError) as error:
         raise Failure(str(error)) from error
+    except OSError as error:
+        ports = f"--port {args.port}, --http-port {args.http_port}, --metrics-port {args.metrics_port}"
+        raise Failure(f"{error.strerror or error}; the ports are {ports}, and 0 takes a free one") from error
 
 
 async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], preemption: dict[str, Any]) -> None:
@@ -47,11 +51,10 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], 
     ) as made:
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
-        err.print(
-            f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal: "
-            f"export KERF_NATS_URL={made.url}"
-        )
-        err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events. Ctrl-C ends it.")
+        err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal:")
+        err.print(f"  export KERF_NATS_URL={made.url}", soft_wrap=True)
+        err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events, kerf delete POD")
+        err.print("Ctrl-C ends it.")
         while not stop.is_set():
             if made.failed():
                 raise Failure(f"a service ended by itself: {made.failed()}")
@@ -73,6 +76,13 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
     ):
         if amount < least:
             raise Failure(f"{option} is {amount}; it must be at least {least}")
+    if not 0 <= args.mig <= args.gpus:
+        raise Failure(f"--mig is {args.mig}; it must be between 0 and the number of GPUs on a node, {args.gpus}")
+    if args.mig and geometry_of(args.gpu_model, args.gpu_memory_mib) is None:
+        raise Failure(
+            f"--mig: how a {args.gpu_model} of {args.gpu_memory_mib} MiB is divided is not known; MIG is known of "
+            f"{', '.join(geometry.name for geometry in GEOMETRIES)}, by --gpu-model and --gpu-memory-mib"
+        )
     return [
         {
             "name": f"node-{i}",
@@ -80,6 +90,7 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
             "count": args.gpus,
             "memory_mib": args.gpu_memory_mib,
             "firm": args.firm,
+            "mig": dict.fromkeys(range(args.mig), ()),
         }
         for i in range(args.nodes)
     ]

@@ -97,7 +97,8 @@ def _lacks(ask: GpuAsk, gpu: GpuRoom) -> str:
     lacks = []
     if gpu.free_mib < memory_mib:
         lacks.append(
-            f"needs {format_mib(memory_mib)}, {format_mib(max(0, gpu.free_mib))} free of {format_mib(gpu.total_mib)}"
+            f"needs {format_mib(memory_mib, up=True)}, {format_mib(max(0, gpu.free_mib))} free of "
+            f"{format_mib(gpu.total_mib)}"
         )
     if gpu.free_milli < compute_milli:
         lacks.append(f"needs {compute_milli / 10:g} % compute, {max(0, gpu.free_milli) / 10:g} % free")

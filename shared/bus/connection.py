@@ -8,6 +8,7 @@ reconnects; the owner is notified when the client closes for good), 13 (callers'
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import re
 import secrets
@@ -18,8 +19,11 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 
-from shared.bus.port import BusError, NoResponder, NotConnected, Unknown
+from shared.bus import parts
+from shared.bus.outage import Outage
+from shared.bus.port import AnswerFailed, BusError, NoResponder, NotConnected, Unknown
 from shared.bus.tasks import end
+from shared.redaction import redact
 
 if TYPE_CHECKING:
     import ssl
@@ -55,6 +59,18 @@ class Stats:
         self.watch_restarts = 0
 
 
+class _Waiting:
+    """A request whose answer has not come, or not all of it."""
+
+    __slots__ = ("arrived_s", "future", "parts", "subject")
+
+    def __init__(self, future: asyncio.Future[Msg], subject: str) -> None:
+        self.future, self.subject = future, subject
+        self.parts: parts.Joiner | None = None
+        self.arrived_s = 0.0
+        """When the newest part came, by the event loop's clock."""
+
+
 class Connection:
     """The client, a reply inbox shared by all requests, and the client's life-cycle callbacks."""
 
@@ -64,7 +80,7 @@ class Connection:
         self._on_closed = on_closed
         self._prefix = f"{inbox_prefix}.{secrets.token_hex(9)}"
         self._tokens = itertools.count(1)
-        self._waiting: dict[str, tuple[asyncio.Future[Msg], str]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._routes: dict[str, Callable[[str, Msg], None]] = {}
         self._up = asyncio.Event()
         self._closing = False
@@ -73,6 +89,7 @@ class Connection:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._probe: asyncio.Task[float] | None = None
         self._refusal: asyncio.Future[str] | None = None
+        self._outage = Outage()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -107,7 +124,7 @@ class Connection:
         )
         either: set[asyncio.Future[Any]] = {connecting, self._refusal}
         done, _ = await asyncio.wait(either, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        where = re.sub(r"//[^@/]*@", "//", url)
+        where = redact(url)
         if connecting not in done:
             await end(connecting)
             why = (
@@ -122,6 +139,7 @@ class Connection:
             raise BusError(f"cannot connect to NATS at {where}: {error}") from error
         self._refusal = None
         self._up.set()
+        self._outage_over()
         await self.nc.subscribe(f"{self._prefix}.>", cb=self._on_reply)
 
     async def close(self) -> None:
@@ -132,9 +150,9 @@ class Connection:
         await self._shut()
         if not await end(*self._tasks, within_s=2):
             log.error("bus_tasks_hang", tasks=len(self._tasks))
-        for future, subject in self._waiting.values():
-            if not future.done():
-                future.set_exception(Unknown(f"the connection was closed while {subject} was asked"))
+        for waiting in self._waiting.values():
+            if not waiting.future.done():
+                waiting.future.set_exception(Unknown(f"the connection was closed while {waiting.subject} was asked"))
 
     async def _shut(self) -> None:
         self._closing = True
@@ -195,8 +213,19 @@ class Connection:
             return
         if "authorization" in text.lower() and self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(text)
-        if not self._closing:
-            log.warning("bus_error", error=text or repr(error))
+        if self._closing:
+            return
+        said = redact(text or repr(error))
+        if self._up.is_set():
+            log.warning("bus_error", error=said)
+            return
+        now = asyncio.get_running_loop().time()
+        if self._outage.begin(now):
+            log.warning("bus_unreachable", error=said)
+        elif self._outage.error(now):
+            log.warning(
+                "bus_still_unreachable", error=said, errors=self._outage.errors, seconds=self._outage.seconds(now)
+            )
 
     def _note_denied(self, verb: str, subject: str) -> None:
         """nats-py lower-cases the server's errors, so subjects are compared in lower case."""
@@ -205,17 +234,18 @@ class Connection:
         if verb == "subscription":
             self._denied_subscriptions.add(subject)
             return
-        for future, asked in self._waiting.values():
-            if asked.lower() == subject and not future.done():
-                future.set_exception(
+        for waiting in self._waiting.values():
+            if waiting.subject.lower() == subject and not waiting.future.done():
+                waiting.future.set_exception(
                     BusError(
-                        f"not permitted to publish to {asked}; check the user's permissions in the NATS configuration"
+                        f"not permitted to publish to {waiting.subject}; check the user's permissions in the NATS "
+                        "configuration"
                     )
                 )
 
     async def _disconnected_cb(self) -> None:
         self._up.clear()
-        if not self._closing:
+        if not self._closing and self._outage.begin(asyncio.get_running_loop().time()):
             log.warning("bus_disconnected")
 
     async def _reconnected_cb(self) -> None:
@@ -224,8 +254,14 @@ class Connection:
             self._probe.cancel()  # its ping went down with the old connection; here nothing will answer it late
         self._probe = None
         self._up.set()
-        log.info("bus_reconnected", reconnects=self.stats.reconnects)
+        self._outage_over()
         self.spawn(self._run_reconnect_callbacks())
+
+    def _outage_over(self) -> None:
+        if self._outage.going_on:
+            seconds = self._outage.seconds(asyncio.get_running_loop().time())
+            log.info("bus_reconnected", reconnects=self.stats.reconnects, errors=self._outage.errors, seconds=seconds)
+            self._outage.end()
 
     async def _run_reconnect_callbacks(self) -> None:
         for callback in tuple(self._reconnect_callbacks):
@@ -250,6 +286,9 @@ class Connection:
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         """Passes a message to the client, which keeps it over a short disconnection. Raises BusError if it cannot."""
+        size = len(payload) + parts.header_bytes(headers)
+        if headers and size > self.nc.max_payload:  # nats-py counts the payload alone, and the server would hang up
+            raise BusError(f"cannot publish {size} bytes to {subject}: a message has at most {self.nc.max_payload}")
         try:
             await self.nc.publish(subject, payload, reply, None if headers is None else dict(headers))
         except (nats.errors.Error, ValueError) as error:
@@ -257,13 +296,31 @@ class Connection:
                 f"cannot publish {len(payload)} bytes to {subject}: {error or type(error).__name__}"
             ) from error
 
+    async def answer(self, subject: str, payload: bytes, *, accepts_parts: bool) -> None:
+        """Sends an answer: in one message, in parts where it is larger and the asker reads them, or else the reason why
+        it is not sent. Raises BusError if nothing can be sent."""
+        max_payload = self.nc.max_payload
+        if len(payload) <= max_payload:
+            await self.publish(subject, payload)
+            return
+        why = parts.refusal(len(payload), max_payload, parts=accepts_parts)
+        if why:
+            log.error("bus_answer_not_sent", bytes=len(payload), max_bytes=max_payload, why=why)
+            body, headers = parts.error_message(why)
+            await self.publish(subject, body, headers=headers)
+            return
+        for body, headers in parts.split(payload, max_payload, secrets.token_hex(4)):
+            await self.publish(subject, body, headers=headers)
+            await asyncio.sleep(0)
+
     async def request(
         self, subject: str, payload: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> Msg:
         """Sends a request and returns the answer.
 
-        Raises NotConnected (nothing was sent), NoResponder (no subscriber), Unknown (no answer in time: the request may
-        have been acted on, or may yet be), BusError (not permitted, too large).
+        `timeout_s` is the time until the answer, and between two parts of it. Raises NotConnected (nothing was sent),
+        NoResponder (no subscriber), Unknown (no answer in time: the request may have been acted on, or may yet be),
+        AnswerFailed (the answer could not be sent, or not all of it arrived), BusError (not permitted, too large).
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -271,8 +328,8 @@ class Connection:
             raise NotConnected(f"no connection to NATS within {timeout_s:.1f} s; {subject} was not asked")
         token = format(next(self._tokens), "x")
         future: asyncio.Future[Msg] = loop.create_future()
-        self._waiting[token] = (future, subject)
-        timer = loop.call_at(deadline, self._expire, future, subject, timeout_s)
+        waiting = self._waiting[token] = _Waiting(future, subject)
+        timer = loop.call_at(deadline, self._expire, waiting, timeout_s)
         try:
             await self.publish(subject, payload, reply=f"{self._prefix}.{token}", headers=headers)
             message = await future
@@ -285,12 +342,23 @@ class Connection:
             raise NoResponder(f"no subscriber on {subject}")
         return message
 
-    def _expire(self, future: asyncio.Future[Msg], subject: str, timeout_s: float) -> None:
-        if not future.done():
-            self.stats.timeouts += 1
-            future.set_exception(
-                Unknown(f"no answer on {subject} within {timeout_s:.1f} s; it may or may not have been acted on")
-            )
+    def _expire(self, waiting: _Waiting, timeout_s: float) -> None:
+        if waiting.future.done():
+            return
+        until = waiting.arrived_s + timeout_s
+        loop = asyncio.get_running_loop()
+        if until > loop.time():
+            loop.call_at(until, self._expire, waiting, timeout_s)
+            return
+        self.stats.timeouts += 1
+        if waiting.parts is not None:
+            newest = waiting.parts.newest
+            error = f"the answer to {waiting.subject} broke off: nothing for {timeout_s:.1f} s after part {newest}"
+            waiting.future.set_exception(AnswerFailed(error))
+            return
+        waiting.future.set_exception(
+            Unknown(f"no answer on {waiting.subject} within {timeout_s:.1f} s; it may or may not have been acted on")
+        )
 
     def route(self, name: str, receiver: Callable[[str, Msg], None]) -> str:
         """Replies to `<returned prefix><token>` go to `receiver(token, message)`, which must not raise or block."""
@@ -304,13 +372,30 @@ class Connection:
         token = message.subject[len(self._prefix) + 1 :]
         waiting = self._waiting.get(token)
         if waiting is not None:
-            if not waiting[0].done():
-                waiting[0].set_result(message)
+            if not waiting.future.done():
+                self._take(waiting, message)
             return
         name, _, rest = token.partition(".")
         receiver = self._routes.get(name)
         if receiver is not None:
             receiver(rest, message)
+
+    def _take(self, waiting: _Waiting, message: Msg) -> None:
+        headers = message.headers or {}
+        if why := parts.error_of(message.data, headers):
+            waiting.future.set_exception(AnswerFailed(f"{waiting.subject}: {why}"))
+        elif parts.PART not in headers:
+            waiting.future.set_result(message)
+        else:
+            waiting.arrived_s = asyncio.get_running_loop().time()
+            waiting.parts = waiting.parts or parts.Joiner()
+            try:
+                whole = waiting.parts.add(message.data, headers)
+            except parts.Lost as error:
+                waiting.future.set_exception(AnswerFailed(f"{waiting.subject}: {error}; ask again"))
+                return
+            if whole is not None:
+                waiting.future.set_result(dataclasses.replace(message, data=whole))
 
     async def round_trip(self, timeout_s: float) -> bool:
         """Whether the server answers a ping now. A late ping is not cancelled: nats-py's read loop would die of its

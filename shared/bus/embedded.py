@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -161,11 +162,22 @@ class EmbeddedServer:
             except (FileNotFoundError, json.JSONDecodeError):
                 pass
             if process.returncode is not None:
-                raise BusError(f"nats-server ended with {process.returncode}: {self._log_tail()}")
+                raise BusError(self._why_ended(process.returncode))
             if asyncio.get_running_loop().time() > deadline:
                 await self.kill()
                 raise BusError(f"nats-server was not ready after {START_TIMEOUT_S:.0f} s: {self._log_tail()}")
             await asyncio.sleep(_POLL_S)
+
+    def _why_ended(self, status: int) -> str:
+        """A sentence instead of the server's log lines."""
+        log = self._log_tail()
+        if "address already in use" in log:
+            return (
+                f"port {self._port} of 127.0.0.1 is in use by another program, perhaps another `kerf up`: end that, or "
+                "choose another port (`kerf up --port 0` takes a free one)"
+            )
+        reasons = re.findall(r"^\[\d+\] \S+ \S+ \[(?:FTL|ERR)\] (.*)$", log, re.MULTILINE)
+        return f"nats-server ended with {status}: {reasons[-1] if reasons else log}"
 
     def _log_tail(self) -> str:
         return (self._run_dir / "server.log").read_text(errors="replace")[-800:]

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
+from shared.bus import parts
 from shared.bus.connection import Connection, Stats
 from shared.bus.events import EventPublisher
 from shared.bus.follow import Follower
@@ -88,11 +89,12 @@ class NatsBus:
         await self._connection.publish(subject, payload, reply=reply, headers=headers)
 
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
-        return (await self._connection.request(subject, payload, timeout_s=timeout_s)).data
+        answer = await self._connection.request(subject, payload, timeout_s=timeout_s, headers=parts.ACCEPT_PARTS)
+        return answer.data
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         if incoming.reply:
-            await self._connection.publish(incoming.reply, payload)
+            await self._connection.answer(incoming.reply, payload, accepts_parts=parts.accepted(incoming.headers))
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1) -> Subscription:
         subscription = CoreSubscription(self._connection, subject, handler, concurrency, self._forget)

@@ -27,6 +27,10 @@ class Unknown(BusError):
     """No answer in time: it may have happened."""
 
 
+class AnswerFailed(Unknown):
+    """The request was received, and its answer could not be sent or did not arrive whole; the text says why."""
+
+
 class NoResponder(BusError):
     """There is no subscriber on that subject; nothing happened."""
 
@@ -91,10 +95,12 @@ class Bus(Protocol):
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None: ...
 
-    async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes: ...
+    async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
+        """The answer, of any size: one that is larger than a message comes in parts (`shared.bus.parts`)."""
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
-        """Answers a request; does nothing if no answer is expected. Never echoes the request's headers."""
+        """Answers a request; does nothing if no answer is expected. Never echoes the request's headers. An answer that
+        cannot be sent becomes an error that the asker reads."""
 
     async def subscribe(
         self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1

@@ -19,6 +19,11 @@ late-comers replay them. What is not an event is between Kerf's own services and
 
 Consumers ignore fields that they do not know. Within a version no field is taken away or newly required. Delivery is at
 least once: use the event's `id`. A time-out of a request means that it may or may not have been acted on.
+
+An answer that is larger than one message comes in parts if the request has the header `Kerf-Accept: parts`. Each part
+has the headers `Kerf-Answer` (an id, the same for all parts) and `Kerf-Part` (such as `2/7`); the bodies one after the
+other are the answer, which is of one moment. Without that header, and where an answer cannot be sent at all, the one
+message that comes has the header `Kerf-Error` and the body `{"error": "..."}`.
 """
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from shared.contracts import subjects as s
 from shared.contracts.events import EVENTS
-from shared.contracts.queries import QUERIES
+from shared.contracts.queries import QUERIES, Query
 from shared.contracts.registry import EVENTS as EVENT_CHANNELS
 
 
@@ -30,6 +30,12 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may answer requests, for a minute."""
     comment: str = ""
 
+    @property
+    def inbox_prefix(self) -> str:
+        """Below which it receives its answers."""
+        inboxes = (subject for row in self.subscribe for subject in row.subjects if subject.startswith("_INBOX"))
+        return next(inboxes, "_INBOX.>").removesuffix(".>")
+
 
 def row(*subjects: str, comment: str = "") -> Row:
     return Row(subjects, comment)
@@ -48,6 +54,11 @@ def _published_by(service: str) -> Row:
 
 def _asked_by(service: str) -> Row:
     return row(*(query.subject for query in QUERIES if service in query.publisher.split(", ")))
+
+
+def askers(query: Query) -> tuple[str, ...]:
+    """The users that may ask it."""
+    return tuple(user.name for user in USERS if any(query.subject in row.subjects for row in user.publish))
 
 
 def _answered_by(service: str) -> Row:

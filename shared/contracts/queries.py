@@ -147,6 +147,8 @@ class GrantAnswer(Message, frozen=True):
 class InspectQuery(Message, frozen=True):
     node: str = ""
     """Empty: all."""
+    gpu: str = ""
+    """The UUID of a GPU instead: its node alone. A placement before 0.2 answers with all nodes."""
 
 
 class InspectPod(Message, frozen=True):
@@ -202,6 +204,9 @@ class InspectNode(Message, frozen=True):
 
 class InspectAnswer(Message, frozen=True):
     nodes: tuple[InspectNode, ...] = ()
+    changed: bool = False
+    """The book changed while it was read: each node is right by itself, and a pod that moved meanwhile may be on two
+    nodes or on none."""
     error: str = ""
 
 
@@ -237,6 +242,7 @@ class StatusAnswer(Message, frozen=True):
     waiting: tuple[PodExplanation, ...] = ()
     """The oldest waiting pods, as many as requested, at most ten, without their nodes."""
     synced_nodes: int = 0
+    error: str = ""
 
 
 class QueuesQuery(Message, frozen=True):

@@ -78,6 +78,12 @@ LABEL_GFD_TIMESTAMP = "nvidia.com/gfd.timestamp"
 """Written by GPU feature discovery itself, never by us."""
 
 
+def mig_resource(profile: str) -> str:
+    """The resource that asks for instances of a MIG profile. A resource's name has no plus: 1g.5gb+me is written
+    kerf.dev/mig-1g.5gb.me."""
+    return PREFIX_MIG + profile.replace("+", ".")
+
+
 def is_gpu_resource(resource: str) -> bool:
     """Whether a resource is one by which a container asks Kerf for GPUs."""
     return resource in GPU_RESOURCES or resource.startswith(PREFIX_MIG)

@@ -67,6 +67,17 @@ def mib_down(text: str | int) -> int:
     return whole(text) // MIB
 
 
-def format_mib(amount_mib: int) -> str:
-    """MiB for people: 16384 is "16 GiB", 1500 is "1500 MiB"."""
-    return f"{amount_mib // 1024} GiB" if amount_mib and amount_mib % 1024 == 0 else f"{amount_mib} MiB"
+def format_mib(amount_mib: int, *, up: bool = False) -> str:
+    """MiB for people: 16384 is "16 GiB", 1500 is "1500 MiB", 20069 is "19.5 GiB". From 10 GiB on in tenths of a GiB:
+    rounded down, as suits what is free, or with `up` up, as suits what is needed or must be given up."""
+    if amount_mib and amount_mib % 1024 == 0:
+        return f"{amount_mib // 1024} GiB"
+    if amount_mib < 10 * 1024:
+        return f"{amount_mib} MiB"
+    tenths = -(-amount_mib * 10 // 1024) if up else amount_mib * 10 // 1024
+    return f"{tenths / 10:g} GiB"
+
+
+def format_cpu(cpu_milli: int) -> str:
+    """CPU as people write it: 400000 is "400", 1500 is "1.5", 100 is "100m"."""
+    return f"{cpu_milli}m" if 0 < cpu_milli < 1000 else f"{cpu_milli / 1000:.10g}"

@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import structlog
 
+from shared.redaction import redact
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
+def configure_logging(level: str = "", *, pretty: bool | None = None, silent: Sequence[str] = ()) -> None:
     """Sets structlog up for the process. `level` defaults to KERF_LOG_LEVEL, then info.
+
+    `silent`: the first words of events (up to the first `_`) that are not logged, for a caller that reports them.
 
     Raises ValueError on a level that is none of debug, info, warning, error.
     """
@@ -22,13 +27,15 @@ def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
     if name not in LEVELS:
         raise ValueError(f"log level {name!r} is none of {', '.join(LEVELS)}")
     shared: list[Any] = [
+        *([_without(frozenset(silent))] if silent else []),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     logger: Any
     if sys.stderr.isatty() if pretty is None else pretty:
-        renderers: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        coloured = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        renderers: list[Any] = [coloured, _redacted]
         logger = structlog.PrintLoggerFactory(file=sys.stderr)
     else:
         # Without the frames' local variables: they hold whole objects, and credentials.
@@ -51,5 +58,19 @@ def configure_logging(level: str = "", *, pretty: bool | None = None) -> None:
     logging.getLogger("nats").setLevel(logging.CRITICAL)
 
 
+def _without(words: frozenset[str]) -> Callable[[Any, str, Any], Any]:
+    def processor(_: Any, __: str, event: Any) -> Any:
+        if str(event["event"]).partition("_")[0] in words:
+            raise structlog.DropEvent
+        return event
+
+    return processor
+
+
 def _to_json(event: Any, **_: Any) -> bytes:
-    return msgspec.json.encode(event, enc_hook=repr)
+    line = msgspec.json.encode(event, enc_hook=repr)
+    return redact(line.decode()).encode() if b"://" in line else line
+
+
+def _redacted(_: Any, __: str, line: str) -> str:
+    return redact(line)

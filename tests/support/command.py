@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
+import pty
+import re
 import signal
+import struct
 import sys
+import termios
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,3 +88,34 @@ class Command:
 
 async def kerf(*arguments: str, nats: str = "", within_s: float = 60.0) -> Done:
     return await (await Command.start(*arguments, nats=nats)).done(within_s=within_s)
+
+
+async def kerf_on_terminal(*arguments: str, nats: str = "", columns: int = 80, within_s: float = 60.0) -> list[str]:
+    """The lines that a command prints on a terminal of so many columns, without colours. It must succeed."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
+    env |= {"TERM": "xterm", "NO_COLOR": "1"} | ({"KERF_NATS_URL": nats} if nats else {})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli", *arguments, cwd=_ROOT, env=env, stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    reading = asyncio.create_task(asyncio.to_thread(_read_all, ours))
+    code = await asyncio.wait_for(process.wait(), within_s)
+    text = (await reading).decode()
+    assert code == 0, text
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r\n", "\n").splitlines()
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Until the other end is closed, which a pseudo-terminal says by an error."""
+    found = b""
+    try:
+        while data := os.read(descriptor, 65_536):
+            found += data
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    finally:
+        os.close(descriptor)
+    return found

@@ -17,7 +17,7 @@ from shared.model import names
 from shared.model.affinity import Toleration
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod, PodStatus, Taint
-from shared.model.units import mib
+from shared.model.units import mib, milli
 from tests.support import build
 from tests.support.harness.placement import Placement
 
@@ -98,8 +98,10 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
     count = int(limits.get(names.RESOURCE_GPU, 1))
     match told.code:
         case "less-memory":
-            less = mib(limits[names.RESOURCE_GPU_MEMORY]) - number * count
-            changed = _limits(pod, **{names.RESOURCE_GPU_MEMORY: f"{less}Mi"})
+            found = re.fullmatch(r"fits with .* less GPU memory.*: ([\d.]+) (GiB|MiB)", told.sentence)
+            assert found
+            on_each = mib(f"{found[1]}{found[2][:2]}") if found[2] == "MiB" else int(float(found[1]) * 1024)
+            changed = _limits(pod, **{names.RESOURCE_GPU_MEMORY: f"{on_each * count}Mi"})
         case "less-compute":
             changed = _limits(
                 pod, **{names.RESOURCE_GPU_COMPUTE: str(int(limits[names.RESOURCE_GPU_COMPUTE]) - number * count)}
@@ -117,7 +119,9 @@ def follow(pod: Pod, told: Counterfactual) -> Pod:
             changed = _noted(pod, names.ANNOTATION_ISOLATION, told.sentence.rpartition(" ")[2])
         case "less-cpu":
             container = pod.spec.containers[0]
-            cpu = int(str(container.resources.requests["cpu"]).removesuffix("m")) - number
+            found = re.fullmatch(r"ask for (\S+) CPU less", told.sentence)
+            assert found
+            cpu = milli(container.resources.requests["cpu"]) - milli(found[1])
             resources = msgspec.structs.replace(container.resources, requests={"cpu": f"{cpu}m"})
             changed = _spec(pod, containers=(msgspec.structs.replace(container, resources=resources),))
         case "taint":

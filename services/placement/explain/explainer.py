@@ -30,6 +30,9 @@ from shared.book.gangs import Gangs
 from shared.book.shares import GpuRoom, fits, missing
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
+from shared.model.units import format_mib
+
+_NOT_SELECTED = frozenset({"node-selector", "node-affinity"})
 
 
 class Explainer:
@@ -141,7 +144,7 @@ class Explainer:
         sentence = f"the pod {words[phase]} {node}"
         if held is not None:
             shares = [
-                f"{s.memory_mib} MiB and {s.compute_milli / 10:g} % of {s.uuid}"
+                f"{format_mib(s.memory_mib)} and {s.compute_milli / 10:g} % of {s.uuid}"
                 for c in held.grant.containers.values()
                 for s in c.gpus
             ]
@@ -182,9 +185,7 @@ class Explainer:
             + advice(verdicts, self.book)
         )
         summary = _summary(verdicts)
-        nearest = sorted(
-            (name for name in verdicts if name in self.book.nodes), key=lambda name: (len(verdicts[name]), name)
-        )[:max_nodes]
+        nearest = _nearest(verdicts, self.book)[:max_nodes]
         nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
         counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
         sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
@@ -286,6 +287,19 @@ def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:
         )
         for code, reasons in ordered
     )
+
+
+def _nearest(verdicts: Verdicts, book: Book) -> list[str]:
+    """The nodes that come nearest to fitting first. Nodes that the pod itself excludes are left out, unless it excludes
+    all."""
+    names = [name for name in verdicts if name in book.nodes]
+    selected = [name for name in names if not any(reason.code in _NOT_SELECTED for reason in verdicts[name])]
+
+    def order(name: str) -> tuple[int, int, str]:
+        reasons = verdicts[name]
+        return len(reasons), max((reason.lacking for reason in reasons), default=0), name
+
+    return sorted(selected or names, key=order)
 
 
 def _plural(word: str, count: int) -> str:

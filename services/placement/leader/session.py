@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from services.placement import messages as m
 from services.placement.core import Core
-from services.placement.explain.steps import in_slices
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import record
 from services.placement.protocol.write_batcher import PART_MOST
-from services.placement.queries import Answers, Moment, questions, reader
+from services.placement.queries.responder import responder
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
@@ -29,7 +27,6 @@ TICK_S = 0.1
 ANSWER_S = 15.0
 _YIELD_EVERY = 32
 EXCLUDED_NAMED = 5
-ANSWERS: Answers = questions.ANSWERS | reader.ANSWERS
 
 
 class LogDeleted(Refused):
@@ -100,24 +97,9 @@ class LeaderSession:
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
         for query in (query for query in queries.QUERIES if query.receivers == "placement"):
-            listen(await bus.subscribe(query.subject, self._answers(query)))
+            listen(await bus.subscribe(query.subject, responder(self.core, bus, query)))
         listen(await bus.subscribe(subjects.CMD_RESERVE, self._reserve))
         listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
-
-    def _answers(self, query: queries.Query) -> Callable[[Incoming], Awaitable[None]]:
-        answer = ANSWERS[query.name]
-
-        async def handler(incoming: Incoming) -> None:
-            try:
-                asked = decode(incoming.payload, query.question)
-                reply = answer(self.core, asked, Moment(time.monotonic(), time.time()))
-                if isinstance(reply, Generator):
-                    reply = await in_slices(reply)
-            except ContractError as error:
-                reply = queries.ExplainAnswer(error=str(error))  # every answer has an `error`; this has nothing else
-            await self.bus.respond(incoming, encode(reply))
-
-        return handler
 
     async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:
         self._put(m.SnapshotSeen(facts, seen))

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from services.placement.core import Core
+from services.placement.explain.steps import Steps
 from services.placement.free_capacity import gpu_fit
 from services.placement.queries import Answers
 from services.placement.queries.memory_breakdown import MemoryBreakdown, memory_breakdown
@@ -52,11 +53,29 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
     return GrantAnswer(found=core.nodes.node_grant(held))
 
 
-def inspect(core: Core, query: InspectQuery) -> InspectAnswer:
-    if query.node and query.node not in core.book.nodes:
+def inspect(core: Core, query: InspectQuery) -> Steps[InspectAnswer]:
+    nodes = core.book.nodes
+    if query.node and query.node not in nodes:
         return InspectAnswer(error=f"there is no node {query.node}")
-    names = [query.node] if query.node else sorted(name for name, node in core.book.nodes.items() if node.gpus)
-    return InspectAnswer(nodes=tuple(_inspect_node(core, core.book.nodes[name]) for name in names))
+    names = sorted(
+        name
+        for name, node in nodes.items()
+        if node.gpus and (not query.node or name == query.node) and (not query.gpu or _has_gpu(node, query.gpu))
+    )
+    if query.gpu and not names:
+        return InspectAnswer(error=f"there is no GPU {query.gpu}")
+    if query.node and not names:
+        names = [query.node]
+    found, cursor = [], core.book.arrays.cursor
+    for name in names:
+        if name in nodes:  # it may have left between two steps
+            found.append(_inspect_node(core, nodes[name]))
+        yield
+    return InspectAnswer(nodes=tuple(found), changed=core.book.arrays.cursor != cursor)
+
+
+def _has_gpu(node: NodeState, uuid: str) -> bool:
+    return any(room.uuid == uuid for room in node.gpus)
 
 
 def _inspect_node(core: Core, node: NodeState) -> InspectNode:

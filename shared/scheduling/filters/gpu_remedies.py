@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from shared.book.accepts import accepted
-from shared.book.mig import names_of
 from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model import names
 from shared.model.generations import capability_tenths, generation_of
-from shared.model.mig import nominal
+from shared.model.mig import GEOMETRIES, PROFILE_BIT, nominal
 from shared.model.request import GpuAsk, PodRequest
 from shared.model.strategy import ISOLATION_RANK, Isolation
+from shared.model.units import format_mib
 from shared.scheduling.filters.remedies import Change, Remedy, asking, largest_ask_of
 
 _PERCENT_MILLI = 10
@@ -45,7 +45,7 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Change]:
     if 0 < most_mib < ask.memory_mib:
         yield Change(
             "less-memory",
-            f"fits with {ask.memory_mib - most_mib} MiB less GPU memory{each}",
+            f"fits with {format_mib(ask.memory_mib - most_mib, up=True)} less GPU memory{each}: {format_mib(most_mib)}",
             asking(state, name, replace(ask, memory_mib=most_mib)),
             ask.memory_mib - most_mib,
         )
@@ -87,19 +87,34 @@ def fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
 
 
 def other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
-    """An instance of another MIG profile that the node's GPUs offer, the largest first."""
+    """An instance of another MIG profile that the node's GPUs offer now: of those that have as much as the pod asks for
+    the smallest first, then smaller ones, the largest first. One container may ask for an instance or for a share, so
+    the instance is asked for instead."""
     name, ask = largest_ask_of(state)
     if ask is None or ask.count > 1:
         return
-    bits = 0
+    offered: dict[str, tuple[int, int]] = {}
     for room in node.gpus:
-        bits |= 0 if room.mig is None or not room.usable else room.mig.bits
-    for profile in reversed(names_of(bits)):
-        if profile != ask.profile:
-            memory_mib, compute_milli = nominal(profile)
-            resource = names.PREFIX_MIG + profile.replace("+", ".")
-            other = GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
-            yield Change("mig-profile", f"fits with {resource}: 1", asking(state, name, other))
+        if room.mig is not None and room.usable:
+            geometry = GEOMETRIES[room.mig.geometry]
+            for profile in geometry.profiles:
+                if profile.name != ask.profile and PROFILE_BIT[profile.name] & room.mig.bits:
+                    size = (geometry.memory_mib(profile, room.total_mib), geometry.compute_milli(profile))
+                    offered[profile.name] = min(size, offered.get(profile.name, size))
+    needed = (0 if ask.memory_follows else ask.memory_mib, ask.compute_milli)
+    if ask.profile:
+        needed = nominal(ask.profile)
+    enough = {p for p, size in offered.items() if size[0] >= needed[0] and size[1] >= needed[1]}
+    asked = names.mig_resource(ask.profile) if ask.profile else "a whole GPU" if ask.whole else "a share"
+    for profile_name in (
+        *sorted(enough, key=lambda p: (offered[p], p)),
+        *sorted(set(offered) - enough, key=lambda p: (offered[p], p), reverse=True),
+    ):
+        memory_mib, compute_milli = nominal(profile_name)
+        other = GpuAsk(count=1, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile_name)
+        has = "" if profile_name in enough else f", which has {format_mib(offered[profile_name][0])}"
+        sentence = f"fits with {names.mig_resource(profile_name)}: 1 instead of {asked}{has}"
+        yield Change("mig-profile", sentence, asking(state, name, other), 0 if profile_name in enough else 1)
 
 
 def no_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001

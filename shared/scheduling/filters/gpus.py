@@ -12,7 +12,9 @@ from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on,
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
+from shared.model.names import mig_resource
 from shared.model.request import GpuAsk, PodRequest
+from shared.model.units import format_mib
 from shared.scheduling.assignment import able, assign, mask_of
 from shared.scheduling.filters import gpu_remedies
 from shared.scheduling.filters.base import Check, Filter
@@ -88,8 +90,9 @@ class GpuKind(Filter):
             if biggest > largest and not any(ask.profile for ask in request.asks.values()):
                 return Reason(
                     code="gpu-too-small",
-                    sentence=f"needs {biggest} MiB on one GPU, the node's GPUs have {largest} MiB",
-                    helps=f"ask for at most {largest} MiB a GPU",
+                    sentence=f"needs {format_mib(biggest, up=True)} on one GPU, the node's GPUs have "
+                    f"{format_mib(largest)}",
+                    helps=f"ask for at most {format_mib(largest)} a GPU",
                 )
             return None
 
@@ -136,18 +139,23 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
             sentence="no GPU of the node is in MIG mode",
             helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory",
         )
-    names = ", ".join(names_of(offers)) or "no instance"
+    profiles = names_of(offers)
+    names = ", ".join(profiles) or "no instance"
     if ask.whole or (ask.count > 1 and not ask.profile):
         return Reason(
             code="mig-mode",
             sentence=f"the node's GPUs are in MIG mode and give single instances ({names}), the pod wants "
             f"{'whole GPUs' if ask.whole else f'parts of {ask.count} GPUs'}",
-            helps="ask for an instance by kerf.dev/mig-<profile>, or use a node without MIG",
+            helps=f"ask for an instance, such as {mig_resource(profiles[-1])}: 1, or use a node without MIG"
+            if profiles
+            else "use a node without MIG",
         )
     return Reason(
         code="mig-profile",
         sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}",
-        helps=f"ask for one of {names}" if offers else "make MIG instances on the node",
+        helps=f"ask for one of {', '.join(map(mig_resource, profiles))}"
+        if offers
+        else "make MIG instances on the node",
     )
 
 
@@ -206,4 +214,6 @@ def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
             else wait
         )
     lacking = ask.memory_mib - max(0, room.free_mib)
-    return (f"fits with {lacking} MiB less GPU memory", lacking) if room.free_mib > 0 else wait
+    if room.free_mib <= 0:
+        return wait
+    return f"fits with {format_mib(lacking, up=True)} less GPU memory: {format_mib(room.free_mib)}", lacking

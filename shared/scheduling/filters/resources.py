@@ -9,7 +9,7 @@ from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
-from shared.model.units import MIB, format_mib
+from shared.model.units import MIB, format_cpu, format_mib
 from shared.scheduling.filters.base import Check, Filter
 from shared.scheduling.filters.remedies import Change, Remedy, no_change
 
@@ -74,8 +74,9 @@ class Resources(Filter):
             if demand.cpu_milli and demand.cpu_milli > free:
                 return Reason(
                     code="cpu",
-                    sentence=f"needs {demand.cpu_milli}m CPU, {max(0, free)}m free of {node.cpu_total}m",
-                    helps=f"ask for {demand.cpu_milli - max(0, free)}m less CPU",
+                    sentence=f"needs {format_cpu(demand.cpu_milli)} CPU, {format_cpu(max(0, free))} free of "
+                    f"{format_cpu(node.cpu_total)}",
+                    helps=f"ask for {format_cpu(demand.cpu_milli - max(0, free))} CPU less",
                     lacking=demand.cpu_milli - max(0, free),
                 )
             free = node.memory_total - node.memory_used
@@ -83,16 +84,16 @@ class Resources(Filter):
                 lacking = demand.memory_bytes - max(0, free)
                 return Reason(
                     code="memory",
-                    sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB))} memory, "
+                    sentence=f"needs {format_mib(-(-demand.memory_bytes // MIB), up=True)} memory, "
                     f"{format_mib(max(0, free) // MIB)} free",
-                    helps=f"ask for {format_mib(-(-lacking // MIB))} less memory",
+                    helps=f"ask for {format_mib(-(-lacking // MIB), up=True)} less memory",
                     lacking=lacking,
                 )
             free = node.ephemeral_total - node.ephemeral_used
             if demand.ephemeral_bytes and demand.ephemeral_bytes > free:
                 return Reason(
                     code="ephemeral-storage",
-                    sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB))} ephemeral storage, "
+                    sentence=f"needs {format_mib(-(-demand.ephemeral_bytes // MIB), up=True)} ephemeral storage, "
                     f"{format_mib(max(0, free) // MIB)} free",
                     helps="ask for less ephemeral storage",
                 )

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
 from services.placement.free_capacity import fits_room
+from services.placement.queries import questions
 from shared.book.arrays import NOT_MIG
 from shared.book.states import pod_state
+from shared.contracts.queries import WhyQuery
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, decode_grant
 from shared.model.mig import MigInstance
@@ -65,6 +68,7 @@ def reasons(placement: Placement, pod: Pod) -> dict[str, str]:
     return {reason.code: reason.sentence for reason in explanation.summary}
 
 
+FIXED_MEDIA = (MigInstance(profile="1g.5gb+me", start=0, uuid="MIG-me"),)
 FIXED = (
     MigInstance(profile="3g.20gb", start=4, uuid="MIG-big"),
     MigInstance(profile="1g.5gb", start=0, uuid="MIG-one"),
@@ -250,3 +254,35 @@ def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(
         for name, column in before.items():
             assert (getattr(book.arrays, name)[book.nodes["n"].row] == column).all(), name
     assert book.arrays.gpu_mig_geometry[book.nodes["n"].row, 2] == NOT_MIG
+
+
+@pytest.mark.parametrize(
+    ("layout", "pod", "helps"),
+    [
+        # The smallest instance that is enough, not the largest.
+        ((), mig_pod("p", "1g.6gb"), "fits with kerf.dev/mig-1g.10gb: 1 instead of kerf.dev/mig-1g.6gb (n)"),
+        ((), build.gpu_pod("p", gpus=1), "fits with kerf.dev/mig-7g.40gb: 1 instead of a whole GPU (n)"),
+        # Where none is enough, how much the largest has.
+        (
+            FIXED,
+            build.gpu_pod("p", memory="30Gi"),
+            "fits with kerf.dev/mig-3g.20gb: 1 instead of a share, which has 19.5 GiB (n)",
+        ),
+    ],
+)
+def test_advice_names_an_instance_that_a_manifest_can_ask_for(layout: Any, pod: Pod, helps: str) -> None:
+    placement = placement_with(layout)
+    placement.facts(pod)
+    answer = finish(questions.why(placement.core, WhyQuery(namespace="team", name="p"), 0.0, 0.0))
+    assert answer.explanation is not None
+    assert helps in answer.explanation.helps
+
+
+def test_the_name_of_a_profile_with_media_is_written_without_its_plus() -> None:
+    placement = placement_with(FIXED_MEDIA)
+    placement.facts(mig_pod("p", "2g.10gb"))
+    answer = finish(questions.why(placement.core, WhyQuery(namespace="team", name="p"), 0.0, 0.0))
+    assert answer.explanation is not None
+    said = (*answer.explanation.helps, *(reason.helps for reason in answer.explanation.summary))
+    assert any("kerf.dev/mig-1g.5gb.me" in text for text in said)
+    assert not any("+me" in text for text in said)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.model.units import QuantityError, format_mib, mib, mib_down, milli, quantity, whole
+from shared.model.units import QuantityError, format_cpu, format_mib, mib, mib_down, milli, quantity, whole
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,22 @@ def test_a_written_number_is_read_back(number: int, suffix: str) -> None:
     assert quantity(f"{number}{suffix}") == number * factor
 
 
-@pytest.mark.parametrize(("amount", "text"), [(16384, "16 GiB"), (1500, "1500 MiB"), (0, "0 MiB")])
-def test_whole_amounts_are_shown_in_gib(amount: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ("amount", "text"), [(16384, "16 GiB"), (1500, "1500 MiB"), (0, "0 MiB"), (143_771, "140.4 GiB")]
+)
+def test_whole_and_large_amounts_are_shown_in_gib(amount: int, text: str) -> None:
     assert format_mib(amount) == text
+
+
+@given(st.integers(0, 10**7))
+def test_what_is_shown_as_free_is_there_and_what_is_shown_as_needed_is_enough(amount: int) -> None:
+    shown = [format_mib(amount, up=up).split() for up in (False, True)]
+    free, needed = (float(number) * (1024 if unit == "GiB" else 1) for number, unit in shown)
+    assert free <= amount <= needed
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(400_000, "400"), (1500, "1.5"), (100, "100m"), (0, "0"), (64_001, "64.001")]
+)
+def test_cpu_is_shown_as_people_write_it(amount: int, text: str) -> None:
+    assert format_cpu(amount) == text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions, reader
 from shared.contracts.queries import InspectQuery, StatusQuery, WhatIfQuery, WhyQuery
@@ -27,7 +28,7 @@ def test_a_full_gpu_names_what_is_missing_which_pods_hold_it_and_what_would_fit(
     gpu = answer.nodes[0].gpus[0]
     assert (gpu.free_memory_mib, gpu.holders, gpu.fits) == (20480, ("team/holder",), False)
     assert gpu.missing == "needs 30 GiB, 20 GiB free of 80 GiB"
-    assert answer.helps == ("fits with 10240 MiB less GPU memory (n)",)
+    assert answer.helps == ("fits with 10 GiB less GPU memory: 20 GiB (n)",)
 
 
 def test_what_would_help_does_help() -> None:
@@ -62,7 +63,7 @@ def test_the_explanation_of_a_bound_pod_names_its_node_its_grant_and_alternative
     placement.bind(pod)
     answer = why(placement, "p")
     assert (answer.state, answer.node) == ("bound", "n")
-    assert "10240 MiB and 0 % of n-gpu-0" in answer.sentence
+    assert "10 GiB and 0 % of n-gpu-0" in answer.sentence
     assert {c.node for c in answer.candidates} == {"n", "m"}
     assert answer.candidates[0].total == sum(answer.candidates[0].scores.values())
 
@@ -105,10 +106,10 @@ def test_what_if_rejects_an_object_that_is_not_a_pod() -> None:
 def test_inspect_counts_what_is_allocated_by_gpu_and_pod() -> None:
     placement = Placement().nodes("n", gpus=2)
     placement.place(build.gpu_pod("a", memory="10Gi", compute=20), build.gpu_pod("b", memory="5Gi"))
-    gpus = reader.inspect(placement.core, InspectQuery()).nodes[0].gpus
+    gpus = finish(reader.inspect(placement.core, InspectQuery())).nodes[0].gpus
     assert (gpus[0].allocated_memory_mib, gpus[0].allocated_compute_milli, gpus[0].containers) == (15360, 200, 2)
     assert sorted(p.name for p in gpus[0].pods) == ["a", "b"]
-    assert reader.inspect(placement.core, InspectQuery(node="nowhere")).error == "there is no node nowhere"
+    assert finish(reader.inspect(placement.core, InspectQuery(node="nowhere"))).error == "there is no node nowhere"
 
 
 def test_status_counts_pods_gpus_and_fragments() -> None:
@@ -119,3 +120,24 @@ def test_status_counts_pods_gpus_and_fragments() -> None:
     assert status.fragmentation_milli == 300  # on the first GPU: neither 70 % nor a whole one fits into the remainder
     assert [w.name for w in status.waiting] == ["b"]
     assert reader.status(placement.core, StatusQuery(), leader=True).waiting == ()
+
+
+def test_nodes_that_the_pods_node_selector_excludes_are_not_shown() -> None:
+    """Unless it excludes all: then they are what there is to say."""
+    placement = Placement()
+    for name in ("a", "b"):
+        placement.facts(build.node(name, labels={"pool": name}))
+        placement.send(m.InventorySeen(build.inventory(name, gpus=1)))
+    placement.facts(
+        build.gpu_pod("p", memory="100Gi", node_selector={"pool": "b"}),
+        build.gpu_pod("q", memory="1Gi", node_selector={"pool": "c"}),
+    )
+    assert [node.node for node in why(placement, "p").nodes] == ["b"]
+    assert [node.node for node in why(placement, "q").nodes] == ["a", "b"]
+
+
+def test_amounts_have_the_unit_that_people_write() -> None:
+    placement = Placement().nodes("n", gpus=1, memory_mib=143_771)
+    placement.facts(build.pod("cpu", limits={}, requests={"cpu": "400"}), build.gpu_pod("p", memory="160Gi"))
+    assert "needs 400 CPU, 64 free of 64" in why(placement, "cpu").sentence
+    assert "needs 160 GiB on one GPU, the node's GPUs have 140.4 GiB" in why(placement, "p").sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
 from services.placement.queries.reader import inspect, queues, status
 from shared.contracts.commands import AnnounceEvent
 from shared.contracts.events import PreemptionAbandoned
@@ -31,7 +32,7 @@ def end(cluster: Proposals, in_s: int) -> None:
 
 
 def gpu_of_victim(cluster: Proposals) -> InspectGpu:
-    (node,) = inspect(cluster.placement.core, InspectQuery()).nodes
+    (node,) = finish(inspect(cluster.placement.core, InspectQuery())).nodes
     return next(gpu for gpu in node.gpus if any(pod.name == "low0" for pod in gpu.pods))
 
 

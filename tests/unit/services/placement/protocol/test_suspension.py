@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
 from services.placement.queries.reader import inspect
 from shared.contracts.commands import SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned
@@ -346,7 +347,7 @@ def breakdown(gpu: SharedGpu) -> tuple[int, int, int, int, int]:
 
     Guaranteed, paused, returning, suspended and reserved, in halves of the GPU's memory.
     """
-    (shown,) = inspect(gpu.placement.core, InspectQuery(node="n")).nodes[0].gpus
+    (shown,) = finish(inspect(gpu.placement.core, InspectQuery(node="n"))).nodes[0].gpus
     amounts = (shown.guaranteed_mib, shown.paused_mib, shown.returning_mib, shown.suspended_mib, shown.reserved_mib)
     return tuple(mib * 2 // GPU_MIB for mib in amounts)  # type: ignore[return-value]
 
