@@ -28,7 +28,7 @@ from shared.contracts.events import (
 )
 from shared.contracts.queries import QueueStanding, StatusAnswer
 from shared.model.gpu import Inventory
-from shared.telemetry.metrics import Metrics
+from shared.telemetry.metrics import MIB, MILLI, WAITS, Former, Metrics
 
 KNOWN_PODS = 100_000
 ENDED_KEPT = 50_000
@@ -165,75 +165,136 @@ class Core:
         self._rejections = metrics.counter(
             "kerf_placement_rejections_total", "Rejections by their most frequent reason.", ("code",)
         )
-        self._waited = metrics.histogram("kerf_pod_wait_seconds", "From the first sight of a pod to its decision.")
+        self._waited = metrics.histogram(
+            "kerf_pod_wait_seconds", "From the first sight of a pod to its decision.", buckets=WAITS
+        )
         self._bound = metrics.histogram("kerf_pod_bind_seconds", "From a pod's decision to the sight of it bound.")
-        self._recovery = metrics.histogram("kerf_term_recovery_seconds", "How long a new leader took until it decided.")
+        self._recovery = metrics.histogram(
+            "kerf_term_recovery_seconds", "How long a new leader took until it decided.", buckets=WAITS
+        )
         self._term = metrics.gauge("kerf_term", "The newest term.")
         self._gpu_states = metrics.counter(
             "kerf_gpu_state_changes_total", "GPUs that changed state, by the new one.", ("state",)
         )
         for figures, named in ((self.allocated, _ALLOCATED), (self.capacity, _CAPACITY)):
-            for index, (name, text) in enumerate(named.items()):
-                metrics.observe_by(name, text, partial(_column, figures, index), labels=("node", "model"))
-        for field, text in _STATUS.items():
-            metrics.observe_by(f"kerf_{field}", text, partial(self._of_status, field))
+            for index, shown in enumerate(named):
+                metrics.observe_by(
+                    shown.name,
+                    shown.text,
+                    partial(_column, figures, index, shown.unit),
+                    labels=("node", "model"),
+                    former=shown.before(),
+                )
+        for field, shown in _STATUS.items():
+            metrics.observe_by(
+                shown.name, shown.text, partial(self._of_status, field, shown.unit), former=shown.before()
+            )
+        for field, shown in _QUEUES.items():
+            metrics.observe_by(
+                shown.name,
+                shown.text,
+                partial(self._of_queues, field, shown.unit),
+                labels=("queue",),
+                former=shown.before(),
+            )
 
-        for field, (name, text) in _QUEUES.items():
-            metrics.observe_by(name, text, partial(self._of_queues, field), labels=("queue",))
-
-    def _of_queues(self, field: str) -> dict[tuple[str, ...], float]:
+    def _of_queues(self, field: str, unit: float) -> dict[tuple[str, ...], float]:
         """Without those of which nothing is said, such as a limit."""
-        return {(q.name,): float(value) for q in self.queues if (value := getattr(q, field)) is not None}
+        return {(q.name,): value * unit for q in self.queues if (value := getattr(q, field)) is not None}
 
-    def _of_status(self, field: str) -> float:
-        return float(getattr(self.status, field))
+    def _of_status(self, field: str, unit: float) -> float:
+        return float(getattr(self.status, field) * unit)
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A figure as a metric: `unit` is how much of the metric's unit one of the figure's is."""
+
+    name: str
+    text: str
+    unit: float = 1
+    former: str = ""
+
+    def before(self) -> Former | None:
+        return Former(self.former, self.unit) if self.former else None
 
 
 def _column(
-    figures: Callable[[], dict[tuple[str, str], tuple[int, int, int]]], index: int
+    figures: Callable[[], dict[tuple[str, str], tuple[int, int, int]]], index: int, unit: float
 ) -> dict[tuple[str, ...], float]:
-    return {labels: float(values[index]) for labels, values in figures().items()}
+    return {labels: values[index] * unit for labels, values in figures().items()}
 
 
-_ALLOCATED = {
-    "kerf_node_gpu_memory_allocated_mib": "GPU memory handed over.",
-    "kerf_node_gpu_compute_allocated_milli": "GPU compute handed over, per mille of one GPU.",
-    "kerf_node_gpu_slices": "Slices handed over, counted on each of their GPUs.",
-}
-_CAPACITY = {
-    "kerf_node_gpus": "GPUs.",
-    "kerf_node_gpu_memory_mib": "GPU memory.",
-    "kerf_node_gpus_unhealthy": "GPUs that take no new slices.",
-}
+_ALLOCATED = (
+    Shown("kerf_node_gpu_memory_allocated_bytes", "GPU memory handed over.", MIB, "kerf_node_gpu_memory_allocated_mib"),
+    Shown(
+        "kerf_node_gpu_compute_allocated_gpus",
+        "GPU compute handed over, in GPUs.",
+        MILLI,
+        "kerf_node_gpu_compute_allocated_milli",
+    ),
+    Shown("kerf_node_gpu_slices", "Slices handed over, counted on each of their GPUs."),
+)
+_CAPACITY = (
+    Shown("kerf_node_gpus", "GPUs."),
+    Shown("kerf_node_gpu_memory_bytes", "GPU memory.", MIB, "kerf_node_gpu_memory_mib"),
+    Shown("kerf_node_gpus_unhealthy", "GPUs that take no new slices."),
+)
+_US = 1e-6
 _STATUS = {
-    "nodes": "Nodes that placement knows.",
-    "synced_nodes": "Nodes whose agent has answered this term.",
-    "gpus": "GPUs that placement knows.",
-    "gpu_milli_total": "GPU compute, per mille of one GPU.",
-    "gpu_milli_allocated": "GPU compute that is booked to pods, without what is kept for a plan.",
-    "gpu_memory_mib_total": "GPU memory.",
-    "gpu_memory_mib_allocated": "GPU memory that is booked to pods, without what is kept for a plan.",
-    "fragmentation_milli": "Free GPU compute that no waiting or usual request could take.",
-    "pods_bound": "Pods bound by Kerf.",
-    "pods_holding": "Pods decided and not yet seen bound.",
-    "pods_waiting": "Pods for which there is no place now.",
-    "pods_gated": "Pods with scheduling gates.",
-    "pods_leaving": "Pods that ended and whose capacity is not released yet.",
-    "decide_us_p50": "Microseconds of thought a decision, median.",
-    "decide_us_p99": "Microseconds of thought a decision, 99th percentile.",
-    "double_bookings": "GPUs booked beyond what they have. Anything but 0 is a fault.",
+    "nodes": Shown("kerf_nodes", "Nodes that placement knows."),
+    "synced_nodes": Shown("kerf_synced_nodes", "Nodes whose agent has answered this term."),
+    "agents": Shown("kerf_agents", "Nodes that must have an agent."),
+    "agents_ready": Shown("kerf_agents_ready", "Nodes whose agent has answered this term and is not silent."),
+    "gpus": Shown("kerf_gpus", "GPUs that placement knows."),
+    "gpu_milli_total": Shown("kerf_gpu_compute_gpus", "GPU compute, in GPUs.", MILLI, "kerf_gpu_milli_total"),
+    "gpu_milli_allocated": Shown(
+        "kerf_gpu_compute_allocated_gpus",
+        "GPU compute that is booked to pods, without what is kept for a plan, in GPUs.",
+        MILLI,
+        "kerf_gpu_milli_allocated",
+    ),
+    "gpu_memory_mib_total": Shown("kerf_gpu_memory_bytes", "GPU memory.", MIB, "kerf_gpu_memory_mib_total"),
+    "gpu_memory_mib_allocated": Shown(
+        "kerf_gpu_memory_allocated_bytes",
+        "GPU memory that is booked to pods, without what is kept for a plan.",
+        MIB,
+        "kerf_gpu_memory_mib_allocated",
+    ),
+    "fragmentation_milli": Shown(
+        "kerf_fragmented_gpus",
+        "Free GPU compute that no waiting or usual request could take, in GPUs.",
+        MILLI,
+        "kerf_fragmentation_milli",
+    ),
+    "pods_bound": Shown("kerf_pods_bound", "Pods bound by Kerf."),
+    "pods_holding": Shown("kerf_pods_holding", "Pods decided and not yet seen bound."),
+    "pods_waiting": Shown("kerf_pods_waiting", "Pods for which there is no place now."),
+    "oldest_wait_s": Shown("kerf_pods_waiting_oldest_seconds", "How long the pod has waited that waits longest."),
+    "pods_gated": Shown("kerf_pods_gated", "Pods with scheduling gates."),
+    "pods_leaving": Shown("kerf_pods_leaving", "Pods that ended and whose capacity is not released yet."),
+    "decide_us_p50": Shown("kerf_decision_p50_seconds", "CPU time of a decision, median.", _US, "kerf_decide_us_p50"),
+    "decide_us_p99": Shown(
+        "kerf_decision_p99_seconds", "CPU time of a decision, 99th percentile.", _US, "kerf_decide_us_p99"
+    ),
+    "double_bookings": Shown("kerf_double_bookings", "GPUs booked beyond what they have. Anything but 0 is a fault."),
 }
 _QUEUES = {
-    "gpu_milli_used": (
+    "gpu_milli_used": Shown(
+        "kerf_queue_gpus_used",
+        "What a queue has of GPUs with all below it, each share by its larger part.",
+        MILLI,
         "kerf_queue_gpu_milli_used",
-        "What a queue has of GPUs with all below it, each share by its larger part, per mille of one GPU.",
     ),
-    "gpu_milli_guaranteed": ("kerf_queue_gpu_milli_guaranteed", "What a queue is guaranteed."),
-    "gpu_milli_limit": (
+    "gpu_milli_guaranteed": Shown(
+        "kerf_queue_gpus_guaranteed", "GPUs that a queue is guaranteed.", MILLI, "kerf_queue_gpu_milli_guaranteed"
+    ),
+    "gpu_milli_limit": Shown(
+        "kerf_queue_gpus_limit",
+        "GPUs that a queue may have at most; no sample where there is no limit.",
+        MILLI,
         "kerf_queue_gpu_milli_limit",
-        "What a queue may have at most; no sample where there is no limit.",
     ),
-    "waiting": ("kerf_queue_pods_waiting", "Pods that wait in a queue and below it."),
+    "waiting": Shown("kerf_queue_pods_waiting", "Pods that wait in a queue and below it."),
 }
 
 

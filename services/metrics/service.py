@@ -75,6 +75,14 @@ class MetricsService(Service):
         ctx.metrics.observe_by(
             "kerf_event_lag_seconds", "Age of the newest event when it was heard.", lambda: self._lag_s
         )
+        ctx.metrics.observe_by(
+            "kerf_usage_records_waiting",
+            "Usage records that are not on disk yet.",
+            lambda: float(len(self._records)),
+        )
+        self._write_failures = ctx.metrics.counter(
+            "kerf_usage_write_failures_total", "Writes of the usage book that failed; they are repeated."
+        )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
         await ctx.bus.subscribe(queries.USAGE.subject, self._usage)
@@ -182,6 +190,7 @@ class MetricsService(Service):
                 await self._flush()
                 self._ctx.health.set("usage", ok=True)
             except sqlite3.Error as error:
+                self._write_failures.add()
                 # Kept and tried again; when too many wait, the event stream waits with them and loses nothing.
                 self._ctx.log.error("usage_not_written", error=str(error), records=len(self._records))
                 self._ctx.health.set("usage", ok=False, detail=f"the usage book cannot be written: {error}")

@@ -34,6 +34,11 @@ class Placement(Service):
         ctx.metrics.observe_by(
             "kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None)
         )
+        self._log_failures = ctx.metrics.counter(
+            "kerf_placement_log_failures_total",
+            "Requests to the log that failed. AppendRecord: a record is not written; Refused: a newer leader leads.",
+            ("request", "cause"),
+        )
         self._session_now: LeaderSession | None = None
         self._sessions = 0
         self._export(ctx)
@@ -81,7 +86,12 @@ class Placement(Service):
             session, again_s = None, _AGAIN_S
             try:
                 self._sessions += 1
-                log_client = LogClient(self.ctx.bus, self.ctx.instance, f"{self.ctx.instance}/{self._sessions}")
+                log_client = LogClient(
+                    self.ctx.bus,
+                    self.ctx.instance,
+                    f"{self.ctx.instance}/{self._sessions}",
+                    lambda request, cause: self._log_failures.add(1, request, cause),
+                )
                 await self.ctx.provision()
                 await log_client.take_term()
                 session = LeaderSession(self.ctx, log_client)

@@ -213,6 +213,8 @@ class InspectAnswer(Message, frozen=True):
 class StatusQuery(Message, frozen=True):
     waiting: int = 0
     """How many of the oldest waiting pods to explain. Each makes the leader examine every node: ask for few."""
+    uids: int = 0
+    """How many of the oldest waiting pods to name by their uid, at most 5,000; that costs next to nothing."""
 
 
 class StatusAnswer(Message, frozen=True):
@@ -243,6 +245,14 @@ class StatusAnswer(Message, frozen=True):
     """The oldest waiting pods, as many as requested, at most ten, without their nodes."""
     synced_nodes: int = 0
     error: str = ""
+    agents: int = 0
+    """Nodes that must have an agent: those labelled kerf.dev/managed, and those with an inventory."""
+    agents_ready: int = 0
+    """Of these, nodes whose agent has answered this term and is not silent: new pods may go there."""
+    oldest_wait_s: float = 0.0
+    """How long the pod has waited that waits longest; 0 where none waits."""
+    waiting_uids: tuple[str, ...] = ()
+    """The oldest waiting pods, as many as requested."""
 
 
 class QueuesQuery(Message, frozen=True):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from shared.plugins import loaded
 from shared.service.base import Context, Health, Service, new_instance
 from shared.service.http import HealthServer, as_json
 from shared.service.settings import ConfigError, Lifecycle, read_config
-from shared.telemetry.metrics import Metrics
+from shared.telemetry.metrics import Gauge, Metrics
 from shared.telemetry.spans import Telemetry
 
 SPAN_FLUSH_S = 0.5
@@ -104,6 +106,13 @@ async def running(
             replicas=settings.nats_replicas,
         )
         owner.append(ctx)
+        metrics.observe_by(
+            "kerf_build_info",
+            "1; the labels say what runs.",
+            lambda: {(version(), service.name): 1.0},
+            labels=("version", "service"),
+        )
+        _config_invalid(metrics)  # 0 where there is no file: an alert's expression has samples everywhere
         if bus is not None:
             _watch_bus(bus, ctx)
         if settings.http_port >= 0:
@@ -125,6 +134,16 @@ async def running(
             log.info("plugin_loaded", group=plugin.group, name=plugin.name, package=plugin.package)
         log.info("service_started", http_port=ctx.http_port)
         yield ctx
+
+
+def _config_invalid(metrics: Metrics) -> Gauge:
+    return metrics.gauge("kerf_config_invalid", "1 while the config file is invalid and the last good one is in force.")
+
+
+@functools.cache
+def version() -> str:
+    """The installed version of Kerf."""
+    return metadata.version("kerf-gpu")
 
 
 async def _provision_again(ctx: Context) -> None:
@@ -194,9 +213,7 @@ async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
 
 async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:
     """Reads a changed file again: a valid one is applied; an invalid one is reported, and the last valid one kept."""
-    invalid = ctx.metrics.gauge(
-        "kerf_config_invalid", "1 while the config file is invalid and the last good one is in force."
-    )
+    invalid = _config_invalid(ctx.metrics)
     taken = seen = _stamp(file)
     while True:
         with contextlib.suppress(TimeoutError):

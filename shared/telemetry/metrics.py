@@ -7,9 +7,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+WAITS = (*SECONDS[3:], 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0, 72 * 3600.0)
+"""For times that may be hours: a pod waits for capacity as long as there is none."""
+MIB = 1 << 20
+MILLI = 1e-3
+FORMER_NAME = "Former name, until 0.3. "
+"""Begins the help text of a metric under the name that it had before."""
+
+
+class Former(NamedTuple):
+    """The name that a metric had in the last version; it is exported under both names for one more."""
+
+    name: str
+    unit: float = 1
+    """How much of the present unit one of the former unit is: MIB where MiB became bytes."""
+
+
+class Described(NamedTuple):
+    """What a metric promises to dashboards and rules."""
+
+    kind: str
+    labels: tuple[str, ...]
+    text: str
 
 
 class Value:
@@ -80,6 +102,7 @@ class Histogram(_Family):
 
 
 F = TypeVar("F", bound=_Family)
+Read = Callable[[], float | Mapping[tuple[str, ...], float]]
 
 
 class Metrics:
@@ -87,9 +110,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
-        self._callbacks: list[
-            tuple[str, str, str, Callable[[], float | Mapping[tuple[str, ...], float]], tuple[str, ...]]
-        ] = []
+        self._callbacks: list[tuple[str, str, str, Read, tuple[str, ...]]] = []
         self.extra_collectors: list[Any] = []
         """prometheus_client collectors, whose text is appended."""
 
@@ -108,13 +129,32 @@ class Metrics:
         self,
         name: str,
         text: str,
-        read: Callable[[], float | Mapping[tuple[str, ...], float]],
+        read: Read,
         *,
         labels: Iterable[str] = (),
         kind: str = "gauge",
+        former: Former | None = None,
     ) -> None:
         """A metric that is read on request: `read` returns a number, or label values to numbers."""
         self._callbacks.append((kind, name, text, read, tuple(labels)))
+        if former is not None:
+            earlier = _in_unit(read, former.unit)
+            self._callbacks.append((kind, former.name, f"{FORMER_NAME}{text}", earlier, tuple(labels)))
+
+    def described(self) -> dict[str, Described]:
+        """All metrics by the names of their samples, whether or not there are samples yet; those of the process not."""
+        every = [(f.kind, f.name, f.text, f.labels) for f in self._families.values()]
+        every += [(kind, name, text, labels) for kind, name, text, _, labels in self._callbacks]
+        found: dict[str, Described] = {}
+        for kind, name, text, labels in every:
+            if kind == "counter":
+                found[f"{name.removesuffix('_total')}_total"] = Described(kind, labels, text)
+            elif kind == "histogram":
+                found[f"{name}_bucket"] = Described(kind, (*labels, "le"), text)
+                found |= {f"{name}_{part}": Described(kind, labels, text) for part in ("sum", "count")}
+            else:
+                found[name] = Described(kind, labels, text)
+        return found
 
     def _kept(self, wanted: F) -> F:
         """The family of this name, `wanted` itself where it is new. ValueError where another kind has the name."""
@@ -127,9 +167,10 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text exposition format, version 0.0.4."""
-        from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - 40 ms that only the first scrape pays
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415 - 40 ms that only the first scrape pays
 
         registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=registry)
         registry.register(_Collector(self._families, self._callbacks))
         for collector in self.extra_collectors:
             registry.register(collector)
@@ -159,6 +200,14 @@ class _Collector:
             for labels, number in value.items() if isinstance(value, Mapping) else [((), value)]:
                 exposed.add_metric(labels, number)
             yield exposed
+
+
+def _in_unit(read: Read, unit: float) -> Read:
+    def converted() -> float | Mapping[tuple[str, ...], float]:
+        value = read()
+        return {key: each / unit for key, each in value.items()} if isinstance(value, Mapping) else value / unit
+
+    return converted
 
 
 def _histogram(exposed: Any, family: _Family) -> Any:

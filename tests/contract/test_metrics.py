@@ -161,9 +161,10 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
         async def exposed() -> bool:
             lines = (await asyncio.to_thread(_get, f"http://127.0.0.1:{ctx.http_port}/metrics")).splitlines()
             return {
+                'kerf_node_gpu_memory_allocated_bytes{model="H200",node="n1"} 5.24288e+08',
                 'kerf_node_gpu_memory_allocated_mib{model="H200",node="n1"} 500.0',
                 "kerf_pods_waiting 2.0",
-                'kerf_queue_gpu_milli_used{queue="a"} 500.0',
+                'kerf_queue_gpus_used{queue="a"} 0.5',
                 'kerf_node_gpus{model="H200",node="n1"} 1.0',
             } <= set(lines)
 

@@ -407,7 +407,7 @@ async def test_the_use_of_a_slice_is_reported_until_it_is_released(
 
     await bus.subscribe(subjects.USAGE_ALL, ear)
     become(host, f"{ONE}process 0 4711 500\nsm 0 4711 30\n")
-    series = 'kerf_agent_slice_used_mib{container="c",gpu="GPU-a",namespace="team",pod="a"} 500.0'
+    series = 'kerf_agent_slice_used_bytes{container="c",gpu="GPU-a",namespace="team",pod="a"} 5.24288e+08'
     async with agent(nats, host, usage_s=0.05) as service:
         await ask(bus, "grant", grant("a"), Accepted)
         await service.node.start_container("u-a", "c")

@@ -59,8 +59,8 @@ async def test_a_firm_slice_has_its_library_and_a_read_only_page(cluster: NodeCl
         "counters": False,
         "signal": False,
     }
-    shown = await eventually(lambda: cluster.agent.samples("kerf_agent_slice_limit_mib"), within_s=WITHIN_S)
-    assert list(shown.values()) == [2048.0]
+    shown = await eventually(lambda: cluster.agent.samples("kerf_agent_slice_limit_bytes"), within_s=WITHIN_S)
+    assert list(shown.values()) == [2048.0 * 2**20]
     control_blocks = Path(f"/proc/{cluster.sandbox.outside(cluster.agent.pid)}/root/run/kerf/slices")
     assert count(control_blocks) == 1
     await cluster.delete("firm")

@@ -15,6 +15,7 @@ from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.samples import SliceUse, UsageSample
 from shared.service import Context
+from shared.telemetry.metrics import MIB, MILLI, Former
 
 Series = dict[tuple[str, ...], float]
 _SLICE = ("gpu", "namespace", "pod", "container")
@@ -39,29 +40,39 @@ class Meter:
         self.observer: Observer | None = None
         show = ctx.metrics.observe_by
         show(
-            "kerf_agent_gpu_used_mib",
+            "kerf_agent_gpu_used_bytes",
             "Memory in use by any process.",
-            lambda: {(g.uuid,): g.used_mib for g in self._last.gpus},
+            lambda: {(g.uuid,): g.used_mib * MIB for g in self._last.gpus},
             labels=("gpu",),
+            former=Former("kerf_agent_gpu_used_mib", MIB),
         )
         show(
-            "kerf_agent_gpu_foreign_mib",
+            "kerf_agent_gpu_foreign_bytes",
             "Memory of processes that have no slice.",
-            lambda: {(g.uuid,): g.foreign_mib for g in self._last.gpus},
+            lambda: {(g.uuid,): g.foreign_mib * MIB for g in self._last.gpus},
             labels=("gpu",),
+            former=Former("kerf_agent_gpu_foreign_mib", MIB),
         )
         show(
-            "kerf_agent_gpu_sm_milli",
-            "Share of time in which any kernel ran.",
-            lambda: {(g.uuid,): g.sm_milli for g in self._last.gpus if g.sm_milli is not None},
+            "kerf_agent_gpu_sm_ratio",
+            "Part of the time in which any kernel ran.",
+            lambda: {(g.uuid,): g.sm_milli * MILLI for g in self._last.gpus if g.sm_milli is not None},
             labels=("gpu",),
+            former=Former("kerf_agent_gpu_sm_milli", MILLI),
         )
-        show("kerf_agent_slice_used_mib", "Memory that a slice uses.", self._slice_memory, labels=_SLICE)
         show(
-            "kerf_agent_slice_sm_milli",
-            "SMs that a slice uses, if the driver reports it.",
+            "kerf_agent_slice_used_bytes",
+            "Memory that a slice uses.",
+            self._slice_memory,
+            labels=_SLICE,
+            former=Former("kerf_agent_slice_used_mib", MIB),
+        )
+        show(
+            "kerf_agent_slice_sm_ratio",
+            "Part of the SMs that a slice uses, if the driver reports it.",
             self._slice_sms,
             labels=_SLICE,
+            former=Former("kerf_agent_slice_sm_milli", MILLI),
         )
 
     def start(self) -> None:
@@ -84,11 +95,13 @@ class Meter:
             await self.sample()
 
     def _slice_memory(self) -> Series:
-        return {(g.uuid, s.namespace, s.name, s.container): s.memory_mib for g in self._last.gpus for s in g.slices}
+        return {
+            (g.uuid, s.namespace, s.name, s.container): s.memory_mib * MIB for g in self._last.gpus for s in g.slices
+        }
 
     def _slice_sms(self) -> Series:
         return {
-            (g.uuid, s.namespace, s.name, s.container): s.sm_milli
+            (g.uuid, s.namespace, s.name, s.container): s.sm_milli * MILLI
             for g in self._last.gpus
             for s in g.slices
             if s.sm_milli is not None

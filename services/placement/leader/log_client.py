@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import structlog
@@ -17,14 +18,16 @@ log = structlog.get_logger("placement.log")
 PAUSE_S = 0.5
 
 T = TypeVar("T")
+Failed = Callable[[str, str], None]
 
 
 class LogClient:
     """Every method raises what the method of this name in LogProtocol raises, and BusError when the bus fails
     otherwise."""
 
-    def __init__(self, bus: Bus, holder: str, session: str) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, holder: str, session: str, failed: Failed = lambda *_: None) -> None:
+        """`failed` is called with the kind of every request that the bus refused or did not answer, and the error's."""
+        self._bus, self._failed = bus, failed
         self._protocol = p.LogProtocol(holder, session)
 
     @property
@@ -61,6 +64,7 @@ class LogClient:
                 try:
                     answer = await self._answer(request)
                 except BusError as error:
+                    self._failed(type(request).__name__, type(error).__name__)
                     log.warning("log_request_failed", request=type(request).__name__, error=str(error))
                     request = steps.throw(error)
                 else:

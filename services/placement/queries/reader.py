@@ -27,8 +27,10 @@ from shared.contracts.queries import (
     StatusAnswer,
     StatusQuery,
 )
+from shared.model.names import LABEL_MANAGED
 
 _WAITING_MOST = 10
+_UIDS_MOST = 5000
 
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:
@@ -137,7 +139,7 @@ def queues(core: Core) -> QueuesAnswer:
     return QueuesAnswer(queues=tuple(fair.standing(core.queue.waiting_by_queue())), invalid=fair.problem)
 
 
-def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
+def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
     present = arrays.there
     taken_mib = taken_milli = 0
@@ -148,6 +150,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
             taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
     unsynced = {name for name in book.nodes if not core.nodes.is_synced(name)}
+    enrolled = [n for n in book.nodes.values() if n.object is not None and _must_have_agent(n)]
+    oldest = core.queue.oldest(max(1, min(query.uids, _UIDS_MOST)))
     timings = sorted(core.scheduler.decide_us)
     shown = [
         core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))
@@ -175,7 +179,16 @@ def status(core: Core, query: StatusQuery, *, leader: bool) -> StatusAnswer:
         double_bookings=len(book.overbooked(unsynced)),
         waiting=tuple(shown),
         synced_nodes=core.nodes.synced_count,
+        agents=len(enrolled),
+        agents_ready=sum(1 for n in enrolled if core.nodes.is_synced(n.name) and not n.agent_trouble),
+        oldest_wait_s=max((core.scheduler.waited_ms(uid, now) / 1000 for uid in oldest), default=0.0),
+        waiting_uids=tuple(oldest[: query.uids]),
     )
+
+
+def _must_have_agent(node: NodeState) -> bool:
+    labels = node.object.metadata.labels if node.object is not None else {}
+    return node.inventory is not None or LABEL_MANAGED in labels
 
 
 def fragmentation_milli(core: Core) -> int:
@@ -197,5 +210,5 @@ ANSWERS: Answers = {
     INSPECT.name: lambda core, query, _: inspect(core, query),
     GRANT.name: lambda core, query, _: grant(core, query),
     QUEUES.name: lambda core, _, __: queues(core),
-    STATUS.name: lambda core, query, _: status(core, query, leader=True),
+    STATUS.name: lambda core, query, at: status(core, query, leader=True, now=at.now),
 }

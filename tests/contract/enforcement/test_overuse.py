@@ -95,7 +95,7 @@ async def test_processes_that_forge_together_are_reported_as_overuse(
         await eventually(lambda: any(use.over_milli for use in uses))
         use = next(use for use in reversed(uses) if use.over_milli)
         assert use.over_milli > 100
-        series = f'kerf_agent_slice_over_milli{{gpu="{GPU}",namespace="team",pod="a"}}'
+        series = f'kerf_agent_slice_compute_excess_ratio{{gpu="{GPU}",namespace="team",pod="a"}}'
         assert series in ctx.metrics.render().decode()
         become(host, as_seen(alone))
         await eventually(lambda: uses[-1].over_milli == 0)

@@ -84,7 +84,7 @@ def test_inventories_give_sizes_and_capacity() -> None:
     assert core.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
     lines = text_of(metrics)
     assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
-    assert 'kerf_node_gpu_memory_mib{model="H200",node="n1"} 2000.0' in lines
+    assert 'kerf_node_gpu_memory_bytes{model="H200",node="n1"} 2.097152e+09' in lines
     assert 'kerf_node_gpus_unhealthy{model="H200",node="n1"} 1.0' in lines
     assert core.inventory("n1", None) == []
     assert core.capacity() == {}
@@ -115,18 +115,36 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
         assert line in lines, line
 
 
+def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:
+    _, metrics, _ = make_core(PlacementDecided(node="n1", term=7, sequence=9, waited_ms=7_200_000, **POD))
+    lines = text_of(metrics)
+    assert 'kerf_pod_wait_seconds_bucket{le="3600.0"} 0.0' in lines
+    assert 'kerf_pod_wait_seconds_bucket{le="14400.0"} 1.0' in lines
+
+
 def test_placements_metrics_are_passed_on() -> None:
     core, metrics, _ = make_core()
     core.status = StatusAnswer(
-        gpus=8, gpu_milli_allocated=2500, double_bookings=1, pods_waiting=3, fragmentation_milli=120
+        gpus=8,
+        gpu_milli_allocated=2500,
+        double_bookings=1,
+        pods_waiting=3,
+        fragmentation_milli=120,
+        agents=9,
+        agents_ready=8,
+        oldest_wait_s=61.5,
     )
     lines = text_of(metrics)
     for line in (
         "kerf_gpus 8.0",
+        "kerf_gpu_compute_allocated_gpus 2.5",
         "kerf_gpu_milli_allocated 2500.0",
         "kerf_double_bookings 1.0",
         "kerf_pods_waiting 3.0",
-        "kerf_fragmentation_milli 120.0",
+        "kerf_fragmented_gpus 0.12",
+        "kerf_agents 9.0",
+        "kerf_agents_ready 8.0",
+        "kerf_pods_waiting_oldest_seconds 61.5",
     ):
         assert line in lines
 
@@ -139,13 +157,13 @@ def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> N
     )
     lines = text_of(metrics)
     for line in (
-        'kerf_queue_gpu_milli_used{queue="a"} 1500.0',
+        'kerf_queue_gpus_used{queue="a"} 1.5',
         'kerf_queue_pods_waiting{queue="a"} 3.0',
-        'kerf_queue_gpu_milli_used{queue="b"} 0.0',
+        'kerf_queue_gpus_used{queue="b"} 0.0',
     ):
         assert line in lines
-    assert [line for line in lines if line.startswith("kerf_queue_gpu_milli_limit{")] == [
-        'kerf_queue_gpu_milli_limit{queue="a"} 2000.0'
+    assert [line for line in lines if line.startswith("kerf_queue_gpus_limit{")] == [
+        'kerf_queue_gpus_limit{queue="a"} 2.0'
     ]
 
 

@@ -10,12 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.telemetry import Metrics, configure_logging
+from shared.telemetry.metrics import MIB, Former
 
 
 def values(metrics: Metrics) -> dict[str, float]:
-    """Sample name with labels to value, read by prometheus_client's own parser."""
+    """Sample name with labels to value, read by prometheus_client's own parser; without those of the process."""
     samples = {}
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    families = text_string_to_metric_families(metrics.render().decode())
+    for family in (family for family in families if not family.name.startswith("process_")):
         for sample in family.samples:
             samples[sample.name + "".join(f",{k}={v}" for k, v in sorted(sample.labels.items()))] = sample.value
     return samples
@@ -51,6 +53,39 @@ def test_a_metric_may_be_computed_when_it_is_scraped() -> None:
     metrics.observe_by("kerf_free", "Free.", lambda: state, labels=("node",))
     state["b",] = 2.0
     assert values(metrics) == {"kerf_free,node=a": 1.0, "kerf_free,node=b": 2.0}
+
+
+def test_a_renamed_metric_is_exported_under_both_names_in_their_units() -> None:
+    metrics = Metrics()
+    metrics.observe_by(
+        "kerf_used_bytes", "Used.", lambda: {("a",): 2.0 * MIB}, labels=("gpu",), former=Former("kerf_used_mib", MIB)
+    )
+    metrics.observe_by("kerf_p50_seconds", "Time.", lambda: 0.25, former=Former("kerf_us_p50", 1e-6))
+    assert values(metrics) == {
+        "kerf_used_bytes,gpu=a": 2097152.0,
+        "kerf_used_mib,gpu=a": 2.0,
+        "kerf_p50_seconds": 0.25,
+        "kerf_us_p50": 250_000.0,
+    }
+    assert metrics.described()["kerf_used_mib"].text == "Former name, until 0.3. Used."
+
+
+def test_the_process_is_measured() -> None:
+    assert "process_resident_memory_bytes " in Metrics().render().decode()
+
+
+def test_metrics_are_described_by_the_names_of_their_samples() -> None:
+    metrics = Metrics()
+    metrics.counter("kerf_x", "X.", ("a",))
+    metrics.histogram("kerf_y_seconds", "Y.", ("b",))
+    metrics.observe_by("kerf_z", "Z.", dict, labels=("c",))
+    assert {name: (made.kind, made.labels) for name, made in metrics.described().items()} == {
+        "kerf_x_total": ("counter", ("a",)),
+        "kerf_y_seconds_bucket": ("histogram", ("b", "le")),
+        "kerf_y_seconds_sum": ("histogram", ("b",)),
+        "kerf_y_seconds_count": ("histogram", ("b",)),
+        "kerf_z": ("gauge", ("c",)),
+    }
 
 
 def test_the_same_name_gives_the_same_family_and_another_kind_is_refused() -> None:

@@ -141,3 +141,16 @@ def test_amounts_have_the_unit_that_people_write() -> None:
     placement.facts(build.pod("cpu", limits={}, requests={"cpu": "400"}), build.gpu_pod("p", memory="160Gi"))
     assert "needs 400 CPU, 64 free of 64" in why(placement, "cpu").sentence
     assert "needs 160 GiB on one GPU, the node's GPUs have 140.4 GiB" in why(placement, "p").sentence
+
+
+def test_status_names_the_waiting_pods_the_longest_wait_and_missing_agents() -> None:
+    placement = Placement().nodes("n", gpus=2)
+    placement.facts(build.node("m", labels={"kerf.dev/managed": "true"}), build.gpu_pod("b", gpus=3))
+    placement.facts(build.gpu_pod("c", gpus=3))
+    core = placement.core
+    first = core.scheduler.first_seen[core.queue.oldest(1)[0]]
+    status = reader.status(core, StatusQuery(uids=1), leader=True, now=first + 90)
+    assert (status.agents, status.agents_ready) == (2, 1)
+    assert (status.oldest_wait_s, status.waiting_uids) == (90.0, (core.queue.oldest(2)[0],))
+    nothing = reader.status(core, StatusQuery(), leader=True, now=first + 90)
+    assert (nothing.oldest_wait_s, nothing.waiting_uids) == (90.0, ())

@@ -210,3 +210,14 @@ async def test_a_mark_that_was_on_its_way_when_the_servers_lost_it_does_not_fit_
     value, later = await bus.read_mark()
     assert value is None
     assert later > revision
+
+
+async def test_a_failed_request_is_reported_with_its_kind(bus: NatsBus, connect) -> None:
+    failed: list[tuple[str, str]] = []
+    first = LogClient(bus, "one", "one/failing", lambda *what: failed.append(what))
+    await first.take_term()
+    assert failed == []
+    await client(await connect(), "two").take_term()
+    with pytest.raises(Refused):
+        await first.append(ReadyRecord(term=first.term))
+    assert set(failed) == {("AppendRecord", "Refused")}

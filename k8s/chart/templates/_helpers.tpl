@@ -1,0 +1,196 @@
+{{- define "kerf.image" -}}
+{{- $i := .Values.image -}}
+{{- if $i.digest }}{{ $i.repository }}@{{ $i.digest }}{{ else }}{{ $i.repository }}:{{ default .Chart.AppVersion $i.tag }}{{ end -}}
+{{- end -}}
+
+{{- define "kerf.labels" -}}
+app.kubernetes.io/part-of: kerf
+{{- end -}}
+
+{{- define "kerf.metadata" -}}
+name: {{ .name }}
+namespace: kerf-system
+labels: {app.kubernetes.io/part-of: kerf}
+{{- end -}}
+
+{{- define "kerf.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* How a service reaches NATS: {root, user}. */ -}}
+{{- define "kerf.nats" -}}
+{{- $v := .root.Values -}}
+{{- if $v.nats.enabled }}
+- {name: NATS_PASSWORD, valueFrom: {secretKeyRef: {name: kerf-nats, key: {{ .user }}}}}
+- {name: KERF_NATS_URL, value: "tls://{{ .user }}:$(NATS_PASSWORD)@kerf-nats.kerf-system.svc:4222"}
+- {name: KERF_NATS_CA, value: /etc/kerf/ca/ca.crt}
+{{- else }}
+- {name: KERF_NATS_URL, value: {{ required "nats.external.url is needed where nats.enabled is false" $v.nats.external.url | quote }}}
+{{- if $v.nats.external.credentialsSecret }}
+- {name: KERF_NATS_CREDENTIALS, value: /etc/kerf/nats/{{ .user }}.creds}
+{{- end }}
+{{- if $v.nats.external.privateCa }}
+- {name: KERF_NATS_CA, value: /etc/kerf/ca/ca.crt}
+{{- end }}
+{{- end }}
+- {name: KERF_NATS_INBOX_PREFIX, value: _INBOX_{{ .user }}}
+{{- end -}}
+
+{{- define "kerf.natsMounts" -}}
+{{- if or .Values.nats.enabled .Values.nats.external.privateCa }}
+- {name: ca, mountPath: /etc/kerf/ca, readOnly: true}
+{{- end }}
+{{- if and (not .Values.nats.enabled) .Values.nats.external.credentialsSecret }}
+- {name: nats-credentials, mountPath: /etc/kerf/nats, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "kerf.natsVolumes" -}}
+{{- if or .Values.nats.enabled .Values.nats.external.privateCa }}
+- {name: ca, configMap: {name: kerf-ca}}
+{{- end }}
+{{- if and (not .Values.nats.enabled) .Values.nats.external.credentialsSecret }}
+- {name: nats-credentials, secret: {secretName: {{ .Values.nats.external.credentialsSecret }}}}
+{{- end }}
+{{- end -}}
+
+{{- /* What every service is told: {root, service}. Settings of values.yaml come last, as its own variables. */ -}}
+{{- define "kerf.environment" -}}
+- {name: KERF_HTTP_HOST, value: 0.0.0.0}
+- {name: KERF_HTTP_PORT, value: "8080"}
+- {name: KERF_TRACE_RATIO, value: {{ .root.Values.tracing.ratio | quote }}}
+{{- with .root.Values.tracing.endpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- $service := .service }}
+{{- range $name, $value := get .root.Values.settings .service }}
+- name: KERF_{{ upper $service }}_{{ upper $name }}
+  value: {{ if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ toJson $value | quote }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{- define "kerf.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: health}
+  periodSeconds: 1
+  failureThreshold: 120
+livenessProbe:
+  httpGet: {path: /healthz, port: health}
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: health}
+  periodSeconds: 2
+{{- end -}}
+
+{{- define "kerf.restricted" -}}
+securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end -}}
+
+{{- /* The pod of a service of the control plane up to its containers: {root, name}. */ -}}
+{{- define "kerf.pod" -}}
+serviceAccountName: {{ .name }}
+enableServiceLinks: false
+priorityClassName: {{ .root.Values.controlPlane.priorityClassName }}
+terminationGracePeriodSeconds: 30
+securityContext: {runAsNonRoot: true, runAsUser: 1000, fsGroup: 1000, seccompProfile: {type: RuntimeDefault}}
+{{- include "kerf.pullSecrets" .root }}
+{{- with .root.Values.controlPlane.nodeSelector }}
+nodeSelector: {{ toJson . }}
+{{- end }}
+{{- with .root.Values.controlPlane.tolerations }}
+tolerations:
+{{- range . }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+topologySpreadConstraints:
+- {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app.kubernetes.io/name: {{ .name }}}}}
+{{- end -}}
+
+{{- /* A Deployment of one service with two replicas or more and its disruption budget:
+       {root, service, user (of NATS, or none), environment, mounts, volumes, ports} */ -}}
+{{- define "kerf.deployment" -}}
+{{- $name := printf "kerf-%s" .service -}}
+{{- $root := .root -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- include "kerf.metadata" (dict "name" $name) | nindent 2 }}
+spec:
+  replicas: {{ .replicas | default $root.Values.controlPlane.replicas }}
+  {{- if .recreate }}
+  strategy: {type: Recreate}
+  {{- else }}
+  strategy: {rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
+  {{- end }}
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ $name }}}
+  template:
+    metadata:
+      labels: {app.kubernetes.io/name: {{ $name }}, app.kubernetes.io/part-of: kerf}
+    spec:
+      {{- include "kerf.pod" (dict "root" $root "name" $name) | nindent 6 }}
+      containers:
+      - name: {{ .service }}
+        image: {{ include "kerf.image" $root }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        command: [python, -m, services.{{ .service }}]
+        env:
+        {{- with .user }}
+        {{- include "kerf.nats" (dict "root" $root "user" .) | nindent 8 }}
+        {{- end }}
+        {{- with .environment }}
+        {{- . | nindent 8 }}
+        {{- end }}
+        {{- include "kerf.environment" (dict "root" $root "service" .service) | nindent 8 }}
+        ports:
+        - {name: health, containerPort: 8080}
+        {{- with .ports }}
+        {{- . | nindent 8 }}
+        {{- end }}
+        {{- include "kerf.probes" $root | nindent 8 }}
+        resources: {{ get $root.Values.resources .service | toJson }}
+        {{- include "kerf.restricted" $root | nindent 8 }}
+        {{- $natsMounts := ternary (include "kerf.natsMounts" $root) "" (not (empty .user)) }}
+        {{- if or $natsMounts .mounts }}
+        volumeMounts:
+        {{- $natsMounts | nindent 8 }}
+        {{- with .mounts }}
+        {{- . | nindent 8 }}
+        {{- end }}
+        {{- end }}
+      {{- $natsVolumes := ternary (include "kerf.natsVolumes" $root) "" (not (empty .user)) }}
+      {{- if or $natsVolumes .volumes }}
+      volumes:
+      {{- $natsVolumes | nindent 6 }}
+      {{- with .volumes }}
+      {{- . | nindent 6 }}
+      {{- end }}
+      {{- end }}
+{{- if not .recreate }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "kerf.metadata" (dict "name" $name) | nindent 2 }}
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels: {app.kubernetes.io/name: {{ $name }}}
+{{- end }}
+{{- end -}}
+
+{{- define "kerf.natsProbe" }}
+exec:
+  command:
+  - python
+  - -SE
+  - -c
+  - "import socket as k,sys;s=k.create_connection(('127.0.0.1',8222),2);s.sendall(b'GET {{ . }} HTTP/1.0\\r\\n\\r\\n');sys.exit(b' 200 ' not in s.recv(64))"
+{{- end }}

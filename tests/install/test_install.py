@@ -1,0 +1,225 @@
+"""Kerf as its users install it: three commands to the first GPU pod, upgrade, rollback, and nothing left at the end.
+
+The tests follow each other on one cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+from tests.install.cluster import CHART, GPUSHARE_IMAGE, NEXT_TAG, NODE_NAME, InstallCluster, container, ready
+
+INSTALL_WITHIN_S = 90.0
+DRIVER = {
+    "KERF_FAKE_NVML_STATE": "/host/run/nvidia/machine",
+    "KERF_NODE_AGENT_DRIVER_ROOT": "/run/nvidia/driver",
+}
+"""The agent's further variables: where the fake driver is, as a GPU operator's driver container would be."""
+VALUES = [f"--set=agent.env.{name}={value}" for name, value in DRIVER.items()]
+FIRM = {"kerf.dev/isolation": "firm"}
+
+
+def run_pod(
+    cluster: InstallCluster, name: str, spec: dict[str, Any], annotations: dict[str, str] | None = None
+) -> None:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations or {}},
+        "spec": {"terminationGracePeriodSeconds": 1, **spec},
+    }
+    cluster.kubectl("apply", "--filename=-", given=json.dumps(document))
+
+
+def wait_running(cluster: InstallCluster, *names: str, within_s: float = 60.0) -> None:
+    def running() -> bool:
+        pods = {pod["metadata"]["name"]: pod for pod in cluster.get("pods", "", "default")}
+        return all(name in pods and pods[name]["status"]["phase"] == "Running" and ready(pods[name]) for name in names)
+
+    try:
+        cluster.eventually(running, within_s=within_s, what=f"{names} run")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{cluster.kubectl('describe', 'pods', '--namespace=default')}") from None
+
+
+def test_one_command_installs_and_every_pod_is_ready(cluster: InstallCluster) -> None:
+    begun = time.monotonic()
+    cluster.helm(
+        "install", "kerf", str(CHART), "--namespace=kerf-system", "--create-namespace", "--wait",
+        f"--timeout={INSTALL_WITHIN_S:.0f}s", *VALUES,
+    )  # fmt: skip
+    cluster.wait_ready(INSTALL_WITHIN_S - (time.monotonic() - begun))
+    assert cluster.restarts() == {}
+    names = {pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in cluster.kerf_pods()}
+    assert names == {
+        f"kerf-{s}" for s in ("nats", "watcher", "placement", "preemptor", "admission", "metrics", "operator")
+    }
+
+
+def test_the_second_command_enrols_a_node(cluster: InstallCluster) -> None:
+    cluster.kubectl("label", "node", NODE_NAME, "kerf.dev/managed=true")
+
+    def enrolled() -> bool:
+        node = cluster.get("node", NODE_NAME)
+        taints = {(taint["key"], taint["effect"]) for taint in node["spec"].get("taints", ())}
+        return ("kerf.dev/managed", "NoSchedule") in taints and int(
+            node["status"]["allocatable"].get("kerf.dev/slot", 0)
+        ) > 0
+
+    cluster.eventually(enrolled, within_s=60, what="the node has Kerf's taint and its slots")
+
+
+def test_the_third_command_runs_a_gpu_pod(cluster: InstallCluster) -> None:
+    run_pod(cluster, "canonical", {"containers": [container(gpu_memory="8Gi")]})
+    wait_running(cluster, "canonical")
+    grant = json.loads(cluster.get("pod", "canonical", "default")["metadata"]["annotations"]["kerf.dev/grant"])
+    assert grant["node"] == NODE_NAME
+
+
+def test_a_gpushare_pod_and_a_firm_pod_run(cluster: InstallCluster) -> None:
+    limits = {"aliyun.com/gpu-mem": "3"}
+    run_pod(
+        cluster,
+        "gpushare",
+        {"containers": [{"name": "main", "image": GPUSHARE_IMAGE, "resources": {"limits": limits}}]},
+    )
+    run_pod(cluster, "firm", {"containers": [container(gpu_memory="2Gi", gpu_compute="30")]}, FIRM)
+    wait_running(cluster, "gpushare", "firm")
+    grant = json.loads(cluster.get("pod", "firm", "default")["metadata"]["annotations"]["kerf.dev/grant"])
+    assert grant["containers"]["main"]["strategy"] == "interposer"
+
+
+def test_all_of_kerf_comes_back_on_a_single_enrolled_node(cluster: InstallCluster) -> None:
+    before = {pod["metadata"]["uid"] for pod in cluster.kerf_pods()}
+    cluster.kubectl("delete", "pods", "--namespace=kerf-system", "--all", "--wait=false", "--grace-period=5")
+
+    def replaced() -> bool:
+        pods = cluster.kerf_pods()
+        return bool(pods) and not before & {pod["metadata"]["uid"] for pod in pods} and all(map(ready, pods))
+
+    cluster.eventually(replaced, within_s=120, what="every pod of Kerf's is replaced and ready")
+    run_pod(cluster, "after", {"containers": [container(gpu_memory="1Gi")]})
+    wait_running(cluster, "after", "canonical", "gpushare", "firm")
+
+
+def test_a_deleted_secret_and_a_removed_ca_bundle_heal(cluster: InstallCluster) -> None:
+    cluster.kubectl("delete", "secret", "kerf-admission", "--namespace=kerf-system")
+    configuration = "mutatingwebhookconfiguration/kerf-dialects"
+    cluster.kubectl(
+        "patch", configuration, "--type=json", '--patch=[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]'
+    )
+
+    def healed() -> bool:
+        if not cluster.exists("secret", "kerf-admission"):
+            return False
+        authority = base64.b64decode(cluster.get("secret", "kerf-admission")["data"]["ca.crt"])
+        hooks = cluster.get("mutatingwebhookconfiguration", "kerf-dialects")["webhooks"]
+        return all(authority.strip() in base64.b64decode(hook["clientConfig"].get("caBundle", "")) for hook in hooks)
+
+    cluster.eventually(healed, within_s=10, what="Secret and caBundle are there again")
+
+
+class Stream:
+    """Pods of 1 GiB, one after the other, and when each was bound."""
+
+    def __init__(self, cluster: InstallCluster, prefix: str) -> None:
+        self._cluster, self._prefix, self._count = cluster, prefix, 0
+
+    def add(self) -> None:
+        name = f"{self._prefix}{self._count}"
+        self._count += 1
+        run_pod(self._cluster, name, {"containers": [container(gpu_memory="64Mi")]})
+
+    def scheduled(self) -> list[Any]:
+        pods = self._cluster.get("pods", "", "default")
+        return [pod for pod in pods if pod["metadata"]["name"].startswith(self._prefix) and pod["spec"].get("nodeName")]
+
+    def wait(self) -> None:
+        self._cluster.eventually(
+            lambda: len(self.scheduled()) == self._count, within_s=60, what=f"all {self._count} pods are bound"
+        )
+
+
+def user_data(cluster: InstallCluster) -> dict[str, Any]:
+    """What an upgrade must not touch."""
+    hooks = cluster.get("mutatingwebhookconfiguration", "kerf-dialects")["webhooks"]
+    return {
+        "schedulers": cluster.get("configmap", "kerf-schedulers")["data"],
+        "passwords": cluster.get("secret", "kerf-nats")["data"],
+        "authority": cluster.get("secret", "kerf-ca")["data"],
+        "bundles": [hook["clientConfig"]["caBundle"] for hook in hooks],
+    }
+
+
+def test_an_upgrade_keeps_what_is_the_users_and_pods_are_bound_meanwhile(cluster: InstallCluster) -> None:
+    listed = "system:kube-scheduler system:serviceaccount:volcano-system:volcano-scheduler"
+    cluster.kubectl(
+        "patch", "configmap", "kerf-schedulers", "--namespace=kerf-system", "--type=merge",
+        f"--patch={json.dumps({'data': {'accounts': listed}})}",
+    )  # fmt: skip
+    before = user_data(cluster)
+    changes(cluster, "up", ["upgrade", "kerf", str(CHART), "--reuse-values", f"--set=image.tag={NEXT_TAG}"])
+    images = {c["image"] for pod in cluster.kerf_pods() for c in pod["spec"]["containers"]}
+    assert images == {f"docker.io/library/kerf:{NEXT_TAG}"}
+    assert user_data(cluster) == before
+
+
+def test_a_rollback_does_too(cluster: InstallCluster) -> None:
+    before = user_data(cluster)
+    changes(cluster, "back", ["rollback", "kerf", "1"])
+    images = {c["image"] for pod in cluster.kerf_pods() for c in pod["spec"]["containers"]}
+    assert images == {"docker.io/library/kerf:0.1.0"}
+    assert user_data(cluster) == before
+
+
+def changes(cluster: InstallCluster, prefix: str, command: list[str]) -> None:
+    """Runs helm while pods stream in; all of them are bound, and all of Kerf is ready afterwards."""
+    stream = Stream(cluster, prefix)
+    cluster.helm(*command, "--namespace=kerf-system")
+    rolled = time.monotonic()
+    while time.monotonic() - rolled < 120:
+        stream.add()
+        pods = cluster.kerf_pods()
+        if all(ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods) and len(pods) == 13:
+            break
+    stream.add()
+    stream.wait()
+    cluster.wait_ready(60)
+
+
+def test_uninstalling_leaves_nothing(cluster: InstallCluster) -> None:
+    cluster.kubectl("delete", "pods", "--namespace=default", "--all", "--grace-period=0", "--force")
+    cluster.helm("uninstall", "kerf", "--namespace=kerf-system", "--wait", "--timeout=120s")
+    left = [
+        f"{kind}/{item['metadata']['name']}"
+        for kind in (
+            "deployments", "daemonsets", "statefulsets", "jobs", "services", "secrets", "leases.coordination.k8s.io",
+            "poddisruptionbudgets", "networkpolicies", "roles", "rolebindings",
+        )
+        for item in cluster.get(kind)
+    ]  # fmt: skip
+    left += [
+        f"configmaps/{m['metadata']['name']}"
+        for m in cluster.get("configmaps")
+        if m["metadata"]["name"].startswith("kerf")
+    ]
+    left += [a["metadata"]["name"] for a in cluster.get("serviceaccounts") if a["metadata"]["name"].startswith("kerf")]
+    for kind in (
+        "clusterroles", "clusterrolebindings", "mutatingwebhookconfigurations", "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
+        "deviceclasses",
+    ):  # fmt: skip
+        left += [f"{kind}/{i['metadata']['name']}" for i in cluster.get(kind) if "kerf" in i["metadata"]["name"]]
+    assert left == []
+    node = cluster.get("node", NODE_NAME)
+    assert [t for t in node["spec"].get("taints", ()) if "kerf.dev" in t["key"]] == []
+    # The label by which its owner enrolled the node is the owner's.
+    assert [k for k in node["metadata"]["labels"] if "kerf.dev" in k and k != "kerf.dev/managed"] == []
+    # Data outlives the release, and is named in what the chart prints.
+    assert {c["metadata"]["name"] for c in cluster.get("persistentvolumeclaims")} == {
+        "kerf-metrics",
+        "data-kerf-nats-0",
+    }
