@@ -74,6 +74,7 @@ USERS = (
             row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT, f"{s.VERSION}.cmd.node.*.*"),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(f"{s.VERSION}.spans.placement"),
+            row(f"{s.VERSION}.alive.placement.*"),
             row("$KV.kerf_leader.>", "$KV.kerf_mark.>"),
             row(
                 "$JS.API.STREAM.INFO.*",
@@ -85,6 +86,7 @@ USERS = (
         ),
         subscribe=(
             row("_INBOX_placement.>"),
+            row(f"{s.VERSION}.alive.placement.*"),
             row(s.FEED_ALL, s.HEARTBEAT_ALL, f"{s.VERSION}.ack.*.*.*", s.RELEASES_ALL),
             row(
                 f"{s.VERSION}.ack.*.*",
@@ -136,6 +138,7 @@ USERS = (
             row(s.CMD_RESERVE, s.CMD_ABANDON, s.CMD_EVICT),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(f"{s.VERSION}.spans.preemptor"),
+            row(f"{s.VERSION}.alive.preemptor.*"),
             row("$KV.kerf_leader.preemptor", "$KV.kerf_spared.*"),
             row(
                 "$JS.API.STREAM.INFO.KERF_EVENTS",
@@ -159,6 +162,7 @@ USERS = (
         ),
         subscribe=(
             row("_INBOX_preemptor.>"),
+            row(f"{s.VERSION}.alive.preemptor.*"),
             row(s.FEED_ALL, s.REJECTED, s.GRANTS_ENDED, s.PREEMPTIONS),
             _answered_by("preemptor"),
             row(s.USAGE_ALL),

@@ -111,3 +111,8 @@ def sender(subject: str) -> str:
 
 def spans(service: str) -> str:
     return f"{VERSION}.spans.{token(service)}"
+
+
+def candidate(key: str, holder: str) -> str:
+    """Where a candidate for the leader lease `key` answers for as long as its process lives."""
+    return f"{VERSION}.alive.{key}.{token(holder)}"

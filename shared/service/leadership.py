@@ -2,6 +2,10 @@
 
 The lease is a hint only. The fence is the log's term (rule R1): two processes that both believe that they lead cannot
 both append. So losing the key stops a leader early, and getting it only says that now is a good time to take a term.
+
+Because it is only a hint, nothing waits for the TTL of a holder that has certainly ended: each candidate answers on
+a subject of its own, and the NATS servers know at once that no process listens there any more. A holder whose machine
+has vanished, or that is frozen, is succeeded after the TTL.
 """
 
 from __future__ import annotations
@@ -12,10 +16,14 @@ from typing import Any
 
 import structlog
 
-from shared.bus.port import Bus, BusError, KvEntry, Refused
+from shared.bus.port import Bus, BusError, Incoming, KvEntry, NoResponder, NotConnected, Refused, Subscription, Unknown
 from shared.contracts import subjects
 
 TTL_S = 5.0
+PROBE_S = 0.5
+"""How often a candidate asks whether the holder's process is there."""
+PROBES = 2
+"""So often in a row must it be gone: a process that connects anew listens again within a moment."""
 
 
 class Leadership:
@@ -35,9 +43,13 @@ class Leadership:
         on_lost: Callable[[], Awaitable[None]],
         ttl_s: float = TTL_S,
     ) -> None:
+        self._bus = bus
         self._kv = bus.kv(subjects.KV_LEADER)
         self._key = key
         self._me = holder.encode()
+        self._listening: Subscription | None = None
+        self._missed = 0
+        """Probes in a row that nothing listened to."""
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._ttl_s = ttl_s
@@ -54,6 +66,10 @@ class Leadership:
         """Runs until cancelled: tries to get the key when it is free, renews it while this process holds it."""
         while True:
             try:
+                if self._listening is None:
+                    self._listening = await self._bus.subscribe(
+                        subjects.candidate(self._key, self._me.decode()), self._probed
+                    )
                 if self._watch is None:
                     self._watch = await self._kv.watch(self._heard, key=self._key)
                 await self._step()
@@ -63,7 +79,7 @@ class Leadership:
             self._changed.clear()
             try:
                 # The watch wakes us when the key changes or expires; a third of the TTL is the rhythm of renewal.
-                async with asyncio.timeout(self._ttl_s / 3):
+                async with asyncio.timeout(self._ttl_s / 3 if self.leading else min(PROBE_S, self._ttl_s / 3)):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -74,8 +90,28 @@ class Leadership:
             return
         entry = await self._kv.get(self._key)
         self.holder = (entry.value or b"").decode()
-        if entry.value is None or entry.value == self._me:
+        if entry.value is None or entry.value == self._me or await self._gone(self.holder):
             await self._try(entry.revision)
+
+    async def _probed(self, incoming: Incoming) -> None:
+        await self._bus.respond(incoming, b"")
+
+    async def _gone(self, holder: str) -> bool:
+        """Whether the holder's process has certainly ended, or lost its connection, for some time."""
+        try:
+            await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
+        except NotConnected:
+            raise
+        except NoResponder:
+            self._missed += 1
+            if self._missed >= PROBES:
+                self._log.info("leader_gone", leader=holder)
+                return True
+            return False
+        except Unknown:
+            pass  # it is there and slow, or frozen: that is for the TTL
+        self._missed = 0
+        return False
 
     async def _try(self, revision: int) -> None:
         try:
@@ -83,6 +119,7 @@ class Leadership:
         except Refused:
             return  # another one was quicker
         self._renewed_at = asyncio.get_running_loop().time()
+        self._missed = 0
         self.leading, self.holder = True, self._me.decode()
         self._log.info("leadership_won")
         await self._on_elected()
@@ -129,6 +166,9 @@ class Leadership:
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None
+        if self._listening is not None:
+            await self._listening.stop()
+            self._listening = None
         if self.leading:
             self.leading = False
             await self._delete()

@@ -9,9 +9,11 @@ import pytest
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.service import Leadership
+from shared.service.leadership import PROBES
 from tests.support.waiting import eventually
 
 
@@ -60,6 +62,35 @@ async def test_a_dead_leader_is_succeeded_after_its_ttl(bus: NatsBus) -> None:
     dead.task.cancel()
     heir = Candidate(bus, "heir", ttl_s=1.0)
     await eventually(lambda: heir.said == ["elected"], within_s=8)
+    await heir.stop()
+
+
+async def test_a_leader_whose_process_has_ended_is_succeeded_long_before_its_ttl(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    own = await NatsBus.connect(server.url)
+    dead = Candidate(own, "dead", ttl_s=3600.0)
+    await eventually(lambda: dead.said == ["elected"])
+    heir = Candidate(bus, "heir", ttl_s=3600.0)
+    await eventually(lambda: heir.leadership.holder == "dead")
+    dead.task.cancel()
+    await own.close()  # as the kernel does to the sockets of a process that was killed
+    await eventually(lambda: heir.said == ["elected"], what="the successor is elected without the TTL")
+    await heir.stop()
+
+
+async def test_a_leader_that_is_there_and_does_not_answer_is_left_to_its_ttl(bus: NatsBus) -> None:
+    probes: list[Incoming] = []
+
+    async def frozen(incoming: Incoming) -> None:
+        probes.append(incoming)
+
+    await bus.subscribe(subjects.candidate("placement", "frozen"), frozen)
+    revision = await bus.kv(subjects.KV_LEADER).swap("placement", b"frozen", 0, ttl_s=3600)
+    heir = Candidate(bus, "heir", ttl_s=3600.0)
+    await eventually(lambda: len(probes) >= PROBES + 2)
+    assert heir.said == []
+    assert (await bus.kv(subjects.KV_LEADER).get("placement")).revision == revision
     await heir.stop()
 
 
