@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
+.PHONY: interposer demo test test-unit test-node test-install image manifests node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -27,12 +27,24 @@ test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernete
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
 	@tools/build.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
 	@status=0; \
-	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node || status=$$?; \
+	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node --ignore tests/install || status=$$?; \
 	$(PY) -m pytest -q tests/node || status=$$?; \
+	$(MAKE) --quiet test-install || status=$$?; \
 	exit $$status  # one suite that fails does not keep the next from running
 
 test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
 	$(PY) -m pytest -q tests/node
+
+test-install: $(STAMP) node-binaries fakes  ## the image on a real kubelet, installed, upgraded and removed by helm; needs root
+	@tools/build.sh kube-scheduler kubectl >/dev/null
+	@if $(PY) -m tools.image >/dev/null; then unshare --net $(PY) -m pytest -q tests/install; \
+	else echo "THE INSTALLATION IS NOT TESTED: there is no image" >&2; test -z "$$REQUIRE_KUBE"; fi
+
+image: $(STAMP)  ## the container image in build/kerf-image.tar, without a container engine; needs root and mmdebstrap
+	@$(PY) -m tools.image
+
+manifests: $(STAMP)  ## after a change of k8s/chart: the plain manifests
+	@$(PY) -m tools.manifests
 
 test-unit: $(STAMP)  ## seconds
 	$(PY) -m pytest -q tests/unit
@@ -43,6 +55,7 @@ lint: $(STAMP)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) -m shared.contracts.generate --check
+	$(PY) -m tools.manifests --check
 
 schemas: $(STAMP)  ## after a change of shared/contracts
 	$(PY) -m shared.contracts.generate

@@ -41,10 +41,11 @@ def _containers() -> list[tuple[str, list[str], dict[str, str]]]:
     ]
     for path in sorted((ROOT / "k8s").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
-            if document["kind"] in ("Deployment", "DaemonSet"):
+            if document is not None and document["kind"] in ("Deployment", "DaemonSet"):
                 (container,) = document["spec"]["template"]["spec"]["containers"]
                 # Values from a Secret or the pod's own fields are text that is not known here.
                 environment = {e["name"]: e.get("value", "from-elsewhere") for e in container["env"]}
+                assert document["spec"]["template"]["spec"]["enableServiceLinks"] is False, path.name
                 found.append((f"k8s/{path.name}", container["command"], environment))
     return found
 
@@ -52,12 +53,11 @@ def _containers() -> list[tuple[str, list[str], dict[str, str]]]:
 CONTAINERS = _containers()
 
 
-def test_every_service_is_started_by_both() -> None:
+def test_every_service_is_started() -> None:
     modules = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
-    for place in ("compose", "k8s"):
-        assert {
-            command[2].removeprefix("services.") for where, command, _ in CONTAINERS if where.startswith(place)
-        } == modules
+    for place, without in {"compose": {"operator"}, "k8s": set()}.items():  # the operator keeps objects of Kubernetes
+        started = {command[2].removeprefix("services.") for where, command, _ in CONTAINERS if where.startswith(place)}
+        assert started == modules - without
 
 
 @pytest.mark.parametrize(("command", "environment"), [pytest.param(c, e, id=w) for w, c, e in CONTAINERS])
@@ -125,27 +125,31 @@ def test_the_image_copies_what_exists_and_does_not_run_as_root() -> None:
         for line in (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
-    assert kept == set(copied)
+    assert kept == {source.rstrip("/") for source in copied}
     assert [line for line in lines if line.startswith("USER ")] == ["USER 1000"]
 
 
-def test_the_image_leaves_out_what_only_tests_linters_and_benches_need() -> None:
-    """A package is needed at run time if pyproject.toml names it as a dependency, or a package that is needed."""
-    text = (COMPOSE / "Dockerfile").read_text().replace("\\\n", " ")
-    named = re.search(r"pip uninstall --yes (.*)", text)
-    assert named is not None
+def _locked(path: Path) -> dict[str, str]:
+    """Version by package; of a package that has several, for several Pythons, all of them."""
+    found: dict[str, str] = {}
+    for package, version in re.findall(r"^([\w.-]+)==(\S+)", path.read_text(), re.MULTILINE):
+        found[_normal(package)] = f"{found.get(_normal(package), '')} {version}".strip()
+    return found
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "build.lock"])
+def test_the_image_installs_the_versions_that_tests_ran_with(name: str) -> None:
+    tested = _locked(ROOT / "requirements.lock")
+    assert {package: tested.get(package) for package in _locked(COMPOSE / name)} == _locked(COMPOSE / name)
+
+
+def test_the_image_has_every_package_that_runs_and_none_of_the_others() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {_normal(re.split(r"[^A-Za-z0-9._-]", name)[0]) for name in project["dependencies"]}
-    needed_by: dict[str, set[str]] = {}
-    lock = (ROOT / "requirements.lock").read_text()
-    for package, marker, lines in re.findall(r"^([\w.-]+)==\S+(.*)\n((?: .*\n)*)", lock, re.MULTILINE):
-        if "win32" not in marker:
-            needed_by.setdefault(_normal(package), set()).update(
-                _normal(name) for name in re.findall(r"^    #(?: via)? +([\w.-]+)", lines, re.MULTILINE)
-            )
-    while more := {name for name, others in needed_by.items() if others & needed} - needed:
-        needed |= more
-    assert {_normal(name) for name in named[1].split()} == needed_by.keys() - needed
+    named = {_normal(re.split(r"[^A-Za-z0-9._-]", name)[0]) for name in project["dependencies"]}
+    others = {_normal(re.split(r"[^A-Za-z0-9._-]", name)[0]) for name in project["optional-dependencies"]["dev"]}
+    installed = _locked(COMPOSE / "requirements.lock").keys()
+    assert named <= installed
+    assert not (others - {"pyyaml"}) & installed
 
 
 def _normal(package: str) -> str:
