@@ -209,6 +209,11 @@ USERS = (
     ),
 )
 
+OPERATOR_SERVICE = "operator_service"
+"""The user of services/operator: it answers who an agent is (auth_callout)."""
+SYSTEM_USER = "system"
+"""The user of NATS' system account, for services/operator: it lets servers reload their certificates."""
+
 _HEAD = """\
 # Kerf's users on NATS and what each may say and hear. Generated from shared/contracts/permissions.py (`make schemas`).
 # Used by the StatefulSet in 30-nats.yaml, as a ConfigMap of the same content, and by the tests, which include it into

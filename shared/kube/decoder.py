@@ -66,8 +66,9 @@ class Page(msgspec.Struct, frozen=True):
 class Decoder:
     """Decodes one kind's lists and watches."""
 
-    def __init__(self, resource: Resource) -> None:
-        self.kind = KINDS[resource.kind]
+    def __init__(self, resource: Resource, kind: type[Any] | None = None) -> None:
+        """`kind`: what to decode instead of the model's type, for kinds that only one service follows."""
+        self.kind: type[Any] = kind or KINDS[resource.kind]
         self._object = (
             decoder_of(resource.plural, resource.group) if self.kind is Gang else msgspec.json.Decoder(self.kind)
         )

@@ -58,6 +58,7 @@ class Reflector:
         *,
         timing: Timing | None = None,
         watch_list: bool = True,
+        kind: type[Any] | None = None,
     ) -> None:
         self.resource = resource
         self.reflection = Reflection()
@@ -67,7 +68,7 @@ class Reflector:
         self.problem = "not listed yet"
         """The present problem; empty if there is none."""
         self._transport = transport
-        self._decoder = Decoder(resource)
+        self._decoder = Decoder(resource, kind)
         self._emit = emit
         self._timing = timing or Timing()
         self._watch_list = watch_list

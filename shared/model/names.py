@@ -54,7 +54,14 @@ ANNOTATION_INVENTORY = "kerf.dev/inventory"
 """On our ResourceSlices: what they were made from."""
 
 LABEL_MANAGED = "kerf.dev/managed"
+"""Written by users, `true` on each node that Kerf should manage."""
+LABEL_GPUSHARE = "gpushare"
+"""gpushare's label of the same meaning."""
+LABEL_ENROLLED = "kerf.dev/enrolled"
+"""Written by the operator: the node has the taint, and gets an agent."""
 TAINT_MANAGED = "kerf.dev/managed"
+TAINT_LEAVING = "kerf.dev/leaving"
+"""On a node that leaves Kerf while pods with grants run there: no pod tolerates it."""
 LABEL_QUEUE = "kerf.dev/queue"
 
 # Labels of nodes that operators may write: relative figures of one of their GPUs.

@@ -1,0 +1,119 @@
+"""The state of the installation, as conditions: what `kubectl get cm kerf-status` and `kerf doctor` show."""
+
+from __future__ import annotations
+
+from services.operator import certificates as pki
+from services.operator import passwords, schedulers
+from services.operator.authority import server_names
+from services.operator.config import Config
+from services.operator.messages import Condition
+from services.operator.objects import NATS_USERS, SCHEDULERS, ConfigMap
+from services.operator.observed import Observed
+from shared.model import names
+
+LISTED = "system:kube-scheduler"
+"""What ConfigMap kerf-schedulers begins with."""
+
+
+def conditions(seen: Observed, config: Config, now_s: float) -> list[Condition]:
+    """All of them, each with its present status; the time of its last change is the caller's."""
+    return [
+        _users(seen, config),
+        _certificates(seen, config, now_s),
+        _webhook(seen, config),
+        _nats(seen, config),
+        _nodes(seen, config),
+        _schedulers(seen, config),
+    ]
+
+
+def _users(seen: Observed, config: Config) -> Condition:
+    kind = "NatsUsersReady"
+    if not config.nats_url:
+        return Condition(type=kind, status="True", reason="ExternalNats", message="NATS' users are not Kerf's")
+    have = seen.secrets.get(NATS_USERS)
+    lacking = [
+        key for key in (*passwords.PASSWORDS, passwords.ISSUER, passwords.SEED) if not have or not have.text(key)
+    ]
+    if lacking:
+        message = f"Secret {NATS_USERS} lacks {', '.join(lacking)}; the operator is making them"
+        return Condition(type=kind, status="False", reason="UsersMissing", message=message)
+    return Condition(type=kind, status="True", reason="UsersMade", message=f"Secret {NATS_USERS} is complete")
+
+
+def _certificates(seen: Observed, config: Config, now_s: float) -> Condition:
+    kind, problems = "CertificatesReady", []
+    for name in server_names(config):
+        end = seen.certificate_end(name)
+        if not end:
+            whose = "the operator is making it" if config.certificates == "bootstrap" else "make it, or wait"
+            problems.append(f"Secret {name} has no certificate in tls.crt; {whose}")
+        elif end <= now_s:
+            problems.append(f"certificate {name} has expired; renew it")
+        elif config.certificates != "bootstrap" and end - now_s < config.warn_days * pki.DAY_S:
+            problems.append(f"certificate {name} ends in {(end - now_s) / pki.DAY_S:.1f} days; renew it")
+    if problems:
+        return Condition(type=kind, status="False", reason="CertificateProblem", message="; ".join(problems))
+    return Condition(type=kind, status="True", reason="CertificatesValid", message="all certificates are valid")
+
+
+def _webhook(seen: Observed, config: Config) -> Condition:
+    kind, name = "WebhookReady", config.webhook
+    if not name:
+        return Condition(type=kind, status="True", reason="NoWebhook", message="no webhook is managed")
+    if seen.webhooks is None:
+        message = f"MutatingWebhookConfiguration {name} does not exist: pods of other dialects are not translated"
+        return Condition(type=kind, status="False", reason="WebhookMissing", message=message)
+    if not all(webhook.client_config.ca_bundle for webhook in seen.webhooks.webhooks):
+        message = f"MutatingWebhookConfiguration {name} has no caBundle: creating pods of other dialects fails"
+        return Condition(type=kind, status="False", reason="CaBundleMissing", message=message)
+    return Condition(type=kind, status="True", reason="CaBundleSet", message=f"{name} trusts Kerf's CA")
+
+
+def _nats(seen: Observed, config: Config) -> Condition:
+    kind, nats = "NatsReady", seen.nats
+    if not config.nats_url:
+        return Condition(type=kind, status="True", reason="ExternalNats", message="NATS is not Kerf's")
+    if nats.problem:
+        return Condition(type=kind, status="Unknown", reason="NatsNotAsked", message=nats.problem)
+    if nats.servers < config.nats_servers:
+        message = (
+            f"{nats.servers} of {config.nats_servers} NATS servers answer; look at the pods of StatefulSet kerf-nats"
+        )
+        return Condition(type=kind, status="False", reason="ServersMissing", message=message)
+    if nats.stale:
+        message = (
+            f"NATS servers {', '.join(nats.stale)} still serve an earlier certificate; they reload when the "
+            "kubelet has updated their volume"
+        )
+        return Condition(type=kind, status="False", reason="CertificateNotReloaded", message=message)
+    return Condition(type=kind, status="True", reason="ServersReady", message=f"{nats.servers} NATS servers answer")
+
+
+def _nodes(seen: Observed, config: Config) -> Condition:
+    kind, count = "NodesEnrolled", seen.enrolled
+    if not config.enrolment:
+        return Condition(type=kind, status="True", reason="EnrolmentOff", message="nodes are not enrolled by Kerf")
+    if not count:
+        message = f"no node is enrolled, so Kerf places no pods: kubectl label node NODE {names.LABEL_MANAGED}=true"
+        return Condition(type=kind, status="False", reason="NoNodes", message=message)
+    return Condition(type=kind, status="True", reason="Enrolled", message=f"{count} nodes are enrolled")
+
+
+def _schedulers(seen: Observed, config: Config) -> Condition:
+    kind = "SchedulersListed"
+    found = schedulers.unlisted(
+        seen.roles,
+        seen.bindings.values(),
+        listed=seen.maps.get(SCHEDULERS, ConfigMap()).data.get("accounts", LISTED),
+        running=seen.accounts,
+        own=(f"system:serviceaccount:{config.namespace}:{config.watcher_account}",),
+    )
+    if not found:
+        return Condition(type=kind, status="True", reason="AllListed", message="every scheduler in use is listed")
+    which = "; ".join(f"{account} (ClusterRoleBinding {binding})" for account, binding in found.items())
+    message = (
+        f"these accounts may bind pods and are not in ConfigMap {SCHEDULERS}: {which}. Add those that are "
+        "schedulers to its key accounts, separated by blanks, before the policy kerf-binding denies"
+    )
+    return Condition(type=kind, status="False", reason="SchedulerNotListed", message=message)

@@ -1,0 +1,49 @@
+"""The operator's settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from shared.service.settings import Count, Patience, Ratio, Seconds
+
+Days = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """`certificates`: bootstrap makes and renews them; cert-manager and existing only watch what another has made."""
+
+    kubeconfig: str = ""
+    """Empty: KUBECONFIG, then the service account of the pod, then ~/.kube/config."""
+    context: str = ""
+    strict_x509: bool = True
+    """False accepts a cluster CA without the key-usage extension, which Python 3.13 and later refuse."""
+    namespace: str = "kerf-system"
+    certificates: Literal["bootstrap", "cert-manager", "existing"] = "bootstrap"
+    certificate_days: Days = 90.0
+    authority_days: Days = 1825.0
+    authority_overlap_s: Patience = 86400.0
+    """How long a new CA is only trusted before it signs: until then every client has read the new bundle."""
+    renew_left: Ratio = 1 / 3
+    """A certificate is renewed when this part of its life is left."""
+    warn_days: Days = 14.0
+    """Certificates that others renew are reported this long before their end."""
+    nats_url: str = "nats://kerf-nats:4222"
+    """The NATS servers of this installation; empty: they belong to others, who make their users and certificates."""
+    nats_tls: bool = True
+    nats_servers: Count = 1
+    agent_account: str = "kerf-node-agent"
+    """The ServiceAccount of node agents."""
+    agent_audience: str = "kerf-nats"
+    agent_session_s: Seconds = 86400.0
+    """An agent's NATS session ends after this time at the latest, and its token is checked anew."""
+    webhook: str = "kerf-dialects"
+    """The MutatingWebhookConfiguration that gets the CA; empty: none."""
+    enrolment: bool = True
+    watcher_account: str = "kerf-watcher"
+    lease_s: Seconds = 6.0
+    """A leader that has not renewed its Lease for this time is replaced."""
+    retry_s: Seconds = 2.0
+    check_s: Seconds = 15.0
+    """How often the NATS servers and the time left of certificates are looked at."""

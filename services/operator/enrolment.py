@@ -1,0 +1,125 @@
+"""Which nodes belong to Kerf: the label that users write, the taint and the label that the operator answers with.
+
+A node leaves in order. While pods with grants run on it, its agent and its taint stay, so that slices are still
+enforced and released, and `kerf.dev/leaving` keeps new pods away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.operator.messages import Notice, Write
+from services.operator.objects import Node
+from shared.kube.resources import NODE
+from shared.model import names
+
+EFFECT = "NoSchedule"
+
+
+def wanted(node: Node) -> bool:
+    """Whether the node's labels ask for Kerf: its own, or gpushare's where Kerf's does not say otherwise."""
+    labels = node.metadata.labels
+    return labels.get(names.LABEL_MANAGED, labels.get(names.LABEL_GPUSHARE)) == "true"
+
+
+def enrolled(node: Node) -> bool:
+    return node.metadata.labels.get(names.LABEL_ENROLLED) == "true"
+
+
+def decide(node: Node, grants: int, *, watcher: str) -> tuple[Write | None, Notice | None]:
+    """What to change on a node with so many running pods that have grants. `watcher`: the user agent that wrote the
+    labels of its GPUs."""
+    if wanted(node):
+        return _enrol(node)
+    if not enrolled(node):
+        return None, None
+    return _leave(node, grants) if grants else _release(node, watcher)
+
+
+def release_for_good(node: Node, watcher: str) -> Write | None:
+    """Takes away all that Kerf wrote on a node, whatever its labels ask for; None where there is nothing."""
+    write = _release(node, watcher)[0]
+    if write is None:
+        return None
+    changed = bool(write.body["metadata"]["labels"]) or "spec" in write.body
+    return write if changed else None
+
+
+def _enrol(node: Node) -> tuple[Write | None, Notice | None]:
+    taints = _taints(node, add=(names.TAINT_MANAGED,), remove=(names.TAINT_LEAVING,))
+    labels: dict[str, str | None] = {} if enrolled(node) else {names.LABEL_ENROLLED: "true"}
+    if taints is None and not labels:
+        return None, None
+    notice = None
+    if labels:
+        notice = Notice(
+            reason="Enrolled",
+            note=f"Kerf manages the GPUs of this node; taint {names.TAINT_MANAGED}:{EFFECT} was added",
+            node=node.metadata.name,
+            uid=node.metadata.uid,
+            warning=False,
+        )
+    return _patch(node, labels, taints, "node enrolled"), notice
+
+
+def _leave(node: Node, grants: int) -> tuple[Write | None, Notice | None]:
+    taints = _taints(node, add=(names.TAINT_MANAGED, names.TAINT_LEAVING))
+    if taints is None:
+        return None, None
+    pods = "1 pod uses" if grants == 1 else f"{grants} pods use"
+    notice = Notice(
+        reason="LeavingKerf",
+        note=f"label {names.LABEL_MANAGED} was removed and {pods} GPUs here; the node gets no new pods, and leaves "
+        "Kerf when they have ended. To speed it up: kubectl drain, or kerf drain",
+        node=node.metadata.name,
+        uid=node.metadata.uid,
+    )
+    return _patch(node, {}, taints, "node is leaving"), notice
+
+
+def _release(node: Node, watcher: str) -> tuple[Write | None, Notice | None]:
+    have = node.metadata.labels
+    taints = _taints(node, remove=(names.TAINT_MANAGED, names.TAINT_LEAVING))
+    labels: dict[str, str | None] = dict.fromkeys(written_by(node, watcher), None)
+    if names.LABEL_ENROLLED in have:
+        labels[names.LABEL_ENROLLED] = None
+    notice = Notice(
+        reason="LeftKerf",
+        note=f"Kerf no longer manages this node; taint {names.TAINT_MANAGED} and Kerf's labels were removed",
+        node=node.metadata.name,
+        uid=node.metadata.uid,
+        warning=False,
+    )
+    return _patch(node, labels, taints, "node released"), notice
+
+
+def written_by(node: Node, manager: str) -> tuple[str, ...]:
+    """The labels on the node that this field manager owns (metadata.managedFields)."""
+    found: set[str] = set()
+    for entry in node.metadata.managed_fields:
+        if entry.manager == manager:
+            fields = msgspec.json.decode(entry.fields_v1)
+            found |= {key[2:] for key in fields.get("f:metadata", {}).get("f:labels", {}) if key.startswith("f:")}
+    return tuple(sorted(label for label in found if label in node.metadata.labels))
+
+
+def _taints(node: Node, *, add: tuple[str, ...] = (), remove: tuple[str, ...] = ()) -> list[dict[str, str]] | None:
+    """The node's taints as they should be; None where they are."""
+    have = node.spec.taints
+    kept = [taint for taint in have if taint.key not in remove or taint.effect != EFFECT]
+    new = [key for key in add if not any(taint.key == key and taint.effect == EFFECT for taint in have)]
+    if len(kept) == len(have) and not new:
+        return None
+    return [
+        *({"key": t.key, "effect": t.effect} | ({"value": t.value} if t.value else {}) for t in kept),
+        *({"key": key, "effect": EFFECT} for key in new),
+    ]
+
+
+def _patch(node: Node, labels: dict[str, str | None], taints: list[dict[str, str]] | None, why: str) -> Write:
+    body: dict[str, Any] = {"metadata": {"resourceVersion": node.metadata.resource_version, "labels": labels}}
+    if taints is not None:
+        body["spec"] = {"taints": taints or None}
+    return Write(method="PATCH", resource=NODE, name=node.metadata.name, body=body, why=why)

@@ -1,0 +1,160 @@
+"""What the operator reads of Kubernetes' objects, and where they are in the API."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from shared.kube.resources import NODE, POD, Resource
+from shared.model.kube_object import KubeObject, Labels, Meta
+from shared.model.objects import Taint
+
+NATS_USERS = "kerf-nats"
+AUTHORITY = "kerf-ca"
+ADMISSION_TLS = "kerf-admission"
+NATS_TLS = "kerf-nats-tls"
+BUNDLE = "kerf-ca"
+SCHEDULERS = "kerf-schedulers"
+STATUS = "kerf-status"
+LEASE_NAME = "kerf-operator"
+SECRETS = (NATS_USERS, AUTHORITY, ADMISSION_TLS, NATS_TLS)
+CONFIG_MAPS = (BUNDLE, SCHEDULERS, STATUS)
+
+SECRET = Resource("Secret", "api/v1", "secrets", True)
+CONFIG_MAP = Resource("ConfigMap", "api/v1", "configmaps", True)
+WEBHOOKS = Resource(
+    "MutatingWebhookConfiguration",
+    "apis/admissionregistration.k8s.io/v1",
+    "mutatingwebhookconfigurations",
+    False,
+)
+CLUSTER_ROLE = Resource("ClusterRole", "apis/rbac.authorization.k8s.io/v1", "clusterroles", False)
+CLUSTER_ROLE_BINDING = Resource("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False)
+LEASE = Resource("Lease", "apis/coordination.k8s.io/v1", "leases", True)
+TOKEN_REVIEW = Resource("TokenReview", "apis/authentication.k8s.io/v1", "tokenreviews", False)
+
+
+class Secret(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    data: dict[str, str] = {}
+    """In base64, as the API has it."""
+
+    def text(self, key: str) -> str:
+        """The value of a key as text; empty where it is missing or cannot be read."""
+        try:
+            return base64.b64decode(self.data.get(key, ""), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+
+
+class ConfigMap(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    data: dict[str, str] = {}
+
+
+class ClientConfig(KubeObject, frozen=True):
+    ca_bundle: str = ""
+
+
+class Webhook(KubeObject, frozen=True):
+    name: str = ""
+    client_config: ClientConfig = ClientConfig()
+
+
+class WebhookConfiguration(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class ManagedFields(KubeObject, frozen=True):
+    manager: str = ""
+    fields_v1: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class NodeMeta(Meta, frozen=True):
+    managed_fields: tuple[ManagedFields, ...] = ()
+
+
+class NodeSpec(KubeObject, frozen=True):
+    taints: tuple[Taint, ...] = ()
+
+
+class Node(KubeObject, frozen=True):
+    metadata: NodeMeta = NodeMeta()
+    spec: NodeSpec = NodeSpec()
+
+
+class PodSpec(KubeObject, frozen=True):
+    node_name: str = ""
+    scheduler_name: str = ""
+    service_account_name: str = ""
+
+
+class PodStatus(KubeObject, frozen=True):
+    phase: str = ""
+
+
+class Pod(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class Rule(KubeObject, frozen=True):
+    api_groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+
+
+class ClusterRole(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    rules: tuple[Rule, ...] | None = None
+
+
+class RoleRef(KubeObject, frozen=True):
+    kind: str = ""
+    name: str = ""
+
+
+class Subject(KubeObject, frozen=True):
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class ClusterRoleBinding(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    role_ref: RoleRef = RoleRef()
+    subjects: tuple[Subject, ...] | None = None
+
+
+TYPES: dict[str, type[Any]] = {
+    "Secret": Secret,
+    "ConfigMap": ConfigMap,
+    "MutatingWebhookConfiguration": WebhookConfiguration,
+    "Node": Node,
+    "Pod": Pod,
+    "ClusterRole": ClusterRole,
+    "ClusterRoleBinding": ClusterRoleBinding,
+}
+
+
+def followed(namespace: str, webhook: str) -> tuple[Resource, ...]:
+    """What the operator watches: of Secrets and ConfigMaps its own alone, each by its name."""
+    return (
+        *(SECRET._replace(only=(namespace, name)) for name in SECRETS),
+        *(CONFIG_MAP._replace(only=(namespace, name)) for name in CONFIG_MAPS),
+        *((WEBHOOKS._replace(fields=f"metadata.name={webhook}"),) if webhook else ()),
+        NODE,
+        POD,
+        CLUSTER_ROLE,
+        CLUSTER_ROLE_BINDING,
+    )
+
+
+def encoded(data: dict[str, str]) -> Labels:
+    """Texts as a Secret's data."""
+    return {key: base64.b64encode(value.encode()).decode() for key, value in data.items()}

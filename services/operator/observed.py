@@ -1,0 +1,135 @@
+"""What is observed of an installation: the newest version of every object that the operator follows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from services.operator import certificates as pki
+from services.operator import enrolment
+from services.operator.objects import (
+    ADMISSION_TLS,
+    AUTHORITY,
+    BUNDLE,
+    NATS_TLS,
+    ClusterRole,
+    ClusterRoleBinding,
+    ConfigMap,
+    Node,
+    Pod,
+    Secret,
+    WebhookConfiguration,
+)
+from shared.model import names
+
+TERMINAL = ("Succeeded", "Failed")
+
+
+class NatsState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the NATS servers say of themselves. `problem`: why they could not be asked."""
+
+    problem: str = "not asked yet"
+    servers: int = 0
+    stale: tuple[str, ...] = ()
+    """Servers that still serve an earlier certificate."""
+
+
+class Observed:
+    def __init__(self) -> None:
+        self.nats = NatsState()
+        self.secrets: dict[str, Secret] = {}
+        self.lost: dict[str, Secret] = {}
+        """Secrets that were there and are gone: what they held is put back, for servers and clients run with it."""
+        self.maps: dict[str, ConfigMap] = {}
+        self.webhooks: WebhookConfiguration | None = None
+        self.roles: dict[str, ClusterRole] = {}
+        self.bindings: dict[str, ClusterRoleBinding] = {}
+        self.nodes: dict[str, Node] = {}
+        self.grants: Counter[str] = Counter()
+        """Running pods with grants, by node."""
+        self.accounts: Counter[tuple[str, str]] = Counter()
+        """Pods that have not ended, by the namespace and name of their ServiceAccount."""
+        self.dirty: set[str] = set()
+        """Nodes to look at."""
+        self._pods: dict[str, Pod] = {}
+
+    def put(self, seen: Any) -> None:
+        """An object that exists, in its newest version."""
+        name = seen.metadata.name
+        match seen:
+            case Secret():
+                self.secrets[name] = seen
+                self.lost.pop(name, None)
+            case ConfigMap():
+                self.maps[name] = seen
+            case WebhookConfiguration():
+                self.webhooks = seen
+            case ClusterRole():
+                self.roles[name] = seen
+            case ClusterRoleBinding():
+                self.bindings[name] = seen
+            case Node():
+                self.nodes[name] = seen
+                self.dirty.add(name)
+            case Pod():
+                self._count(self._pods.pop(seen.metadata.uid, None), -1)
+                self._pods[seen.metadata.uid] = seen
+                self._count(seen, 1)
+
+    def gone(self, seen: Any) -> None:
+        """An object that was deleted."""
+        name = seen.metadata.name
+        match seen:
+            case Secret():
+                if name in self.secrets:
+                    self.lost[name] = self.secrets.pop(name)
+            case ConfigMap():
+                self.maps.pop(name, None)
+            case WebhookConfiguration():
+                self.webhooks = None
+            case ClusterRole():
+                self.roles.pop(name, None)
+            case ClusterRoleBinding():
+                self.bindings.pop(name, None)
+            case Node():
+                self.nodes.pop(name, None)
+                self.dirty.discard(name)
+            case Pod():
+                self._count(self._pods.pop(seen.metadata.uid, None), -1)
+
+    def _count(self, pod: Pod | None, by: int) -> None:
+        if pod is None or pod.status.phase in TERMINAL:
+            return
+        spec = pod.spec
+        self.accounts[pod.metadata.namespace, spec.service_account_name or "default"] += by
+        if spec.node_name and names.ANNOTATION_GRANT in pod.metadata.annotations:
+            self.grants[spec.node_name] += by
+            self.dirty.add(spec.node_name)
+
+    def secret(self, name: str) -> Secret:
+        """As observed; without data where there is none."""
+        return self.secrets.get(name, Secret())
+
+    @property
+    def bundle(self) -> str:
+        """The CAs that clients trust, in PEM."""
+        return self.maps.get(BUNDLE, ConfigMap()).data.get("ca.crt", "")
+
+    @property
+    def enrolled(self) -> int:
+        return sum(enrolment.enrolled(node) for node in self.nodes.values())
+
+    def ends(self) -> dict[tuple[str, ...], float]:
+        """When each certificate ends, in Unix seconds."""
+        found: dict[tuple[str, ...], float] = {}
+        for name, key in ((AUTHORITY, "tls.crt"), (ADMISSION_TLS, "tls.crt"), (NATS_TLS, "tls.crt")):
+            certificate = pki.read(self.secret(name).text(key))
+            if certificate is not None:
+                found[name,] = pki.not_after(certificate)
+        return found
+
+    def certificate_end(self, name: str) -> float:
+        """0 where there is none."""
+        return self.ends().get((name,), 0.0)

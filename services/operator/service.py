@@ -1,0 +1,127 @@
+"""The operator as a service: follows the cluster, decides while it leads, and carries out what was decided."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import ClassVar
+
+from services.operator.cluster import Cluster
+from services.operator.config import Config
+from services.operator.core import Core
+from services.operator.lease import Leader
+from services.operator.messages import Decision
+from shared.contracts.facts import Fact, Gone, Put
+from shared.kube.client import connect
+from shared.service import Context, Service
+
+SETTLE_S = 0.05
+"""Changes often come together; they are decided on once."""
+
+
+class Operator(Service):
+    """Keeps an installation of Kerf in order."""
+
+    name: ClassVar[str] = "operator"
+    config_type: ClassVar[type] = Config
+    needs_bus: ClassVar[bool] = False
+
+    async def start(self, ctx: Context) -> None:
+        """Raises AccessError where the settings lead to no API server."""
+        config: Config = ctx.config
+        self._ctx, self._changed = ctx, asyncio.Event()
+        self.core = Core(config)
+        self._transport = await connect(
+            config.kubeconfig, config.context, strict_x509=config.strict_x509, user_agent="kerf-operator"
+        )
+        self.cluster = Cluster(self._transport, config, self._take, ctx.log, ctx.instance)
+        self.leader = Leader(self._transport, config.namespace, ctx.instance, ctx.log, lease_s=config.lease_s)
+        self._export(ctx)
+        ctx.health.set("cluster", ok=False, detail="not synced yet")
+        ctx.spawn(self.cluster.run(), name="cluster")
+        ctx.spawn(self._operate(), name="operate")
+
+    async def drain(self) -> None:
+        """Gives the Lease up, so that the standby takes over at once."""
+        await self.leader.release()
+
+    def _take(self, facts: list[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, Put):
+                self.core.seen.put(fact.object)
+            elif isinstance(fact, Gone):
+                self.core.seen.gone(fact.object)
+        self._changed.set()
+
+    async def _operate(self) -> None:
+        """Nothing is decided before all is known: what is not seen yet would be made anew."""
+        await self.cluster.wait_synced()
+        self._ctx.health.set("cluster", ok=True)
+        self._ctx.spawn(self.leader.run(), name="lease")
+        config: Config = self._ctx.config
+        again_s = config.check_s
+        while True:
+            await self._wake(again_s)
+            self._ctx.health.set("cluster", ok=True, detail=self.cluster.problem)
+            again_s = config.check_s
+            if self.leader.leading:
+                decision = self.core.decide(time.time(), secrets.token_bytes)
+                if not await self._carry_out(decision):
+                    again_s = config.retry_s
+                elif self.core.unfinished:
+                    self._changed.set()
+
+    async def _wake(self, within_s: float) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self._changed, self.leader.changed)]
+        try:
+            await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        await asyncio.sleep(SETTLE_S)
+        self._changed.clear()
+        self.leader.changed.clear()
+
+    async def _carry_out(self, decision: Decision) -> bool:
+        """Whether all was written. What was not is decided anew, on what is there then."""
+        good = True
+        for write in decision.writes:
+            result = await self.cluster.write(write)
+            self._writes.of(write.resource.plural, result.outcome).add()
+            done = result.outcome == "done"
+            # A conflict: the object has changed, and the watch brings what it is now.
+            log = self._ctx.log.info if done or result.outcome == "conflict" else self._ctx.log.error
+            log("written", why=write.why, outcome=result.outcome, message=result.message)
+            if not done:
+                good = False
+                self.core.again(write)
+        for notice in decision.notices:
+            result = await self.cluster.announce(notice, time.time())
+            if result.outcome != "done":
+                self._ctx.log.error("event_not_written", reason=notice.reason, note=notice.note, message=result.message)
+        return good
+
+    def _export(self, ctx: Context) -> None:
+        m, core = ctx.metrics, self.core
+        self._writes = m.counter(
+            "kerf_operator_writes_total", "Writes to the API server, by what was written and what became of it.",
+            ("object", "outcome"),
+        )  # fmt: skip
+        m.observe_by(
+            "kerf_certificate_not_after_seconds",
+            "When a certificate ends, in Unix seconds.",
+            core.seen.ends,
+            labels=("name",),
+        )
+        m.observe_by("kerf_operator_leading", "1 while this operator leads.", lambda: float(self.leader.leading))
+        m.observe_by("kerf_operator_nodes_enrolled", "Nodes that Kerf manages.", lambda: float(core.seen.enrolled))
+        m.observe_by(
+            "kerf_operator_condition",
+            "1 where a condition of the installation is met; known by the leader alone.",
+            lambda: {(c.type,): float(c.status == "True") for c in core.conditions},
+            labels=("type",),
+        )
+
+
+SERVICE = Operator

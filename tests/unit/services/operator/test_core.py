@@ -1,0 +1,227 @@
+"""What the operator decides from what it sees: which writes, and none where all is in order."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.operator import certificates as pki
+from services.operator.config import Config
+from services.operator.core import Core
+from services.operator.messages import Decision, Write
+from services.operator.objects import ConfigMap, Node, Secret, Webhook, WebhookConfiguration
+from shared.model.kube_object import Meta
+
+NOW_S = 1.8e9
+DAY_S = 86400.0
+
+
+class World:
+    """An API server in memory for the core: carries writes out and shows what came of them."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.core = Core(config or Config())
+        self.now_s = NOW_S
+        self.entropy = random.Random(1).randbytes
+        self.versions = itertools.count(1)
+        self.core.seen.put(
+            WebhookConfiguration(metadata=Meta(name="kerf-dialects"), webhooks=(Webhook(name="a"), Webhook(name="b")))
+        )
+
+    def decide(self) -> Decision:
+        return self.core.decide(self.now_s, self.entropy)
+
+    def settle(self) -> list[Write]:
+        """Decides and writes until nothing is left to write; returns what was written."""
+        done: list[Write] = []
+        while writes := self.decide().writes:
+            assert len(done) < 50, [write.why for write in writes]
+            for write in writes:
+                self.carry_out(write)
+            done += writes
+        return done
+
+    def carry_out(self, write: Write) -> None:
+        seen, body = self.core.seen, write.body
+        if write.resource.kind == "MutatingWebhookConfiguration":
+            assert seen.webhooks is not None
+            bundles = {one["name"]: one["clientConfig"]["caBundle"] for one in body["webhooks"]}
+            raw = [{"name": w.name, "clientConfig": {"caBundle": bundles[w.name]}} for w in seen.webhooks.webhooks]
+            seen.put(WebhookConfiguration(metadata=seen.webhooks.metadata, webhooks=tuple(map(_webhook, raw))))
+            return
+        kind: Any = Secret if write.resource.kind == "Secret" else ConfigMap
+        store: dict[str, Any] = seen.secrets if kind is Secret else seen.maps
+        assert (write.name in store) == (write.method == "PATCH"), write.why
+        before = store[write.name].data if write.name in store else {}
+        data = {key: value for key, value in (before | body["data"]).items() if value is not None}
+        seen.put(kind(metadata=Meta(name=write.name, resource_version=str(next(self.versions))), data=data))
+
+    def lose(self, name: str) -> None:
+        self.core.seen.gone(self.core.seen.secrets[name])
+
+    def text(self, secret: str, key: str = "tls.crt") -> str:
+        return self.core.seen.secret(secret).text(key)
+
+
+def _webhook(raw: Any) -> Webhook:
+    return msgspec.convert(raw, Webhook)
+
+
+def test_what_is_in_order_is_not_written() -> None:
+    world = World()
+    assert world.settle()
+    assert world.decide() == Decision()
+    assert all(c.status == "True" for c in world.core.conditions if c.type in ("CertificatesReady", "NatsUsersReady"))
+
+
+def test_a_password_never_changes_and_begins_with_a_letter() -> None:
+    world = World()
+    world.settle()
+    before = world.core.seen.secret("kerf-nats").data
+    world.now_s += 1000 * DAY_S
+    world.settle()
+    assert world.core.seen.secret("kerf-nats").data == before
+    assert all(base64.b64decode(value)[:1].isalpha() for value in before.values())
+
+
+def test_passwords_that_users_chose_are_kept() -> None:
+    world = World()
+    chosen = base64.b64encode(b"mine").decode()
+    world.core.seen.put(Secret(metadata=Meta(name="kerf-nats"), data={"watcher": chosen}))
+    world.settle()
+    assert world.core.seen.secret("kerf-nats").data["watcher"] == chosen
+    assert world.core.seen.secret("kerf-nats").text("placement")
+
+
+def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left() -> None:
+    world = World()
+    world.settle()
+    first = world.text("kerf-admission")
+    world.now_s += 59.9 * DAY_S
+    world.settle()
+    assert world.text("kerf-admission") == first
+    world.now_s += 0.2 * DAY_S
+    world.settle()
+    assert world.text("kerf-admission") != first
+    assert world.text("kerf-nats-tls", "ca.crt") == world.core.seen.bundle
+
+
+def test_a_ca_is_trusted_before_it_signs_and_after_it_signed() -> None:
+    """At every moment the bundle that clients have contains the CA of every certificate in use."""
+    world = World()
+    world.settle()
+    end = NOW_S + 4 * 1825 * DAY_S
+    signers: dict[str, None] = {}
+    trusted_before = ""
+    while world.now_s < end:
+        world.settle()
+        bundle = pki.read_all(world.core.seen.bundle)
+        for name in ("kerf-admission", "kerf-nats-tls"):
+            leaf = pki.read(world.text(name))
+            assert leaf is not None
+            assert pki.not_after(leaf) > world.now_s
+            (signer,) = [ca for ca in bundle if pki.signed_by(leaf, ca)]
+            # A client that has not read the newest bundle trusts it too.
+            assert not trusted_before or pki.pems((signer,)) in trusted_before
+            signers[pki.pems((signer,))] = None
+        trusted_before = world.core.seen.bundle
+        world.now_s += 0.5 * DAY_S if len(bundle) > 1 and world.text("kerf-ca", "next.crt") else 5 * DAY_S
+    assert len(signers) >= 4
+
+
+def test_a_secret_that_is_lost_is_put_back_as_it_was() -> None:
+    world = World()
+    world.settle()
+    for name in ("kerf-nats", "kerf-ca", "kerf-admission", "kerf-nats-tls"):
+        before = world.core.seen.secret(name).data
+        world.lose(name)
+        assert [w.why for w in world.settle() if w.name == name and w.method == "POST"] == [
+            f"Secret {name} was put back"
+        ]
+        assert world.core.seen.secret(name).data == before
+
+
+def test_a_ca_that_nobody_remembers_is_replaced_without_a_gap() -> None:
+    """The operator was restarted meanwhile: clients still trust the old CA, and the certificates in use stay."""
+    world = World()
+    world.settle()
+    other = World()
+    for name in ("kerf-nats", "kerf-admission", "kerf-nats-tls"):
+        other.core.seen.put(world.core.seen.secrets[name])
+    for found in world.core.seen.maps.values():
+        other.core.seen.put(found)
+    other.settle()
+    assert other.text("kerf-admission") == world.text("kerf-admission")
+    assert world.core.seen.bundle in other.core.seen.bundle
+    assert len(pki.read_all(other.core.seen.bundle)) == 2
+    other.now_s += 1.1 * DAY_S
+    other.settle()
+    leaf, ca = pki.read(other.text("kerf-admission")), pki.read(other.text("kerf-ca"))
+    assert leaf is not None
+    assert ca is not None
+    assert pki.signed_by(leaf, ca)
+
+
+def test_a_key_that_does_not_belong_to_its_certificate_is_replaced() -> None:
+    world = World()
+    world.settle()
+    mixed = world.core.seen.secrets["kerf-admission"].data | {
+        "tls.key": world.core.seen.secrets["kerf-nats-tls"].data["tls.key"]
+    }
+    world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=mixed))
+    (write,) = world.settle()
+    assert write.why == "Secret kerf-admission was changed: a new certificate, because its key did not belong to it"
+
+
+@pytest.mark.parametrize("mode", ["cert-manager", "existing"])
+def test_certificates_of_others_are_watched_and_their_ca_is_passed_on(mode: Any) -> None:
+    made = World()
+    made.settle()
+    world = World(Config(certificates=mode))
+    for name in ("kerf-admission", "kerf-nats-tls"):
+        world.core.seen.put(made.core.seen.secrets[name])
+    assert {write.name for write in world.settle()} == {
+        "kerf-nats", "kerf-ca", "kerf-schedulers", "kerf-status", "kerf-dialects",
+    }  # fmt: skip
+    assert world.core.seen.bundle == made.core.seen.bundle
+    world.now_s += 80 * DAY_S
+    world.decide()
+    (condition,) = [c for c in world.core.conditions if c.type == "CertificatesReady"]
+    assert condition.status == "False"
+    assert "certificate kerf-admission ends in 10.0 days; renew it" in condition.message
+
+
+def test_an_external_nats_gets_neither_users_nor_a_certificate() -> None:
+    world = World(Config(nats_url=""))
+    assert {write.name for write in world.settle()}.isdisjoint({"kerf-nats", "kerf-nats-tls"})
+
+
+def test_a_problem_is_told_once_and_its_time_stays() -> None:
+    world = World()
+    first = world.decide()
+    assert [n.reason for n in first.notices].count("NoNodes") == 1
+    world.settle()
+    status = json.loads(world.core.seen.maps["kerf-status"].data["conditions"])
+    world.now_s += 60
+    again = world.decide()
+    assert not [n for n in again.notices if n.reason == "NoNodes"]
+    assert {c["lastTransitionTime"] for c in status} == {"2027-01-15T08:00:00Z"}
+    assert not again.writes
+
+
+def test_the_first_nodes_are_enrolled_some_at_a_time() -> None:
+    world = World()
+    world.settle()
+    for number in range(120):
+        labels = {"kerf.dev/managed": "true"}
+        world.core.seen.put(Node(metadata=Meta(name=f"n{number}", labels=labels)))
+    counts = []
+    while world.core.unfinished:
+        counts.append(len([w for w in world.decide().writes if w.resource.kind == "Node"]))
+    assert counts == [50, 50, 20]
