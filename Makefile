@@ -25,7 +25,7 @@ demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a 
 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
-	@tools/build.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
+	@tools/program.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
 	@status=0; \
 	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node --ignore tests/install || status=$$?; \
 	$(PY) -m pytest -q tests/node || status=$$?; \

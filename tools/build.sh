@@ -5,7 +5,6 @@
 #   tools/build.sh                        kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd
 #   tools/build.sh node                   all that tests/node runs: a control plane, kubelet, containerd, runc, workload
 #   tools/build.sh kube-apiserver etcd    only these
-#   tools/build.sh promtool               checks metrics, rules and their tests
 #
 # Order: $KUBEBUILDER_ASSETS where it has the binary, the cache, else a build. The cache stands outside the tree,
 # keyed by version and by the content of go.sum and our own sources, so that a changed pin never finds an old binary.
@@ -42,7 +41,6 @@ for name in "${wanted[@]}"; do
       module=containerd package=github.com/opencontainers/runc cgo=1 tags=seccomp ;;
     workload) module=workload package=. ;;
     etcd) module=etcd package=go.etcd.io/etcd/server/v3 ;;
-    promtool) module=promtool package=github.com/prometheus/prometheus/cmd/promtool ;;
     kwok) module=kwok package=sigs.k8s.io/kwok/cmd/kwok ;;
     kube-apiserver | kube-controller-manager | kube-scheduler | kubelet | kubectl) module=k8s package=k8s.io/kubernetes/cmd/$name ;;
     *) echo "tools/build.sh: no such binary: $name" >&2; exit 2 ;;

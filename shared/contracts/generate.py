@@ -5,7 +5,7 @@ With `--check` it only compares.
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
-- k8s/nats.conf, and the same in the ConfigMap of k8s/30-nats.yaml: the users of NATS (`permissions`)
+- k8s/chart/files/nats.conf: the users of NATS (`permissions`). `make manifests` puts them into the plain manifests
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.

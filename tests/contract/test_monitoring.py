@@ -18,7 +18,7 @@ from cli.stack import stack
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.telemetry.metrics import FORMER_NAME
-from tests.support.cluster import binaries_or_skip
+from tests.support.cluster import program_or_skip
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent
 from tools.monitoring import levels, rules
@@ -134,7 +134,7 @@ async def test_every_metric_and_label_of_a_rule_or_panel_is_exported(exported: E
 
 async def test_every_service_says_what_it_is_and_promtool_has_no_objection(exported: Exported) -> None:
     """Former names are left out: their units and suffixes are why they were changed."""
-    promtool = binaries_or_skip("promtool") / "promtool"
+    promtool = program_or_skip("promtool")
     assert len(exported.texts) == 7
     for service, text in exported.texts.items():
         assert "\nkerf_build_info{service=" in text
@@ -164,7 +164,7 @@ def test_the_files_are_what_the_definition_gives() -> None:
 
 
 def test_the_rules_are_valid_and_their_tests_pass() -> None:
-    promtool = binaries_or_skip("promtool") / "promtool"
+    promtool = program_or_skip("promtool")
     for command in (["check", "rules", "--lint-fatal", "rules.yaml"], ["test", "rules", "rules_test.yaml"]):
         done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.binaries import program
 from tools.control_plane import ControlPlane, NoBinaries, find_binaries
 
 _NUMBERS = itertools.count(1)
@@ -25,6 +26,16 @@ def binaries_or_skip(*names: str) -> Path:
         if required:
             raise
         pytest.skip(f"no real API server for this test: {error}")
+
+
+def program_or_skip(name: str) -> Path:
+    """A program of tools/programs, built now if need be. Without it it skips; with REQUIRE_KUBE=1 it fails."""
+    try:
+        return program(name)
+    except NoBinaries as error:
+        if os.environ.get("REQUIRE_KUBE") == "1":
+            raise
+        pytest.skip(f"no {name} for this test: {error}")
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-module kerf.dev/tools/promtool
+module kerf.dev/tools/programs/promtool
 
 go 1.26.0
 
