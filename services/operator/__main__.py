@@ -1,10 +1,10 @@
 import sys
 
 from services.operator.service import SERVICE
+from services.operator.uninstall import main as uninstall
 from shared.service import main
 
 if sys.argv[1:2] == ["uninstall"]:
-    from services.operator.uninstall import main as uninstall
-
     uninstall(sys.argv[2:])
-main(SERVICE)
+else:
+    main(SERVICE)

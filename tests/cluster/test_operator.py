@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 from cryptography import x509
 
 from services.operator.config import Config
 from services.operator.service import Operator
+from services.operator.uninstall import StillRunning, Uninstall
+from shared.kube.client import connect
+from shared.kube.writes import Writes
 from shared.service import Context, running
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
@@ -144,3 +148,117 @@ async def test_a_standby_takes_over(site: Site) -> None:
     async with running(Operator, site.config()):
         site.call("DELETE", site.path("configmaps", "kerf-ca"))
         await site.until(lambda: site.data("configmaps", "kerf-ca"))
+
+
+def node(site: Site, name: str, labels: dict[str, str], *, taints: Any = None) -> str:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints},
+    }
+    assert site.call("POST", "/api/v1/nodes", body)[0] == 201
+    return f"/api/v1/nodes/{name}"
+
+
+def looks(site: Site, path: str) -> tuple[set[str], set[str]]:
+    """Kerf's labels and taints on a node."""
+    _, found = site.call("GET", path)
+    keys = {taint["key"] for taint in found["spec"].get("taints", ())}
+    labels = found["metadata"].get("labels", {})
+    return {label for label in labels if "kerf" in label or "nvidia" in label}, keys
+
+
+@pytest.fixture
+def node_name(site: Site) -> Iterator[str]:
+    name = f"{site.namespace}.example.com"
+    yield name
+    site.call("DELETE", f"/api/v1/nodes/{name}")
+
+
+@pytest.mark.parametrize("label", ["kerf.dev/managed", "gpushare"])
+async def test_a_label_enrols_a_node_and_its_removal_releases_it(
+    site: Site, operator: Context, node_name: str, label: str
+) -> None:
+    path = node(site, node_name, {label: "true"}, taints=[{"key": "mine", "effect": "NoSchedule"}])
+    mine = {label} & {"kerf.dev/managed"}
+    await site.until(lambda: looks(site, path) == ({"kerf.dev/enrolled", *mine}, {"mine", "kerf.dev/managed"}))
+    events = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name={node_name}"
+    await site.until(lambda: [e["reason"] for e in site.call("GET", events)[1]["items"]] == ["Enrolled"])
+    site.call("PATCH", path, {"metadata": {"labels": {label: None}}}, patch=True)
+    await site.until(lambda: looks(site, path) == (set(), {"mine"}))
+
+
+async def test_a_node_with_running_grants_keeps_its_agent_and_gets_no_new_pods(
+    site: Site, operator: Context, node_name: str
+) -> None:
+    path = node(site, node_name, {"kerf.dev/managed": "true"})
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": {"kerf.dev/grant": "{}"}},
+           "spec": {"nodeName": node_name, "containers": [{"name": "c", "image": "i"}]}}  # fmt: skip
+    assert site.call("POST", site.path("pods"), pod)[0] == 201
+    await site.until(lambda: looks(site, path)[1] == {"kerf.dev/managed"})
+    site.call("PATCH", path, {"metadata": {"labels": {"kerf.dev/managed": None}}}, patch=True)
+    await site.until(lambda: looks(site, path) == ({"kerf.dev/enrolled"}, {"kerf.dev/managed", "kerf.dev/leaving"}))
+    site.call("DELETE", site.path("pods", "p"), {"gracePeriodSeconds": 0})
+    await site.until(lambda: looks(site, path) == (set(), set()))
+
+
+async def test_only_labels_that_the_watcher_wrote_leave_with_the_node(
+    site: Site, operator: Context, node_name: str
+) -> None:
+    path = node(site, node_name, {"kerf.dev/managed": "true", "nvidia.com/gpu.family": "hopper"})
+    transport = await connect(str(site.plane.kubeconfig()), user_agent="kerf-watcher")
+    await Writes(transport, reporter="t").objects.label_node(node_name, {"nvidia.com/gpu.count": "8"})
+    await transport.close()
+    await site.until(lambda: "kerf.dev/enrolled" in looks(site, path)[0])
+    site.call("PATCH", path, {"metadata": {"labels": {"kerf.dev/managed": None}}}, patch=True)
+    await site.until(lambda: looks(site, path)[0] == {"nvidia.com/gpu.family"})
+
+
+async def test_a_scheduler_that_is_not_listed_is_reported(site: Site, operator: Context) -> None:
+    name = site.namespace
+    rbac = "/apis/rbac.authorization.k8s.io/v1/"
+    rules = [{"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]}]
+    site.call("POST", rbac + "clusterroles", {"metadata": {"name": name}, "rules": rules})
+    subjects = [{"kind": "ServiceAccount", "name": "volcano", "namespace": name}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    body = {"metadata": {"name": name}, "roleRef": reference, "subjects": subjects}
+    site.call("POST", rbac + "clusterrolebindings", body)
+    account = f"system:serviceaccount:{name}:volcano"
+
+    def report() -> str:
+        return site.data("configmaps", "kerf-status")["summary"]
+
+    assert account not in report()  # it is not in use
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "scheduler"},
+           "spec": {"serviceAccountName": "volcano", "containers": [{"name": "c", "image": "i"}]}}  # fmt: skip
+    assert site.call("POST", site.path("pods"), pod)[0] == 201
+    await site.until(lambda: f"{account} (ClusterRoleBinding {name})" in report())
+    assert "kube-scheduler" not in report()
+    listed = {"data": {"accounts": f"system:kube-scheduler {account}"}}
+    site.call("PATCH", site.path("configmaps", "kerf-schedulers"), listed, patch=True)
+    await site.until(lambda: account not in report())
+    site.call("DELETE", rbac + f"clusterrolebindings/{name}")
+
+
+async def test_uninstalling_leaves_nothing(site: Site, node_name: str) -> None:
+    path = node(site, node_name, {"kerf.dev/managed": "true"})
+    said: list[str] = []
+    transport = await connect(str(site.plane.kubeconfig()))
+    async with running(Operator, site.config()):
+        await site.until(lambda: site.data("secrets", "kerf-nats-tls") and "" not in site.bundles())
+        await site.until(lambda: looks(site, path)[1])
+        with pytest.raises(StillRunning, match="held by a running operator"):
+            await Uninstall(transport, site.config(), said.append, structlog.get_logger(), wait_s=1).run()
+    site.call("POST", site.path("persistentvolumeclaims"), {
+        "metadata": {"name": "data-kerf-nats-0", "labels": {"app.kubernetes.io/part-of": "kerf"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})  # fmt: skip
+    assert await Uninstall(transport, site.config(), said.append, structlog.get_logger(), wait_s=10).run()
+    await transport.close()
+    assert looks(site, path) == ({"kerf.dev/managed"}, set())
+    assert site.bundles() == {""}
+    for plural in ("secrets", "configmaps"):
+        assert site.call("GET", site.path(plural))[1]["items"] == []
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{site.namespace}/leases"
+    assert site.call("GET", leases)[1]["items"] == []
+    assert any("left: PersistentVolumeClaim data-kerf-nats-0" in line for line in said)

@@ -12,6 +12,17 @@ from shared.model import names
 from shared.model.generations import generation_of
 from shared.model.gpu import Inventory
 from shared.model.mig import geometry_of
+from shared.model.objects import Node
+
+_ENROLLED = (names.LABEL_ENROLLED, names.LABEL_MANAGED, names.LABEL_GPUSHARE)
+
+
+def has_left(node: Node) -> bool:
+    """Whether the node is enrolled in Kerf no longer: its labels have been taken away, and stay away."""
+    have = node.metadata.labels
+    return not any(have.get(label) == "true" for label in _ENROLLED) and not any(
+        taint.key == names.TAINT_MANAGED for taint in node.spec.taints
+    )
 
 
 def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | None]:

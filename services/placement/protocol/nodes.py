@@ -238,7 +238,7 @@ class Nodes:
         for name in [n for n, at in self._labels.items() if at <= now][:LABELS_AT_ONCE]:
             del self._labels[name]
             node = self.book.nodes.get(name)
-            if node is None or node.object is None or node.inventory is None:
+            if node is None or node.object is None or node.inventory is None or labels.has_left(node.object):
                 continue
             missing = labels.missing(node.inventory, node.object.metadata.labels)
             if missing:

@@ -81,6 +81,10 @@ def test_a_node_is_labelled_with_its_gpus_until_its_labels_are_seen() -> None:
 
     placement = Placement().nodes("n", gpus=4, model="NVIDIA H100 80GB")
     placement.tick()
+    assert not [p for p in placement.patches() if isinstance(p, LabelNode)], "it is not, or no longer, enrolled"
+    enrolled = {"kerf.dev/enrolled": "true"}
+    placement.facts(build.node("n", labels=enrolled))
+    placement.tick()
     labels = [p for p in placement.patches() if isinstance(p, LabelNode)]
     assert len(labels) == 1
     assert (
@@ -91,7 +95,7 @@ def test_a_node_is_labelled_with_its_gpus_until_its_labels_are_seen() -> None:
             "nvidia.com/gpu.memory": "81920",
         }.items()
     )
-    placement.facts(build.node("n", labels={k: v for k, v in labels[0].labels.items() if v}))
+    placement.facts(build.node("n", labels=enrolled | {k: v for k, v in labels[0].labels.items() if v}))
     placement.tick(120.0)
     assert len([p for p in placement.patches() if isinstance(p, LabelNode)]) == 1
 

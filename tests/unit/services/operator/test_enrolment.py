@@ -1,0 +1,63 @@
+"""Enrolment of nodes, as far as it does not need an API server: what counts as a wish, and what is left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.operator import enrolment
+from services.operator.objects import Node, NodeMeta, NodeSpec
+from shared.model.objects import Taint
+
+MANAGED = Taint(key="kerf.dev/managed", effect="NoSchedule")
+
+
+def node(labels: dict[str, str], *taints: Taint) -> Node:
+    return Node(metadata=NodeMeta(name="n", labels=labels, resource_version="7"), spec=NodeSpec(taints=taints))
+
+
+def decide(found: Node, grants: int = 0) -> Any:
+    write, notice = enrolment.decide(found, grants, watcher="kerf-watcher")
+    return (write.body if write else None), (notice.reason if notice else "")
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ({}, False),
+        ({"kerf.dev/managed": "true"}, True),
+        ({"gpushare": "true"}, True),
+        ({"kerf.dev/managed": "false", "gpushare": "true"}, False),
+        ({"kerf.dev/managed": "yes"}, False),
+    ],
+)
+def test_which_labels_ask_for_kerf(labels: dict[str, str], wanted: bool) -> None:
+    assert enrolment.wanted(node(labels)) is wanted
+
+
+def test_a_node_that_was_never_enrolled_keeps_a_taint_that_a_user_set() -> None:
+    """Guides say: taint first, label then."""
+    assert decide(node({}, MANAGED)) == (None, "")
+
+
+def test_an_enrolled_node_that_lost_its_taint_gets_it_back_without_another_event() -> None:
+    body, reason = decide(node({"kerf.dev/managed": "true", "kerf.dev/enrolled": "true"}))
+    assert body["spec"] == {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}
+    assert body["metadata"]["resourceVersion"] == "7"
+    assert reason == ""
+
+
+def test_a_node_that_returns_while_it_is_leaving_takes_new_pods_again() -> None:
+    leaving = Taint(key="kerf.dev/leaving", effect="NoSchedule")
+    body, _ = decide(node({"kerf.dev/managed": "true", "kerf.dev/enrolled": "true"}, MANAGED, leaving), 2)
+    assert body["spec"] == {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}
+
+
+def test_values_and_other_effects_of_taints_stay() -> None:
+    theirs = (Taint(key="a", value="b", effect="NoExecute"), Taint(key="kerf.dev/managed", effect="NoExecute"))
+    body, _ = decide(node({"kerf.dev/enrolled": "true"}, MANAGED, *theirs))
+    assert body["spec"]["taints"] == [
+        {"key": "a", "effect": "NoExecute", "value": "b"},
+        {"key": "kerf.dev/managed", "effect": "NoExecute"},
+    ]
