@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from shared.bus.port import Bus, BusError, KvEntry, Refused
+from shared.bus.port import Bus, BusError, KvEntry, Refused, level_of
 from shared.contracts import subjects
 
 TTL_S = 5.0
@@ -58,7 +58,7 @@ class Leadership:
                     self._watch = await self._kv.watch(self._heard, key=self._key)
                 await self._step()
             except BusError as error:
-                self._log.warning("leadership_unsure", error=str(error))
+                getattr(self._log, level_of(error))("leadership_unsure", error=str(error))
                 await self._lose_if_overdue()
             self._changed.clear()
             try:
