@@ -1,1 +1,7 @@
 """The node agent, one per GPU node: inventory, hand-over of slices, and release of grants."""
+
+import os
+
+# gRPC's core writes lines of its own to stderr, which are no JSON; what they say comes to us as exceptions too. It
+# reads this once, when `grpc` is imported, which only modules of this package do.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from services.node_agent import messages as m
-from shared.bus.port import BusError
+from shared.bus.port import BusError, level_of
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
@@ -128,7 +128,7 @@ class Publisher:
             results = await asyncio.gather(*(self._put(name) for name in names), return_exceptions=True)
             for name, result in zip(names, results, strict=True):
                 if isinstance(result, BusError):
-                    self._ctx.log.warning("inventory_not_put", node=name, error=str(result))
+                    getattr(self._ctx.log, level_of(result))("inventory_not_put", node=name, error=str(result))
                     self._unpublished.add(name)
                     all_put = False
                 elif isinstance(result, BaseException):
@@ -151,7 +151,7 @@ class Publisher:
         try:
             entry = await self._kv.get(subjects.token(name))
         except BusError as error:
-            self._ctx.log.warning("inventory_store_unreadable", error=str(error))
+            getattr(self._ctx.log, level_of(error))("inventory_store_unreadable", error=str(error))
             await self._republish_all()
             return
         if entry.value is None:

@@ -216,12 +216,13 @@ class Connection:
         if self._closing:
             return
         said = redact(text or repr(error))
-        if self._up.is_set():
+        up = self._up.is_set()
+        if up and not isinstance(error, nats.errors.UnexpectedEOF | nats.errors.StaleConnectionError | OSError):
             log.warning("bus_error", error=said)
             return
         now = asyncio.get_running_loop().time()
         if self._outage.begin(now):
-            log.warning("bus_unreachable", error=said)
+            log.warning("bus_disconnected" if up else "bus_unreachable", error=said)
         elif self._outage.error(now):
             log.warning(
                 "bus_still_unreachable", error=said, errors=self._outage.errors, seconds=self._outage.seconds(now)

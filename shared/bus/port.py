@@ -39,6 +39,11 @@ class NotConnected(NoResponder):
     """There is no connection to a server now; nothing was sent."""
 
 
+def level_of(error: BusError) -> str:
+    """The level of a log line about it: that there is no connection, the connection itself logs once for all."""
+    return "debug" if isinstance(error, NotConnected) else "warning"
+
+
 class NoStream(NoResponder):
     """The stream or bucket does not exist (the store was wiped, or was never provisioned); nothing was written."""
 

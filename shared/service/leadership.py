@@ -16,7 +16,18 @@ from typing import Any
 
 import structlog
 
-from shared.bus.port import Bus, BusError, Incoming, KvEntry, NoResponder, NotConnected, Refused, Subscription, Unknown
+from shared.bus.port import (
+    Bus,
+    BusError,
+    Incoming,
+    KvEntry,
+    NoResponder,
+    NotConnected,
+    Refused,
+    Subscription,
+    Unknown,
+    level_of,
+)
 from shared.contracts import subjects
 
 TTL_S = 5.0
@@ -74,7 +85,7 @@ class Leadership:
                     self._watch = await self._kv.watch(self._heard, key=self._key)
                 await self._step()
             except BusError as error:
-                self._log.warning("leadership_unsure", error=str(error))
+                getattr(self._log, level_of(error))("leadership_unsure", error=str(error))
                 await self._lose_if_overdue()
             self._changed.clear()
             try:

@@ -50,10 +50,15 @@ def configure_logging(level: str = "", *, pretty: bool | None = None, silent: Se
         logger_factory=logger,
         cache_logger_on_first_use=True,
     )
-    # Libraries that use the standard library's logging say only what went wrong.
-    logging.basicConfig(
-        stream=sys.stderr, level=max(LEVELS[name], logging.WARNING), format="%(levelname)s %(name)s %(message)s"
+    # Libraries that use the standard library's logging say only what went wrong, in the same form.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers, _as_text],
+        )
     )
+    logging.basicConfig(handlers=[handler], level=max(LEVELS[name], logging.WARNING), force=True)
     # nats-py reports there what our own callbacks report already.
     logging.getLogger("nats").setLevel(logging.CRITICAL)
 
@@ -72,5 +77,9 @@ def _to_json(event: Any, **_: Any) -> bytes:
     return redact(line.decode()).encode() if b"://" in line else line
 
 
-def _redacted(_: Any, __: str, line: str) -> str:
+def _as_text(_: Any, __: str, line: Any) -> str:
+    return line.decode() if isinstance(line, bytes) else line
+
+
+def _redacted(_: Any, __: str, line: Any) -> str:
     return redact(line)

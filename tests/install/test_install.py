@@ -75,8 +75,9 @@ def test_the_second_command_enrols_a_node(cluster: InstallCluster) -> None:
 def test_the_third_command_runs_a_gpu_pod(cluster: InstallCluster) -> None:
     run_pod(cluster, "canonical", {"containers": [container(gpu_memory="8Gi")]})
     wait_running(cluster, "canonical")
-    grant = json.loads(cluster.get("pod", "canonical", "default")["metadata"]["annotations"]["kerf.dev/grant"])
-    assert grant["node"] == NODE_NAME
+    pod = cluster.get("pod", "canonical", "default")
+    grant = json.loads(pod["metadata"]["annotations"]["kerf.dev/grant"])
+    assert (pod["spec"]["nodeName"], grant["containers"]["main"]["gpus"][0]["memory_mib"]) == (NODE_NAME, 8192)
 
 
 def test_a_gpushare_pod_and_a_firm_pod_run(cluster: InstallCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -134,3 +135,48 @@ def test_a_logged_exception_keeps_local_variables_to_itself() -> None:
 def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(ValueError, match="log level 'loud' is none of"):
         configure_logging("loud")
+
+
+def _run(program: str, **env: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ | env
+    )
+    return done.stderr.splitlines()
+
+
+def test_libraries_that_use_the_standard_librarys_logging_log_json_too() -> None:
+    program = (
+        "import logging; from shared.telemetry import configure_logging; configure_logging(pretty=False)\n"
+        "try: 1/0\n"
+        "except ZeroDivisionError: logging.getLogger('grpc').exception('bad %s', 3)\n"
+    )
+    (line,) = _run(program)
+    told = json.loads(line)
+    assert (told["event"], told["logger"], told["level"]) == ("bad 3", "grpc", "error")
+    assert told["exception"][0]["exc_type"] == "ZeroDivisionError"
+
+
+def test_what_grpc_itself_says_is_not_between_the_json_lines() -> None:
+    """A server that cannot bind: the core would log a line of its own beside the exception."""
+    program = (
+        "import asyncio, services.node_agent.handover.registration as r\n"
+        "async def main():\n"
+        "    try: r.grpc.aio.server().add_insecure_port('unix:/nonexistent/dir/x.sock')\n"
+        "    except RuntimeError: pass\n"
+        "asyncio.run(main())\n"
+    )
+    assert _run(program) == []
+    shown = _run(program, GRPC_VERBOSITY="DEBUG")
+    assert any("Failed to add port" in line for line in shown), "who wants to see it can"
+
+
+@pytest.mark.parametrize("pretty", [False, True])
+def test_passwords_in_urls_are_not_logged(pretty: bool) -> None:
+    program = (
+        f"import structlog; from shared.telemetry import configure_logging; configure_logging(pretty={pretty})\n"
+        "structlog.get_logger().info('connects', url='nats://reader:s3cret@host:4222', deep={'a': ['tls://t0ken@h']})\n"
+    )
+    (line,) = _run(program)
+    assert "nats://reader:***@host:4222" in line
+    assert "s3cret" not in line
+    assert "t0ken" not in line
