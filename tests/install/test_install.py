@@ -124,24 +124,23 @@ def test_a_deleted_secret_and_a_removed_ca_bundle_heal(cluster: InstallCluster) 
 
 
 class Stream:
-    """Pods of 1 GiB, one after the other, and when each was bound."""
+    """Pods one after the other, each deleted once it is bound. The longest wait is the installation's gap."""
 
     def __init__(self, cluster: InstallCluster, prefix: str) -> None:
-        self._cluster, self._prefix, self._count = cluster, prefix, 0
+        self._cluster, self._prefix = cluster, prefix
+        self.waits_s: list[float] = []
 
-    def add(self) -> None:
-        name = f"{self._prefix}{self._count}"
-        self._count += 1
+    def bind_one(self) -> None:
+        name = f"{self._prefix}-{len(self.waits_s)}"
+        begun = time.monotonic()
         run_pod(self._cluster, name, {"containers": [container(gpu_memory="64Mi")]})
 
-    def scheduled(self) -> list[Any]:
-        pods = self._cluster.get("pods", "", "default")
-        return [pod for pod in pods if pod["metadata"]["name"].startswith(self._prefix) and pod["spec"].get("nodeName")]
+        def bound() -> bool:
+            return bool(self._cluster.get("pod", name, "default")["spec"].get("nodeName"))
 
-    def wait(self) -> None:
-        self._cluster.eventually(
-            lambda: len(self.scheduled()) == self._count, within_s=60, what=f"all {self._count} pods are bound"
-        )
+        self._cluster.eventually(bound, within_s=60, what=f"pod {name} is bound")
+        self.waits_s.append(time.monotonic() - begun)
+        self._cluster.kubectl("delete", "pod", name, "--namespace=default", "--grace-period=0", "--force")
 
 
 def user_data(cluster: InstallCluster) -> dict[str, Any]:
@@ -162,33 +161,32 @@ def test_an_upgrade_keeps_what_is_the_users_and_pods_are_bound_meanwhile(cluster
         f"--patch={json.dumps({'data': {'accounts': listed}})}",
     )  # fmt: skip
     before = user_data(cluster)
-    changes(cluster, "up", ["upgrade", "kerf", str(CHART), "--reuse-values", f"--set=image.tag={NEXT_TAG}"])
-    images = {c["image"] for pod in cluster.kerf_pods() for c in pod["spec"]["containers"]}
-    assert images == {f"docker.io/library/kerf:{NEXT_TAG}"}
+    upgrade = ["upgrade", "kerf", str(CHART), "--reuse-values", f"--set=image.tag={NEXT_TAG}"]
+    changes(cluster, "up", upgrade, f"docker.io/library/kerf:{NEXT_TAG}")
     assert user_data(cluster) == before
 
 
 def test_a_rollback_does_too(cluster: InstallCluster) -> None:
     before = user_data(cluster)
-    changes(cluster, "back", ["rollback", "kerf", "1"])
-    images = {c["image"] for pod in cluster.kerf_pods() for c in pod["spec"]["containers"]}
-    assert images == {"docker.io/library/kerf:0.1.0"}
+    changes(cluster, "back", ["rollback", "kerf", "1"], "docker.io/library/kerf:0.1.0")
     assert user_data(cluster) == before
 
 
-def changes(cluster: InstallCluster, prefix: str, command: list[str]) -> None:
-    """Runs helm while pods stream in; all of them are bound, and all of Kerf is ready afterwards."""
+def changes(cluster: InstallCluster, prefix: str, command: list[str], image: str) -> None:
+    """Runs helm, and binds pods until every pod of Kerf's has this image and is ready."""
     stream = Stream(cluster, prefix)
+    stream.bind_one()
     cluster.helm(*command, "--namespace=kerf-system")
-    rolled = time.monotonic()
-    while time.monotonic() - rolled < 120:
-        stream.add()
+
+    def changed() -> bool:
+        stream.bind_one()
         pods = cluster.kerf_pods()
-        if all(ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods) and len(pods) == 13:
-            break
-    stream.add()
-    stream.wait()
-    cluster.wait_ready(60)
+        images = {c["image"] for pod in pods for c in pod["spec"]["containers"]}
+        return images == {image} and all(ready(p) and "deletionTimestamp" not in p["metadata"] for p in pods)
+
+    cluster.eventually(changed, within_s=240, what=f"all of Kerf runs {image}")
+    stream.bind_one()
+    print(f"{prefix}: {len(stream.waits_s)} pods bound, the longest wait {max(stream.waits_s):.1f} s")  # noqa: T201
 
 
 def test_uninstalling_leaves_nothing(cluster: InstallCluster) -> None:

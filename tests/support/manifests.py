@@ -14,6 +14,12 @@ from tools.control_plane import ControlPlane
 
 FOLDER = Path(__file__).resolve().parents[2] / "k8s"
 FILES = tuple(sorted(FOLDER.glob("*.yaml")))
+SCHEDULERS: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "kerf-schedulers", "namespace": "kerf-system"},
+    "data": {"accounts": "system:kube-scheduler"},
+}
 CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -48,8 +54,16 @@ def apply(plane: ControlPlane, manifest: dict[str, Any]) -> tuple[int, dict[str,
 
 def apply_all(plane: ControlPlane, *names: str) -> None:
     for manifest in load(*names):
-        status, answer = apply(plane, manifest)
-        assert status in (200, 201), f"{manifest['kind']} {manifest['metadata']['name']}: {answer.get('message')}"
+        _applied(plane, manifest)
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("ValidatingAdmissionPolicyBinding", "kerf-binding"):
+            # The list of schedulers is the operator's and the user's to write, and what warns at first is to refuse.
+            _applied(plane, SCHEDULERS)
+            _applied(plane, manifest | {"spec": manifest["spec"] | {"validationActions": ["Deny"]}})
+
+
+def _applied(plane: ControlPlane, manifest: dict[str, Any]) -> None:
+    status, answer = apply(plane, manifest)
+    assert status in (200, 201), f"{manifest['kind']} {manifest['metadata']['name']}: {answer.get('message')}"
 
 
 def wait_for_policies(plane: ControlPlane, within_s: float = 30.0) -> None:
