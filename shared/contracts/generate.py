@@ -5,7 +5,8 @@ With `--check` it only compares.
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
-- k8s/nats.conf, and the same in the ConfigMap of k8s/30-nats.yaml: the users of NATS (`permissions`)
+- k8s/nats.conf, and the same in the ConfigMap of k8s/30-nats.yaml: the users of NATS (`permissions`); with the operator
+  k8s/nats-callout.conf; both again in k8s/chart/files/, for a chart reads nothing outside of it
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -62,6 +63,9 @@ def configurations(folder: Path = MANIFESTS) -> dict[Path, str]:
     manifest = folder / "30-nats.yaml"
     return {
         folder / "nats.conf": permissions.render(),
+        folder / "nats-callout.conf": permissions.render_callout(),
+        folder / "chart" / "files" / "nats.conf": permissions.render(),
+        folder / "chart" / "files" / "nats-callout.conf": permissions.render_callout(),
         manifest: permissions.in_manifest(manifest.read_text()),
     }
 
@@ -131,6 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif not problems or options.breaking:
         write(options.folder)
         for path, text in configurations().items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return 0
     for problem in problems:
