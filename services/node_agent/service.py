@@ -8,7 +8,8 @@ from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
 from services.node_agent.node_service import NodeRuntime
-from shared.service import Context, Service, load_simulator
+from shared.contracts.permissions import agent_inbox
+from shared.service import Context, Lifecycle, Service, load_simulator
 
 
 class NodeAgent(Service):
@@ -16,6 +17,12 @@ class NodeAgent(Service):
 
     name: ClassVar[str] = "node_agent"
     config_type: ClassVar[type] = Config
+
+    @classmethod
+    def inbox_prefix(cls, config: Config, settings: Lifecycle) -> str:
+        """With a token the agent is its node's own user, which hears its own answers alone."""
+        prefix = settings.nats_inbox_prefix
+        return agent_inbox(config.node, prefix) if settings.nats_token_file and config.node else prefix
 
     async def start(self, ctx: Context) -> None:
         """Starts the agent. Raises ValueError if the settings name no node, CheckpointError if the checkpoint is

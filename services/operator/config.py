@@ -38,6 +38,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     agent_audience: str = "kerf-nats"
     agent_session_s: Seconds = 86400.0
     """An agent's NATS session ends after this time at the latest, and its token is checked anew."""
+    reload_after_s: Patience = 90.0
+    """How long the kubelet has to bring a renewed certificate into the servers' volume before they are to read it."""
     webhook: str = "kerf-dialects"
     """The MutatingWebhookConfiguration that gets the CA; empty: none."""
     enrolment: bool = True

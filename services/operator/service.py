@@ -12,6 +12,9 @@ from services.operator.config import Config
 from services.operator.core import Core
 from services.operator.lease import Leader
 from services.operator.messages import Decision
+from services.operator.nats_link import NatsLink
+from services.operator.objects import NATS_TLS
+from shared.bus.port import BusError
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.client import connect
 from shared.service import Context, Service
@@ -41,6 +44,10 @@ class Operator(Service):
         ctx.health.set("cluster", ok=False, detail="not synced yet")
         ctx.spawn(self.cluster.run(), name="cluster")
         ctx.spawn(self._operate(), name="operate")
+        if config.nats_url:
+            self.link = NatsLink(self._transport, config, self.core.seen, ctx.log, self._callouts)
+            ctx.on_drain(self.link.close)
+            ctx.spawn(self._serve_nats(), name="nats")
 
     async def drain(self) -> None:
         """Gives the Lease up, so that the standby takes over at once."""
@@ -71,6 +78,31 @@ class Operator(Service):
                     again_s = config.retry_s
                 elif self.core.unfinished:
                     self._changed.set()
+
+    async def _serve_nats(self) -> None:
+        """Answers the servers' questions; the leader looks after the servers too. What fails is tried again."""
+        config: Config = self._ctx.config
+        await self.cluster.wait_synced()
+        served = True
+        while True:
+            pause_s = config.retry_s
+            try:
+                await self.link.serve()
+                if not served:
+                    self._ctx.log.info("nats_served_again")
+                served, pause_s = True, config.check_s
+            except BusError as error:
+                if served:
+                    self._ctx.log.warning("nats_not_served", error=str(error))
+                served = False
+            if self.leader.leading:
+                state = await self.link.look_after(self.core.seen.certificate_end(NATS_TLS))
+                if state != self.core.seen.nats:
+                    self.core.seen.nats = state
+                    self._changed.set()
+                if state.stale or state.problem:
+                    pause_s = config.retry_s
+            await asyncio.sleep(pause_s)
 
     async def _wake(self, within_s: float) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self._changed, self.leader.changed)]
@@ -108,6 +140,9 @@ class Operator(Service):
             "kerf_operator_writes_total", "Writes to the API server, by what was written and what became of it.",
             ("object", "outcome"),
         )  # fmt: skip
+        self._callouts = m.counter(
+            "kerf_operator_callouts_total", "NATS clients that came by token, by what was answered.", ("outcome",)
+        )
         m.observe_by(
             "kerf_certificate_not_after_seconds",
             "When a certificate ends, in Unix seconds.",

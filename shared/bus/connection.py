@@ -38,8 +38,19 @@ PENDING_BYTES = 8 * 1024 * 1024
 
 _DENIED = re.compile(r"Permissions Violation for (Publish|Subscription)(?: to)? \"?([^\"\s]+)\"?", re.IGNORECASE)
 _NO_RESPONDERS = "503"
+_SESSION_OVER = ("authentication expired", "authentication revoked")
 
 log = structlog.get_logger("bus")
+
+
+class _Client(Client):
+    """nats-py closes for good when the server ends an expired session. A new one begins with a new token instead."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        if any(text in err_msg.lower() for text in _SESSION_OVER):
+            await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
+            return
+        await super()._process_err(err_msg)
 
 
 class Stats:
@@ -75,7 +86,7 @@ class Connection:
     """The client, a reply inbox shared by all requests, and the client's life-cycle callbacks."""
 
     def __init__(self, *, on_closed: Callable[[str], None] | None = None, inbox_prefix: str = "_INBOX") -> None:
-        self.nc = Client()
+        self.nc = _Client()
         self.stats = Stats()
         self._on_closed = on_closed
         self._prefix = f"{inbox_prefix}.{secrets.token_hex(9)}"
@@ -86,20 +97,35 @@ class Connection:
         self._closing = False
         self._denied_subscriptions: set[str] = set()
         self._reconnect_callbacks: list[Callable[[], Awaitable[None]]] = []
+        self._disconnect_callbacks: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._probe: asyncio.Task[float] | None = None
         self._refusal: asyncio.Future[str] | None = None
         self._outage = Outage()
+        self._waits_out_refusals = False
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(
-        self, url: str, *, name: str, credentials: str = "", tls: ssl.SSLContext | None = None, timeout_s: float = 30.0
+        self,
+        url: str,
+        *,
+        name: str,
+        credentials: str = "",
+        token: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = 30.0,
     ) -> None:
         """Connects, waiting up to `timeout_s` for a server. Raises BusError with the reason if none accepts the
-        connection."""
+        connection.
+
+        `token` is called at each connection. A refusal of it is waited out too: whoever reviews tokens may not be up.
+        """
         self._refusal = asyncio.get_running_loop().create_future()
+        self._waits_out_refusals = token is not None
         options: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
+        if token is not None:
+            options["token"] = token
         if tls is not None:
             options["tls"] = tls
         connecting = asyncio.create_task(
@@ -171,6 +197,10 @@ class Connection:
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
         self._reconnect_callbacks.append(callback)
 
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Called before the client connects again. The callback does not raise."""
+        self._disconnect_callbacks.append(callback)
+
     @property
     def connected(self) -> bool:
         return self._up.is_set() and self.nc.is_connected
@@ -211,7 +241,8 @@ class Connection:
         if denied is not None:
             self._note_denied(denied[1].lower(), denied[2].lower())
             return
-        if "authorization" in text.lower() and self._refusal is not None and not self._refusal.done():
+        refused = "authorization" in text.lower() and not self._waits_out_refusals
+        if refused and self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(text)
         if self._closing:
             return
@@ -246,6 +277,8 @@ class Connection:
 
     async def _disconnected_cb(self) -> None:
         self._up.clear()
+        for callback in self._disconnect_callbacks:
+            callback()
         if not self._closing and self._outage.begin(asyncio.get_running_loop().time()):
             log.warning("bus_disconnected")
 

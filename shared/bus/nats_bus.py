@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+
+import structlog
 
 from shared.bus import parts
 from shared.bus.connection import Connection, Stats
@@ -14,13 +17,44 @@ from shared.bus.jetstream import JetStream
 from shared.bus.kv import NatsKv
 from shared.bus.log_stream import LogStream
 from shared.bus.mark import Mark
-from shared.bus.port import Handler, Incoming, LogEntry, Subscription
+from shared.bus.port import BusError, Handler, Incoming, LogEntry, Subscription
 from shared.bus.provision import begin_log_anew
 from shared.bus.subscriptions import CoreSubscription
 from shared.bus.watch import KvWatch
 from shared.contracts import subjects
 
 RESYNC_S = 30.0
+
+log = structlog.get_logger("bus")
+
+
+def _trusting(ca_file: str, ca_data: str) -> ssl.SSLContext | None:
+    """None without a CA. Raises BusError for one that cannot be used."""
+    if not ca_file and not ca_data:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
+    except OSError as error:
+        raise BusError(f"the CA of the NATS servers, {ca_file or 'as given'}, cannot be used: {error}") from error
+
+
+def _trust_again(tls: ssl.SSLContext, ca_file: str) -> None:
+    """A CA that came to the file since is trusted too: it is there before servers have certificates of it."""
+    try:
+        tls.load_verify_locations(cafile=ca_file)
+    except OSError as error:
+        log.error("nats_ca_unreadable", file=ca_file, error=str(error), kept="the CAs that were read before")
+
+
+def _token_of(file: Path) -> Callable[[], str]:
+    def read() -> str:
+        try:
+            return file.read_text().strip()
+        except OSError as error:
+            log.error("nats_token_unreadable", file=str(file), error=str(error))
+            return ""  # the server refuses it, and the next attempt reads again
+
+    return read
 
 
 class NatsBus:
@@ -45,7 +79,9 @@ class NatsBus:
         *,
         name: str = "kerf",
         credentials: str = "",
+        token_file: str = "",
         ca_file: str = "",
+        ca_data: str = "",
         timeout_s: float = 30.0,
         resync_s: float = RESYNC_S,
         inbox_prefix: str = "_INBOX",
@@ -53,12 +89,17 @@ class NatsBus:
     ) -> NatsBus:
         """Connects to `url` (several, separated by commas, for a cluster; may contain user and password).
 
-        `credentials` is the path of a NATS .creds file, `ca_file` of a CA for TLS. `on_closed` is called with the
-        reason when the client closes for good by itself: the process should end then. Raises BusError with the reason.
+        `credentials` is the path of a NATS .creds file, `token_file` of a token that says who we are, `ca_file` of the
+        CAs for TLS (`ca_data`: the same in PEM). Token and CAs are read anew at each connection. `on_closed` is called
+        with the reason when the client closes for good by itself: the process should end then. Raises BusError with
+        the reason.
         """
-        tls = ssl.create_default_context(cafile=ca_file) if ca_file else None
+        tls = _trusting(ca_file, ca_data)
         connection = Connection(on_closed=on_closed, inbox_prefix=inbox_prefix)
-        await connection.open(url, name=name, credentials=credentials, tls=tls, timeout_s=timeout_s)
+        if tls is not None and ca_file:
+            connection.on_disconnect(lambda: _trust_again(tls, ca_file))
+        token = _token_of(Path(token_file)) if token_file else None
+        await connection.open(url, name=name, credentials=credentials, token=token, tls=tls, timeout_s=timeout_s)
         return cls(connection, resync_s=resync_s)
 
     async def __aenter__(self) -> NatsBus:

@@ -5,7 +5,8 @@ With `--check` it only compares.
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
-- k8s/chart/files/nats.conf: the users of NATS (`permissions`). `make manifests` puts them into the plain manifests
+- k8s/nats.conf and nats-callout.conf, and the same below k8s/chart/files, for a chart reads nothing outside of it: the
+  users of NATS (`permissions`). `make manifests` puts them into the plain manifests
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -59,10 +60,11 @@ def _pretty(value: Any) -> bytes:
 
 def configurations(folder: Path = MANIFESTS) -> dict[Path, str]:
     """What the files with the users of NATS should contain."""
-    manifest = folder / "30-nats.yaml"
     return {
         folder / "nats.conf": permissions.render(),
-        manifest: permissions.in_manifest(manifest.read_text()),
+        folder / "nats-callout.conf": permissions.render_callout(),
+        folder / "chart" / "files" / "nats.conf": permissions.render(),
+        folder / "chart" / "files" / "nats-callout.conf": permissions.render_callout(),
     }
 
 
@@ -131,6 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     elif not problems or options.breaking:
         write(options.folder)
         for path, text in configurations().items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return 0
     for problem in problems:

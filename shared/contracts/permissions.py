@@ -1,9 +1,12 @@
-"""What each user may say and hear on NATS. `k8s/nats.conf` and `k8s/30-nats.yaml` are generated from here.
+"""What each user may say and hear on NATS, as text for the servers' configuration files in `k8s/`.
 
-Every service has an inbox of its own, so none reads another's answers. Only placement writes the log.
+Every service has an inbox of its own, so none reads another's answers. Only placement writes the log. Where the
+operator runs, each node's agent is a user of its own (`agent_of`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
@@ -111,8 +114,8 @@ USERS = (
     ),
     User(
         name="node_agent",
-        comment="One user for all agents: what names a node in a subject is its own word.\n"
-        "A user per node needs an operator's keys (docs/decisions/0020).",
+        comment="One user for all agents, where no operator runs: what names a node in a subject is its claim.\n"
+        "With the operator each node has its own user (docs/decisions/0186); this one is for agents before 0.2.",
         publish=(
             _published_by("node_agent"),
             _asked_by("node_agent"),
@@ -209,14 +212,64 @@ USERS = (
     ),
 )
 
+
+def agent_of(node: str) -> User:
+    """The user of one node's agent: what concerns other nodes it can neither say nor hear."""
+    token = s.token(node)
+    events = [channel.message for channel in EVENT_CHANNELS if channel.publisher == "node_agent"]
+    return User(
+        name=f"node_agent.{token}",
+        publish=(
+            row(*(f"{s.VERSION}.event.{event.ENTITY}.{event.VERB}.node.{token}" for event in events)),
+            row(
+                *(f"{s.VERSION}.event.{event.ENTITY}.{event.VERB}.ns.*" for event in events if event.ENTITY == "slice"),
+                comment="Slices are told in their pod's namespace. No service relies on these events.",
+            ),
+            _asked_by("node_agent"),
+            row(s.heartbeat(node), s.release(node), s.usage(node), f"{s.VERSION}.spans.node_agent"),
+            row(s.CMD_EVICT),
+            row(f"$KV.{s.KV_NODES}.{token}"),
+            row(
+                f"$JS.API.STREAM.INFO.KV_{s.KV_NODES}",
+                f"$JS.API.STREAM.MSG.GET.KV_{s.KV_NODES}",
+                f"$JS.API.STREAM.INFO.{s.STREAM_EVENTS}",
+            ),
+        ),
+        subscribe=(row(f"{agent_inbox(node)}.>", s.node_command(node, "*")),),
+    )
+
+
+def agent_inbox(node: str, prefix: str = "_INBOX_node_agent") -> str:
+    """Where one node's agent gets its answers."""
+    return f"{prefix}.{s.token(node)}"
+
+
+def granted(user: User) -> dict[str, Any]:
+    """The user's permissions as a NATS user token has them (github.com/nats-io/jwt, Permissions)."""
+    return {
+        "pub": {"allow": [subject for row in user.publish for subject in row.subjects]},
+        "sub": {"allow": [subject for row in user.subscribe for subject in row.subjects]},
+        **({"resp": {"max": -1, "ttl": 60 * 10**9}} if user.responds else {}),
+    }
+
+
 OPERATOR_SERVICE = "operator_service"
 """The user of services/operator: it answers who an agent is (auth_callout)."""
 SYSTEM_USER = "system"
 """The user of NATS' system account, for services/operator: it lets servers reload their certificates."""
+AUTH_REQUEST = "$SYS.REQ.USER.AUTH"
+"""Where a server asks who a client is that no user of its configuration matches."""
+
+_OPERATOR_SERVICE = User(
+    name=OPERATOR_SERVICE,
+    comment="services/operator: it tells the servers which node an agent belongs to, and nothing else.",
+    publish=(),
+    subscribe=(row(f"_INBOX_{OPERATOR_SERVICE}.>", AUTH_REQUEST),),
+)
 
 _HEAD = """\
 # Kerf's users on NATS and what each may say and hear. Generated from shared/contracts/permissions.py (`make schemas`).
-# Used by the StatefulSet in 30-nats.yaml, as a ConfigMap of the same content, and by the tests, which include it into
+# Used by the StatefulSet of NATS, as a ConfigMap of the same content, and by the tests, which include it into
 # an embedded server. Passwords come from the environment.
 #
 # Every service has an inbox of its own, so none reads another's answers. Only placement writes the log.
@@ -234,6 +287,35 @@ def render() -> str:
     return f"{_HEAD}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
 
 
+def render_callout() -> str:
+    """The same for servers that the operator serves: it says who an agent is, and reloads their certificates."""
+    users = (*USERS, _OPERATOR_SERVICE)
+    listed = ", ".join((*(user.name for user in users), SYSTEM_USER))
+    return f"""{_HEAD}
+accounts {{
+  $SYS {{
+    users: [
+      # For services/operator: it asks the servers how they are, and lets them reload renewed certificates.
+      {{ user: {SYSTEM_USER}, password: $KERF_NATS_{SYSTEM_USER.upper()} }}
+    ]
+  }}
+}}
+
+authorization {{
+  # An agent's token is reviewed by the API server before its user is known.
+  timeout: 5
+  users: [
+{"".join(_user(user) for user in users)}  ]
+  auth_callout {{
+    issuer: $KERF_NATS_CALLOUT_ISSUER
+    account: "$G"
+    # These have passwords, and never depend on the callout.
+    auth_users: [ {listed} ]
+  }}
+}}
+"""
+
+
 def _user(user: User) -> str:
     lines = [
         "    {",
@@ -241,7 +323,7 @@ def _user(user: User) -> str:
         f"      user: {user.name}",
         f"      password: $KERF_NATS_{user.name.upper()}",
         "      permissions: {",
-        *_list("publish", user.publish),
+        *(_list("publish", user.publish) if user.publish else []),
         *_list("subscribe", user.subscribe),
         *(['        allow_responses: { max: -1, expires: "1m" }'] if user.responds else []),
         "      }",
@@ -256,11 +338,3 @@ def _list(name: str, rows: tuple[Row, ...]) -> list[str]:
         lines += [f"          # {row.comment}"] if row.comment else []
         lines.append("          " + ", ".join(f'"{subject}"' for subject in row.subjects))
     return [f"        {name}: [", *lines, "        ]"]
-
-
-def in_manifest(manifest: str) -> str:
-    """Returns the manifest with the configuration in its ConfigMap, under `kerf.conf`."""
-    begin = manifest.index("  kerf.conf: |\n")
-    end = manifest.index("---\n", begin)
-    block = "".join(f"    {line}\n" if line else "\n" for line in render().splitlines())
-    return f"{manifest[:begin]}  kerf.conf: |\n{block}{manifest[end:]}"

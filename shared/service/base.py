@@ -20,6 +20,7 @@ from shared.bus.tasks import end
 from shared.contracts import subjects
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event
+from shared.service.settings import Lifecycle
 from shared.telemetry.metrics import Metrics
 from shared.telemetry.spans import Telemetry
 
@@ -37,6 +38,11 @@ class Service:
     needs_bus: ClassVar[bool] = True
     provisions: ClassVar[bool] = False
     """Whether it makes the streams and buckets where they are missing, at start and after every reconnection."""
+
+    @classmethod
+    def inbox_prefix(cls, config: Any, settings: Lifecycle) -> str:  # noqa: ARG003 - of the service's own settings
+        """Where the service gets its answers: the prefix to which its NATS user may subscribe."""
+        return settings.nats_inbox_prefix
 
     async def start(self, ctx: Context) -> None:
         """Raises to say that it cannot start; the process then ends."""

@@ -88,9 +88,10 @@ async def running(
                 bus_url or settings.nats_url,
                 name=f"kerf-{service.name}-{instance}",
                 credentials=settings.nats_credentials,
+                token_file=settings.nats_token_file,
                 ca_file=settings.nats_ca,
                 timeout_s=settings.nats_wait_s,
-                inbox_prefix=settings.nats_inbox_prefix,
+                inbox_prefix=service.inbox_prefix(config, settings),
                 on_closed=closed,
             )
             stack.push_async_callback(bus.drain)

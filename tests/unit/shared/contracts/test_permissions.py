@@ -46,9 +46,35 @@ def test_only_placement_may_write_the_log() -> None:
 
 
 def test_a_file_that_was_edited_by_hand_is_named(tmp_path: Path) -> None:
-    (tmp_path / "nats.conf").write_text(permissions.render())
-    manifest = "data:\n  kerf.conf: |\n    edited\n---\nkind: Service\n"
-    (tmp_path / "30-nats.yaml").write_text(manifest)
-    assert check_configurations(tmp_path) == ["30-nats.yaml differs from permissions.py"]
-    (tmp_path / "30-nats.yaml").write_text(permissions.in_manifest(manifest))
+    (tmp_path / "chart" / "files").mkdir(parents=True)
+    for folder in (tmp_path, tmp_path / "chart" / "files"):
+        (folder / "nats.conf").write_text(permissions.render())
+        (folder / "nats-callout.conf").write_text(permissions.render_callout())
     assert check_configurations(tmp_path) == []
+    (tmp_path / "nats.conf").write_text("edited")
+    assert check_configurations(tmp_path) == ["nats.conf differs from permissions.py"]
+
+
+def test_a_nodes_agent_may_only_what_all_agents_share() -> None:
+    """And of what names a node, its own alone."""
+    shared, own = SERVICES["node_agent"], permissions.agent_of("n.1")
+    for mine, all_agents in ((own.publish, shared.publish), (own.subscribe, shared.subscribe)):
+        for row in mine:
+            for subject in row.subjects:
+                assert any(
+                    covers(other.split("."), subject.split(".")) for each in all_agents for other in each.subjects
+                ), subject
+    named = [s for row in (*own.publish, *own.subscribe) for s in row.subjects if "n_2e1" in s]
+    assert len(named) >= 8
+
+
+@pytest.mark.parametrize("channel", [c for c in CHANNELS if "{node}" in c.address], ids=lambda c: c.name)
+def test_what_an_agent_says_and_hears_of_its_node_is_its_own(channel: Channel) -> None:
+    own, other = channel.address.replace("{node}", "n"), channel.address.replace("{node}", "m")
+    user = permissions.agent_of("n")
+    if "node_agent" in channel.publisher:
+        assert allowed(user.publish, own)
+        assert not allowed(user.publish, other)
+    if "node_agent" in channel.receivers:
+        assert allowed(user.subscribe, own)
+        assert not allowed(user.subscribe, other)

@@ -1,0 +1,205 @@
+"""The operator's connections to the NATS servers: it answers who agents are, and lets renewed certificates be read.
+
+Each operator answers (a queue group shares the questions); only the leader looks after the servers. Neither connection
+has to be there: without NATS the operator goes on with everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from services.operator import callout
+from services.operator.config import Config
+from services.operator.nkeys import AccountKey
+from services.operator.objects import NATS_USERS, TOKEN_REVIEW
+from services.operator.observed import NatsState, Observed
+from services.operator.passwords import SEED
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError, Incoming
+from shared.contracts.permissions import AUTH_REQUEST, OPERATOR_SERVICE, SYSTEM_USER
+from shared.kube.transport import Transport, TransportError
+from shared.telemetry.metrics import Counter
+
+QUEUE = "kerf-operator"
+AT_ONCE = 32
+CONNECT_S = 5.0
+ANSWERS_S = 1.0
+"""How long servers have to answer; a ping has no other end."""
+SAME_TIME_S = 0.5
+
+
+class _Server(msgspec.Struct, frozen=True):
+    id: str = ""
+    name: str = ""
+
+
+class _Varz(msgspec.Struct, frozen=True):
+    tls_cert_not_after: str = ""
+
+
+class _Told(msgspec.Struct, frozen=True):
+    server: _Server = _Server()
+    data: _Varz = _Varz()
+
+
+class _Error(msgspec.Struct, frozen=True):
+    description: str = ""
+
+
+class _Reloaded(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
+
+
+class _ReviewAnswer(msgspec.Struct, frozen=True):
+    status: callout.Review = callout.Review()
+
+
+class NatsLink:
+    def __init__(self, transport: Transport, config: Config, seen: Observed, log: Any, outcomes: Counter) -> None:
+        self._transport, self._config, self._seen, self._log, self._outcomes = transport, config, seen, log, outcomes
+        self._service: NatsBus | None = None
+        self._system: NatsBus | None = None
+        self._made_with: dict[str, tuple[str, str]] = {}
+        self._stale_since = 0.0
+
+    async def close(self) -> None:
+        for bus in (self._service, self._system):
+            if bus is not None:
+                await bus.close()
+        self._service = self._system = None
+
+    # --- who a client is ------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Keeps a connection that answers the servers' questions. Raises BusError where there is none now."""
+        self._service = await self._connected(self._service, OPERATOR_SERVICE, self._subscribe)
+
+    async def _subscribe(self, bus: NatsBus) -> None:
+        async def asked(incoming: Incoming) -> None:
+            await self._answer(bus, incoming)
+
+        await bus.subscribe(AUTH_REQUEST, asked, queue=QUEUE, concurrency=AT_ONCE)
+
+    async def _answer(self, bus: NatsBus, incoming: Incoming) -> None:
+        try:
+            question = callout.read(incoming.payload)
+            key = AccountKey(self._seen.secret(NATS_USERS).text(SEED))
+        except ValueError as error:
+            self._log.error("callout_unanswered", error=str(error))
+            return
+        verdict = await self._review(question)
+        self._outcomes.of("refused" if verdict.refusal else "admitted").add()
+        if verdict.refusal:
+            self._log.warning("nats_client_refused", address=question.address, reason=verdict.refusal)
+        payload = callout.answer(question, verdict, key, time.time(), self._config.agent_session_s)
+        await bus.respond(incoming, payload)
+
+    async def _review(self, question: callout.Question) -> callout.Verdict:
+        if not question.token:
+            whom = f"user {question.user}" if question.user else "a client without user and token"
+            return callout.Verdict(refusal=f"{whom} is unknown")
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": question.token, "audiences": [self._config.agent_audience]},
+        }
+        try:
+            # Less than the servers wait (authorization.timeout).
+            response = await self._transport.request(
+                "POST", TOKEN_REVIEW.collection(), msgspec.json.encode(body), timeout_s=3.0
+            )
+        except TransportError as error:
+            return callout.Verdict(refusal=f"the API server did not review the token: {error}")
+        if response.status not in (200, 201):
+            text = response.body[:200].decode(errors="replace")
+            return callout.Verdict(refusal=f"the API server did not review the token: HTTP {response.status}: {text}")
+        return callout.judge(msgspec.json.decode(response.body, type=_ReviewAnswer).status, self._config)
+
+    # --- how the servers are ----------------------------------------------------------------------------------------
+
+    async def look_after(self, wanted_end_s: float) -> NatsState:
+        """Asks the servers how they are, and lets those that serve a certificate with another end than Secret
+        kerf-nats-tls (`wanted_end_s`; 0: there is none) read it again: after `reload_after_s`, when the kubelet has
+        brought it to their volume, and as often as it takes."""
+        try:
+            self._system = await self._connected(self._system, SYSTEM_USER)
+            told = await self._ask_all(self._system, "$SYS.REQ.SERVER.PING.VARZ")
+        except BusError as error:
+            return NatsState(problem=str(error))
+        stale = [one for one in told if _differs(one.data.tls_cert_not_after, wanted_end_s)]
+        now = asyncio.get_running_loop().time()
+        if not stale:
+            self._stale_since = now
+        elif now - self._stale_since >= self._config.reload_after_s:
+            self._stale_since = now
+            for one in stale:
+                await self._reload(self._system, one)
+        return NatsState(problem="", servers=len(told), stale=tuple(sorted(one.server.name for one in stale)))
+
+    async def _reload(self, bus: NatsBus, server: _Told) -> None:
+        """Lets a server read its configuration and certificates again. It ends the sessions of agents, which connect
+        again at once."""
+        try:
+            answer = await bus.request(f"$SYS.REQ.SERVER.{server.server.id}.RELOAD", b"")
+            refusal = msgspec.json.decode(answer, type=_Reloaded).error.description
+        except BusError as error:
+            refusal = str(error)
+        log = self._log.error if refusal else self._log.info
+        log("nats_reloaded", server=server.server.name, served_until=server.data.tls_cert_not_after, error=refusal)
+
+    async def _ask_all(self, bus: NatsBus, subject: str) -> list[_Told]:
+        """The answers of all servers that come in time."""
+        told: dict[str, _Told] = {}
+
+        async def came(incoming: Incoming) -> None:
+            one = msgspec.json.decode(incoming.payload, type=_Told)
+            told[one.server.id] = one
+
+        inbox = f"_INBOX_{SYSTEM_USER}.{time.time_ns()}"
+        subscription = await bus.subscribe(inbox, came)
+        await bus.publish(subject, b"", reply=inbox)
+        await asyncio.sleep(ANSWERS_S)
+        await subscription.stop()
+        return list(told.values())
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    async def _connected(self, bus: NatsBus | None, user: str, made: Callable[[NatsBus], Any] | None = None) -> NatsBus:
+        """The connection as this user; a new one where there is none, or where password or CA have changed."""
+        password, bundle = self._seen.secret(NATS_USERS).text(user), self._seen.bundle
+        if not password or (self._config.nats_tls and not bundle):
+            raise BusError(f"Secret {NATS_USERS} has no password for {user} yet, or there is no CA")
+        if bus is not None:
+            if bus.connected and self._made_with.get(user) == (password, bundle):
+                return bus
+            await bus.close()
+        url = re.sub(r"([a-z]+://)?([^,@/]+)", rf"nats://{user}:{password}@\2", self._config.nats_url)
+        bus = await NatsBus.connect(
+            url,
+            name=f"kerf-operator-{user}",
+            ca_data=bundle if self._config.nats_tls else "",
+            timeout_s=CONNECT_S,
+            inbox_prefix=f"_INBOX_{user}",
+        )
+        self._made_with[user] = (password, bundle)
+        if made is not None:
+            await made(bus)
+        return bus
+
+
+def _differs(served: str, wanted_s: float) -> bool:
+    """Whether a server serves a certificate with another end; one without TLS does not."""
+    if not served or not wanted_s:
+        return False
+    return abs(_seconds(served) - wanted_s) > SAME_TIME_S
+
+
+def _seconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -1,0 +1,231 @@
+"""The operator with a real API server and a real NATS server with TLS: agents come by their ServiceAccount's token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from services.operator.service import Operator
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError, Incoming
+from shared.bus.provision import provision
+from shared.contracts import permissions, subjects
+from shared.service import running
+from tests.cluster.test_operator import Site
+from tests.support.waiting import eventually
+from tools.control_plane import ControlPlane, free_ports
+
+pytestmark = pytest.mark.cluster
+CONF = Path(__file__).resolve().parents[2] / "k8s" / "nats-callout.conf"
+
+
+class Installation:
+    """An operator, NATS with the Secrets that it made, and tokens of agents."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site, self.folder = site, folder
+        self.port = free_ports(1)[0]
+        self.server: EmbeddedServer
+        self.ca = str(folder / "ca.crt")
+
+    def config(self, **settings: Any) -> Any:
+        return self.site.config(
+            nats_url=f"nats://127.0.0.1:{self.port}", check_s=0.5, retry_s=0.2, reload_after_s=0.5, **settings
+        )
+
+    def mount(self) -> None:
+        """As the kubelet updates the volumes of the servers' and the clients' pods."""
+        for key, text in self.site.data("secrets", "kerf-nats-tls").items():
+            (self.folder / f"server-{key}").write_text(text)
+        (self.folder / "ca.crt").write_text(self.site.data("configmaps", "kerf-ca")["ca.crt"])
+
+    async def start_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        await self.site.until(lambda: self.site.data("secrets", "kerf-nats-tls"))
+        self.mount()
+        for key, text in self.site.data("secrets", "kerf-nats").items():
+            monkeypatch.setenv(f"KERF_NATS_{key.upper()}", text)
+        tls = (
+            f"tls {{ cert_file: '{self.folder}/server-tls.crt', key_file: '{self.folder}/server-tls.key', timeout: 5 }}"
+        )
+        self.server = EmbeddedServer(config_file=CONF, extra_config=tls, port=self.port)
+        await self.server.start()
+
+    async def as_user(self, user: str) -> NatsBus:
+        password = self.site.data("secrets", "kerf-nats")[user]
+        url = f"nats://{user}:{password}@127.0.0.1:{self.port}"
+        return await NatsBus.connect(url, ca_file=self.ca, inbox_prefix=f"_INBOX_{user}")
+
+    def token(self, node: str, *, account: str = "kerf-node-agent", audience: str = "kerf-nats") -> Path:
+        """The token of a pod of this account on the node."""
+        call, space = self.site.call, self.site.namespace
+        name = f"{account}-{node}"
+        call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
+        call("POST", self.site.path("serviceaccounts"), {"metadata": {"name": account}})
+        pod = {"metadata": {"name": name}, "spec": {"nodeName": node, "serviceAccountName": account,
+               "containers": [{"name": "c", "image": "i"}]}}  # fmt: skip
+        call("POST", self.site.path("pods"), pod)
+        uid = call("GET", self.site.path("pods", name))[1]["metadata"]["uid"]
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
+        body = {"spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound}}
+        status, made = call("POST", f"/api/v1/namespaces/{space}/serviceaccounts/{account}/token", body)
+        assert status == 201, made
+        file = self.folder / f"token-{name}-{len(audience)}"
+        file.write_text(made["status"]["token"])
+        return file
+
+    async def agent(self, node: str, token: Path | None = None, timeout_s: float = 10.0) -> NatsBus:
+        file = token or self.token(node)
+        return await NatsBus.connect(
+            f"nats://127.0.0.1:{self.port}",
+            token_file=str(file),
+            ca_file=self.ca,
+            inbox_prefix=permissions.agent_inbox(node),
+            timeout_s=timeout_s,
+        )
+
+
+@pytest.fixture
+async def installation(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Installation]:
+    made = Installation(Site(control_plane, namespace), tmp_path)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running(Operator, made.config()))
+        await made.start_server(monkeypatch)
+        stack.push_async_callback(made.server.stop)
+        yield made
+
+
+async def test_an_agent_speaks_for_its_own_node_alone(installation: Installation) -> None:
+    node = "worker-1.example.com"
+    async with await installation.as_user("placement") as placement, await installation.agent(node) as agent:
+        await provision(placement)
+        heard: list[str] = []
+
+        async def came(incoming: Incoming) -> None:
+            heard.append(incoming.subject)
+
+        await placement.subscribe(subjects.HEARTBEAT_ALL, came)
+        await placement.subscribe(subjects.RELEASES_ALL, came)
+        for one in (node, "worker-2"):
+            await agent.publish(subjects.heartbeat(one), b"{}")
+            await agent.publish(subjects.release(one), b"{}")
+        assert await agent.alive()
+        await eventually(lambda: len(heard) == 2)
+        assert set(heard) == {subjects.heartbeat(node), subjects.release(node)}
+        assert agent.stats.denied == 2
+        kv = agent.kv(subjects.KV_NODES)
+        await kv.put(subjects.token(node), b"{}")
+        with pytest.raises(BusError, match="not permitted to publish"):
+            await kv.put("worker-2", b"{}")
+        with pytest.raises(BusError, match="not permitted"):
+            await agent.subscribe(subjects.node_command("worker-2", "grant"), came)
+        with pytest.raises(BusError, match="not permitted"):
+            await agent.subscribe(permissions.AUTH_REQUEST, came)
+
+
+async def test_an_agent_answers_placements_orders_on_the_subject_that_they_name(installation: Installation) -> None:
+    async with await installation.as_user("placement") as placement, await installation.agent("n1") as agent:
+
+        async def order(incoming: Incoming) -> None:
+            await agent.respond(incoming, b"done")
+
+        heard: list[bytes] = []
+
+        async def came(incoming: Incoming) -> None:
+            heard.append(incoming.payload)
+
+        await agent.subscribe(subjects.node_command("n1", "sync"), order)
+        await placement.subscribe(subjects.ack("p1", "sync", "*"), came)
+        await placement.publish(subjects.node_command("n1", "sync"), b"", reply=subjects.ack("p1", "sync", "n1"))
+        await eventually(lambda: heard == [b"done"])
+        assert await placement.request(subjects.node_command("n1", "sync"), b"") == b"done"
+
+
+async def test_other_accounts_audiences_and_texts_are_refused(installation: Installation) -> None:
+    garbage = installation.folder / "garbage"
+    garbage.write_text("not a token")
+    for token in (
+        installation.token("n2", account="kerf-metrics"),
+        installation.token("n2", audience="https://kubernetes.default.svc"),
+        garbage,
+    ):
+        with pytest.raises(BusError, match="cannot connect to NATS"):
+            await installation.agent("n2", token, timeout_s=1.5)
+    with pytest.raises(BusError, match="Authorization Violation"):
+        await NatsBus.connect(f"nats://placement:guess@127.0.0.1:{installation.port}", ca_file=installation.ca)
+
+
+async def test_an_agent_waits_for_an_operator_and_survives_without_one(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passwords work without an operator; an agent that comes meanwhile is admitted when one is there."""
+    made = Installation(Site(control_plane, namespace), tmp_path)
+    async with running(Operator, made.config()):
+        await made.start_server(monkeypatch)
+        agent = await made.agent("n3")
+    token = made.token("n4")
+    try:
+        async with await made.as_user("placement") as placement:
+            assert await placement.alive()
+            assert await agent.alive()
+            late = asyncio.create_task(made.agent("n4", token, timeout_s=30))
+            async with running(Operator, made.config()), await late as other:
+                assert await other.alive()
+    finally:
+        await agent.close()
+        await made.server.stop()
+
+
+async def test_an_agents_session_begins_anew_with_its_newest_token(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Installation(Site(control_plane, namespace), tmp_path)
+    async with running(Operator, made.config(agent_session_s=1.0)):
+        await made.start_server(monkeypatch)
+        async with await made.agent("n5") as agent:
+            await eventually(lambda: agent.stats.reconnects >= 2)
+            await eventually(agent.alive)
+        await made.server.stop()
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(installation: Installation) -> None:
+    site, pid = installation.site, installation.server.pid
+    before = site.data("secrets", "kerf-nats-tls")["tls.crt"]
+
+    async def served() -> int:
+        """The serial number that the server shows."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", installation.port)
+        await reader.readline()
+        context = ssl.create_default_context(cafile=installation.ca)
+        await writer.start_tls(context, server_hostname="127.0.0.1")
+        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return x509.load_der_x509_certificate(found).serial_number
+
+    async with await installation.as_user("placement") as placement, await installation.agent("n6") as agent:
+        assert await served() == x509.load_pem_x509_certificate(before.encode()).serial_number
+        first, renewed = (x509.load_pem_x509_certificate(before.encode()),) * 2
+        while renewed.not_valid_after_utc == first.not_valid_after_utc:  # what servers tell has whole seconds
+            text = site.data("secrets", "kerf-nats-tls")["tls.crt"]
+            site.call("PATCH", site.path("secrets", "kerf-nats-tls"), {"data": {"tls.crt": ""}}, patch=True)
+            await site.until(lambda old=text: site.data("secrets", "kerf-nats-tls")["tls.crt"] not in ("", old))
+            renewed = x509.load_pem_x509_certificate(site.data("secrets", "kerf-nats-tls")["tls.crt"].encode())
+        installation.mount()
+
+        async def is_served() -> bool:
+            return await served() == renewed.serial_number
+
+        await eventually(is_served)
+        assert installation.server.pid == pid
+        await eventually(agent.alive)
+        assert await placement.alive()
+        await eventually(lambda: "NATS" not in site.data("configmaps", "kerf-status")["summary"])

@@ -1,0 +1,93 @@
+"""What the operator answers about NATS' clients, and the tokens that it signs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import nkeys
+import pytest
+
+from services.operator import callout
+from services.operator.callout import Review, ReviewedUser
+from services.operator.config import Config
+from services.operator.nkeys import AccountKey, claims_of, new_seed
+
+KEY = AccountKey(new_seed(bytes(range(32))))
+AGENT = "system:serviceaccount:kerf-system:kerf-node-agent"
+NODE = {"authentication.kubernetes.io/node-name": ("n.1",)}
+
+
+def review(**changed: Any) -> Review:
+    fields = {"authenticated": True, "audiences": ("kerf-nats",), "user": ReviewedUser(username=AGENT, extra=NODE)}
+    return Review(**(fields | changed))  # type: ignore[arg-type]
+
+
+def question() -> callout.Question:
+    claims = {"nats": {"user_nkey": "UABC", "server_id": {"id": "NSERVER"}, "connect_opts": {"auth_token": "t"}}}
+    return callout.read(KEY.sign(claims).encode())
+
+
+def test_a_question_is_read() -> None:
+    assert (question().user_key, question().server, question().token) == ("UABC", "NSERVER", "t")
+
+
+@pytest.mark.parametrize("payload", [b"", b"a.b", b"a.b.c", b"a.e30.c", "ä.ö.ü".encode("latin-1")])
+def test_what_is_no_question_is_named_so(payload: bytes) -> None:
+    with pytest.raises(callout.Unreadable):
+        callout.read(payload)
+
+
+def test_an_agents_token_names_its_node() -> None:
+    assert callout.judge(review(), Config()).node == "n.1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"authenticated": False, "error": "expired"}, "does not accept the token: expired"),
+        ({"audiences": ("other",)}, "not for audience kerf-nats"),
+        (
+            {"user": ReviewedUser(username="system:serviceaccount:other:kerf-node-agent", extra=NODE)},
+            "may come by token",
+        ),
+        ({"user": ReviewedUser(username=AGENT)}, "names no node"),
+        ({"user": ReviewedUser(username=AGENT, extra={next(iter(NODE)): ("a", "b")})}, "names no node"),
+    ],
+)
+def test_other_tokens_are_refused_with_the_reason(changed: Any, reason: str) -> None:
+    verdict = callout.judge(review(**changed), Config())
+    assert not verdict.node
+    assert reason in verdict.refusal
+
+
+def test_the_answer_names_the_subjects_of_one_node_and_an_end() -> None:
+    answer = json.loads(claims_of(callout.answer(question(), callout.Verdict(node="n.1"), KEY, 100.7, 60).decode()))
+    assert (answer["aud"], answer["sub"], answer["iss"]) == ("NSERVER", "UABC", KEY.public)
+    user = json.loads(claims_of(answer["nats"]["jwt"]))
+    assert (user["exp"], user["aud"], user["sub"]) == (160, "$G", "UABC")
+    allowed = user["nats"]["pub"]["allow"]
+    assert "kerf.v1.beat.n_2e1" in allowed
+    assert not [subject for subject in allowed if subject.startswith("kerf.v1.beat.") and subject.endswith("*")]
+    assert user["nats"]["sub"]["allow"] == ["_INBOX_node_agent.n_2e1.>", "kerf.v1.cmd.node.n_2e1.*"]
+
+
+def test_a_refusal_has_no_user() -> None:
+    answer = json.loads(claims_of(callout.answer(question(), callout.Verdict(refusal="no"), KEY, 100, 60).decode()))
+    assert answer["nats"] == {"type": "authorization_response", "version": 2, "error": "no"}
+
+
+def test_keys_and_signatures_are_those_of_nats_own_library() -> None:
+    pair = nkeys.from_seed(new_seed(bytes(range(32))).encode())
+    assert pair.public_key.decode() == KEY.public
+    head, body, signature = KEY.sign({"a": 1}).split(".")
+    assert pair.verify(f"{head}.{body}".encode(), base64.urlsafe_b64decode(signature + "=="))
+
+
+@pytest.mark.parametrize(
+    "seed", ["", "SAAA", "not base32!", nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_USER).decode()]
+)
+def test_what_is_no_accounts_seed_is_refused(seed: str) -> None:
+    with pytest.raises(ValueError, match="seed"):
+        AccountKey(seed)
