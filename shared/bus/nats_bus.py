@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 from shared.bus import parts
 from shared.bus.connection import Connection, Stats
@@ -14,7 +15,7 @@ from shared.bus.jetstream import JetStream
 from shared.bus.kv import NatsKv
 from shared.bus.log_stream import LogStream
 from shared.bus.mark import Mark
-from shared.bus.port import Handler, Incoming, LogEntry, Subscription
+from shared.bus.port import BusError, Handler, Incoming, LogEntry, Subscription
 from shared.bus.provision import begin_log_anew
 from shared.bus.subscriptions import CoreSubscription
 from shared.bus.watch import KvWatch
@@ -81,6 +82,14 @@ class NatsBus:
     async def alive(self, *, timeout_s: float = 2.0) -> bool:
         return await self._connection.round_trip(timeout_s)
 
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when it accepted the connection: server_name, version, tls_required, ..."""
+        return self._connection.server()
+
+    def peer_certificate(self) -> bytes:
+        """The server's certificate (DER); empty without TLS."""
+        return self._connection.peer_certificate()
+
     # --- core ---------------------------------------------------------------------------------------------------
 
     async def publish(
@@ -91,6 +100,25 @@ class NatsBus:
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         answer = await self._connection.request(subject, payload, timeout_s=timeout_s, headers=parts.ACCEPT_PARTS)
         return answer.data
+
+    async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
+        """The answers of all responders that come within this time. Raises BusError where nothing can be asked."""
+        answers: list[bytes] = []
+
+        async def take(incoming: Incoming) -> None:
+            if incoming.payload:  # without: the server's answer that there is no responder
+                answers.append(incoming.payload)
+
+        inbox = self._connection.new_inbox()
+        subscription = await self.subscribe(inbox, take)
+        try:
+            await self._connection.publish(subject, payload, reply=inbox)
+            await asyncio.sleep(within_s)
+            if self._connection.take_denied_publish(subject):
+                raise BusError(f"not permitted to publish to {subject}; check the user's permissions")
+        finally:
+            await subscription.stop()
+        return answers
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         if incoming.reply:
