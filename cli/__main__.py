@@ -9,11 +9,17 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from cli.output import Failure, fail
-from cli.version import version
+from shared.version import version
+
+_COMPLETION = """\
+bash: source <(kerf completion bash)
+zsh:  source <(kerf completion zsh)
+fish: kerf completion fish | source
+"""
 
 
 def main() -> None:
-    args = _parser().parse_args()
+    args = parser().parse_args()
     module, _, function = args.run.partition(":")
     command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(
         importlib.import_module(f"cli.{module}"), function or "run"
@@ -26,12 +32,13 @@ def main() -> None:
         sys.exit(130)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    made = argparse.ArgumentParser(
         prog="kerf", description="GPU sharing for Kubernetes: see what each pod has, why, and since when."
     )
-    parser.add_argument("--version", action="version", version=f"kerf {version()}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    made.add_argument("--version", action="version", version=f"kerf {version()}")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
         "--nats", default="", metavar="URL", help="the NATS server (default: KERF_NATS_URL, else nats://127.0.0.1:4222)"
@@ -42,10 +49,53 @@ def _parser() -> argparse.ArgumentParser:
     pod.add_argument("-n", "--namespace", default="default")
 
     def add(name: str, run: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        made = commands.add_parser(name, help=text, description=text, parents=[common, *parents])
-        made.set_defaults(run=run)
-        return made
+        command = commands.add_parser(name, help=text, description=text, parents=[common, *parents])
+        command.set_defaults(run=run)
+        return command
 
+    _cluster(add)
+
+    demo = add("demo", "demo", "replay openb pods on openb nodes, and show what happened")
+    demo.add_argument("--pods", type=int, default=1000)
+    demo.add_argument(
+        "--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)"
+    )
+
+    apply = add("apply", "apply", "create objects in the simulated cluster of `kerf up`")
+    apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
+
+    delete = add("delete", "delete", "delete objects from the simulated cluster of `kerf up`")
+    delete.add_argument("target", nargs="*", metavar="[KIND] NAME", help="such as train, team/train or node node-0")
+    delete.add_argument("-n", "--namespace", default="default")
+    delete.add_argument("-f", "--file", default="", help="the objects of a manifest instead, - for standard input")
+
+    inspect = add("inspect", "inspect", "GPUs by node: allocated and total")
+    inspect.add_argument("node", nargs="?")
+    inspect.add_argument("-d", "--details", action="store_true", help="with pods")
+
+    _holding_back(add)
+    _questions(add, pod)
+
+    events = add("events", "events", "the public event stream, live")
+    events.add_argument("-n", "--namespace", default="", help="only this namespace's")
+    events.add_argument("--count", type=int, default=0, help="stop after so many")
+
+    doctor = add("doctor", "doctor", "whether the installation is well, and what to do; status 1 if not")
+    doctor.add_argument("--kubeconfig", default="", help="of the cluster (default: KUBECONFIG, else the pod's account)")
+    doctor.add_argument("--context", default="", help="of the kubeconfig")
+
+    add("queues", "queues", "what each queue has, may have and waits for")
+    completion = commands.add_parser("completion", help="completes commands and options in a shell", epilog=_COMPLETION)
+    completion.formatter_class = argparse.RawDescriptionHelpFormatter
+    completion.set_defaults(run="completion")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    add("trace", "trace", "the span tree of one pod", pod)
+    top = add("top", "top", "the cluster in figures, and which pods use it")
+    top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
+    return made
+
+
+def _cluster(add: Callable[..., argparse.ArgumentParser]) -> None:
     up = add("up", "up", "run all of Kerf in this process, over a NATS server of its own")
     up.add_argument("--nodes", type=int, default=4, help="simulated nodes (default 4)")
     up.add_argument("--gpus", type=int, default=8, help="GPUs on each (default 8)")
@@ -77,37 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--metrics-port", type=int, default=-1, help="Prometheus endpoint of the metrics service; 0 for a free port"
     )
-
-    demo = add("demo", "demo", "replay openb pods on openb nodes, and show what happened")
-    demo.add_argument("--pods", type=int, default=1000)
-    demo.add_argument(
-        "--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)"
-    )
-
-    apply = add("apply", "apply", "create objects in the simulated cluster of `kerf up`")
-    apply.add_argument("-f", "--file", required=True, help="YAML or JSON, - for standard input")
-
-    delete = add("delete", "delete", "delete objects from the simulated cluster of `kerf up`")
-    delete.add_argument("target", nargs="*", metavar="[KIND] NAME", help="such as train, team/train or node node-0")
-    delete.add_argument("-n", "--namespace", default="default")
-    delete.add_argument("-f", "--file", default="", help="the objects of a manifest instead, - for standard input")
-
-    inspect = add("inspect", "inspect", "GPUs by node: allocated and total")
-    inspect.add_argument("node", nargs="?")
-    inspect.add_argument("-d", "--details", action="store_true", help="with pods")
-
-    _holding_back(add)
-    _questions(add, pod)
-
-    events = add("events", "events", "the public event stream, live")
-    events.add_argument("-n", "--namespace", default="", help="only this namespace's")
-    events.add_argument("--count", type=int, default=0, help="stop after so many")
-
-    add("queues", "queues", "what each queue has, may have and waits for")
-    add("trace", "trace", "the span tree of one pod", pod)
-    top = add("top", "top", "the cluster in figures, and which pods use it")
-    top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
-    return parser
 
 
 def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:

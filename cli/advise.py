@@ -6,7 +6,7 @@ import argparse
 
 from cli.ask import ask, connected, given
 from cli.migrations import show_migrations
-from cli.output import Failure, out, pod_name, print_json, read_pod
+from cli.output import Failure, out, pod_name, print_json, read_pod, say
 from shared.contracts import queries
 from shared.contracts.queries import AdviseAnswer, AdviseQuery
 
@@ -29,7 +29,7 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(advice)
         return
-    out.print(advice.sentence, markup=False)
+    say(advice.sentence)
     if args.gpus:
         out.print(
             f"  groups of {args.gpus} idle GPUs on one node: "
@@ -37,10 +37,9 @@ async def run(args: argparse.Namespace) -> None:
         )
     show_migrations("Migrations", advice.moves)
     if len(advice.places) > 1:
-        out.print(
+        say(
             "\nPlacement afterwards: "
-            + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places),
-            markup=False,
+            + ", ".join(f"{place.namespace}/{place.name} on {place.node}" for place in advice.places)
         )
     if advice.kept:
-        out.print("\nNot migrated: " + "; ".join(advice.kept), markup=False)
+        say("\nNot migrated: " + "; ".join(advice.kept))

@@ -25,12 +25,17 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str, *, indent: str = "", hanging: str = "") -> None:
-    """One paragraph, broken between words where the terminal ends. `hanging`: the indent of its further lines."""
+    """One paragraph, broken between words where the terminal ends. `hanging`: the indent of its further lines, by
+    default that of the first. A newline at its beginning is an empty line before it."""
+    if text.startswith("\n"):
+        out.print()
+    body = text.removeprefix("\n")
+    blanks = body[: len(body) - len(body.lstrip(" "))]
     lines = textwrap.wrap(
-        text,
+        body,
         width=out.width,
         initial_indent=indent,
-        subsequent_indent=hanging or indent,
+        subsequent_indent=hanging or indent + blanks,
         break_long_words=False,
         break_on_hyphens=False,
     )

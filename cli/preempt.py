@@ -7,7 +7,7 @@ import argparse
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import Failure, out, pod_name, print_json
+from cli.output import Failure, out, pod_name, print_json, say
 from shared.contracts import queries
 from shared.contracts.preemption import Plan, PreemptAnswer, PreemptQuery
 
@@ -23,16 +23,16 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(answer)
         return
-    out.print(f"{namespace}/{name}: {answer.sentence}", markup=False)
+    say(f"{namespace}/{name}: {answer.sentence}")
     if answer.kept:
-        out.print("\nNot preempted: " + "; ".join(answer.kept), markup=False)
+        say("\nNot preempted: " + "; ".join(answer.kept))
     if answer.plan is not None:
         _show(answer.plan)
     for other in answer.alternatives:
         least = "at least " if other.at_least else ""
         price = f"{least or 'at '}{other.price_gpu_seconds} GPU-seconds"
         pods = f"{other.victims} pod{'s' if other.victims > 1 else ''}"
-        out.print(f"Alternative on {', '.join(other.nodes)}: {other.action} {least}{pods}, {price}", markup=False)
+        say(f"Alternative on {', '.join(other.nodes)}: {other.action} {least}{pods}, {price}")
 
 
 def _show(plan: Plan) -> None:

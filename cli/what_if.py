@@ -6,7 +6,7 @@ import argparse
 
 from cli.ask import ask, connected
 from cli.migrations import show_migrations
-from cli.output import Failure, out, pod_name, print_json, read_pod
+from cli.output import Failure, out, pod_name, print_json, read_pod, say
 from cli.why import show
 from shared.contracts import queries
 from shared.contracts.explain import WorldExplanation
@@ -59,17 +59,16 @@ def _limit(text: str) -> tuple[str, str]:
 
 
 def _show_world(world: WorldExplanation) -> None:
-    out.print(world.sentence, markup=False)
+    say(world.sentence)
     show_migrations("Would move", world.moves)
     for title, pods in (("Would find no place", world.stranded), ("Wait now, and would fit", world.fits)):
         if pods:
             out.print(f"\n[bold]{title}[/bold]")
         for pod in pods[:_SHOWN]:
-            out.print(
+            say(
                 f"  {pod.namespace}/{pod.name}"
                 + (f" on {pod.node}" if pod.node else "")
-                + (f": {pod.sentence}" if pod.sentence else ""),
-                markup=False,
+                + (f": {pod.sentence}" if pod.sentence else "")
             )
         if len(pods) > _SHOWN:
-            out.print(f"  and {len(pods) - _SHOWN} more (--json shows them)", markup=False)
+            say(f"  and {len(pods) - _SHOWN} more (--json shows them)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from cli.ask import ask, connected, given
-from cli.output import out, pod_name, print_json
+from cli.output import out, pod_name, print_json, say
 from shared.contracts import queries
 from shared.contracts.queries import WhenAnswer, WhenQuery
 
@@ -24,16 +24,10 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(told)
         return
-    out.print(
-        f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""),
-        markup=False,
-    )
+    say(f"{told.namespace}/{told.name}: {told.sentence}" + (f" ({told.at})" if told.state == "known" else ""))
     for end in told.counts_on:
-        out.print(
-            f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {_BY.get(end.by, end.by)}",
-            markup=False,
-        )
+        say(f"  {end.namespace}/{end.name} on {end.node} ends in {end.in_s} s by {_BY.get(end.by, end.by)}")
     if told.assumptions:
         out.print("\n[bold]Provided that[/bold]")
         for assumption in told.assumptions:
-            out.print(f"  • {assumption}", markup=False)
+            say(f"  • {assumption}")

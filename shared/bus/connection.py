@@ -96,6 +96,7 @@ class Connection:
         self._up = asyncio.Event()
         self._closing = False
         self._denied_subscriptions: set[str] = set()
+        self._denied_publishes: set[str] = set()
         self._reconnect_callbacks: list[Callable[[], Awaitable[None]]] = []
         self._disconnect_callbacks: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -266,6 +267,7 @@ class Connection:
         if verb == "subscription":
             self._denied_subscriptions.add(subject)
             return
+        self._denied_publishes.add(subject)
         for waiting in self._waiting.values():
             if waiting.subject.lower() == subject and not waiting.future.done():
                 waiting.future.set_exception(
@@ -453,3 +455,19 @@ class Connection:
             return False
         self._denied_subscriptions.discard(subject.lower())
         return True
+
+    def take_denied_publish(self, subject: str) -> bool:
+        """Whether the server denied publishing on this subject since it was asked last."""
+        denied = subject.lower() in self._denied_publishes
+        self._denied_publishes.discard(subject.lower())
+        return denied
+
+    def server(self) -> dict[str, Any]:
+        """What the server says of itself (its INFO)."""
+        return dict(self.nc._server_info)
+
+    def peer_certificate(self) -> bytes:
+        """The server's certificate (DER); empty without TLS."""
+        writer = getattr(self.nc._transport, "_io_writer", None)
+        tls = None if writer is None else writer.get_extra_info("ssl_object")
+        return b"" if tls is None else tls.getpeercert(binary_form=True) or b""

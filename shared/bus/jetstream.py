@@ -57,10 +57,24 @@ class StreamState(msgspec.Struct, frozen=True):
     consumer_count: int = 0
 
 
+class StreamReplica(msgspec.Struct, frozen=True):
+    name: str
+    current: bool = False
+    offline: bool = False
+
+
+class StreamCluster(msgspec.Struct, frozen=True):
+    leader: str = ""
+    replicas: tuple[StreamReplica, ...] = ()
+    """Of the stream, beside its leader."""
+
+
 class StreamInfo(msgspec.Struct, frozen=True):
     config: dict[str, Any]
     state: StreamState = StreamState()
     created: str = ""
+    cluster: StreamCluster | None = None
+    """Of a server in a cluster."""
 
 
 class Deleted(msgspec.Struct, frozen=True):

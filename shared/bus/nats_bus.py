@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -122,6 +123,14 @@ class NatsBus:
     async def alive(self, *, timeout_s: float = 2.0) -> bool:
         return await self._connection.round_trip(timeout_s)
 
+    def server(self) -> dict[str, Any]:
+        """What the server said of itself when it accepted the connection: server_name, version, tls_required, ..."""
+        return self._connection.server()
+
+    def peer_certificate(self) -> bytes:
+        """The server's certificate (DER); empty without TLS."""
+        return self._connection.peer_certificate()
+
     # --- core ---------------------------------------------------------------------------------------------------
 
     async def publish(
@@ -132,6 +141,25 @@ class NatsBus:
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         answer = await self._connection.request(subject, payload, timeout_s=timeout_s, headers=parts.ACCEPT_PARTS)
         return answer.data
+
+    async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
+        """The answers of all responders that come within this time. Raises BusError where nothing can be asked."""
+        answers: list[bytes] = []
+
+        async def take(incoming: Incoming) -> None:
+            if incoming.payload:  # without: the server's answer that there is no responder
+                answers.append(incoming.payload)
+
+        inbox = self._connection.new_inbox()
+        subscription = await self.subscribe(inbox, take)
+        try:
+            await self._connection.publish(subject, payload, reply=inbox)
+            await asyncio.sleep(within_s)
+            if self._connection.take_denied_publish(subject):
+                raise BusError(f"not permitted to publish to {subject}; check the user's permissions")
+        finally:
+            await subscription.stop()
+        return answers
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         if incoming.reply:

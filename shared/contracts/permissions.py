@@ -65,7 +65,7 @@ def askers(query: Query) -> tuple[str, ...]:
 
 
 def _answered_by(service: str) -> Row:
-    return row(*(query.subject for query in QUERIES if query.receivers == service))
+    return row(*(query.subject for query in QUERIES if query.receivers in (service, "every service")))
 
 
 USERS = (
@@ -110,6 +110,7 @@ USERS = (
             row("_INBOX_watcher.>"),
             row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
+            _answered_by("watcher"),
         ),
     ),
     User(
@@ -131,7 +132,7 @@ USERS = (
                 "$JS.API.STREAM.INFO.KERF_EVENTS",
             ),
         ),
-        subscribe=(row("_INBOX_node_agent.>", f"{s.VERSION}.cmd.node.*.*"),),
+        subscribe=(row("_INBOX_node_agent.>", f"{s.VERSION}.cmd.node.*.*"), _answered_by("node_agent")),
     ),
     User(
         name="preemptor",
@@ -196,7 +197,7 @@ USERS = (
     User(
         name="reader",
         comment="For users: the CLI and programs that listen to events. It changes nothing.",
-        publish=(_asked_by("cli"),),
+        publish=(_asked_by("cli"), row("$JS.API.STREAM.INFO.*", comment="`kerf doctor` reads the streams' settings.")),
         subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),
         responds=False,
     ),
@@ -205,6 +206,7 @@ USERS = (
         comment="For operators, who may cordon GPUs and drain them: `kerf cordon`, `kerf drain`.",
         publish=(
             _asked_by("cli"),
+            row("$JS.API.STREAM.INFO.*"),
             row(f"{s.VERSION}.cmd.node.*.cordon", s.CMD_EVICT),
         ),
         subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),

@@ -24,7 +24,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     question: type[Message]
     answer: type[Message]
     """It has the field `error`: why there is no answer."""
-    receivers: Literal["placement", "preemptor", "metrics"]
+    receivers: Literal["placement", "preemptor", "metrics", "every service"]
+    """Of `every service` each instance answers."""
     publisher: str = "cli"
     description: str
     examples: tuple[Message, ...] = ()
@@ -199,6 +200,9 @@ class InspectNode(Message, frozen=True):
     ready: bool = True
     synced: bool = True
     """Whether the node's agent has answered this term's sync; without it nothing new goes there."""
+    driver_version: str = ""
+    cuda_version: str = ""
+    simulated: bool = False
     gpus: tuple[InspectGpu, ...] = ()
 
 
@@ -288,6 +292,24 @@ class QueuesAnswer(Message, frozen=True):
     """Parents before their children; empty where there are none."""
     invalid: str = ""
     """Why the policy as it is written is not in force: it cannot be read."""
+    error: str = ""
+
+
+class AboutQuery(Message, frozen=True):
+    pass
+
+
+class AboutAnswer(Message, frozen=True):
+    """One instance of a service."""
+
+    service: str = ""
+    instance: str = ""
+    version: str = ""
+    now_ms: int = 0
+    """Its clock, in milliseconds since 1970."""
+    ready: bool = True
+    problems: dict[str, str] = {}
+    """Its parts that are not well, and why."""
     error: str = ""
 
 
@@ -460,5 +482,16 @@ TRACE = Query(
     receivers="metrics",
     description="The spans of one pod's trace.",
 )
+ABOUT = Query(
+    name="about",
+    question=AboutQuery,
+    answer=AboutAnswer,
+    receivers="every service",
+    description="Which services are connected, of which version, how they are, and what their clocks say.",
+    examples=(
+        AboutQuery(),
+        AboutAnswer(service="placement", instance="kerf-placement-0-1a2b3c", version="0.2.0", now_ms=1_795_000_000_000),
+    ),
+)
 
-QUERIES: tuple[Query, ...] = (WHY, WHAT_IF, WHEN, ADVISE, PREEMPT, INSPECT, STATUS, QUEUES, GRANT, USAGE, TRACE)
+QUERIES: tuple[Query, ...] = (WHY, WHAT_IF, WHEN, ADVISE, PREEMPT, INSPECT, STATUS, QUEUES, GRANT, USAGE, TRACE, ABOUT)

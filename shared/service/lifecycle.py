@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
+import time
 from collections.abc import AsyncIterator, Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Bus
+from shared.bus.port import Bus, BusError, Incoming
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.queries import SpanBatch
+from shared.contracts.queries import ABOUT, AboutAnswer, SpanBatch
 from shared.plugins import loaded
 from shared.service.base import Context, Health, Service, new_instance
 from shared.service.http import HealthServer, as_json
 from shared.service.settings import ConfigError, Lifecycle, read_config
 from shared.telemetry.metrics import Gauge, Metrics
 from shared.telemetry.spans import Telemetry
+from shared.version import version
 
 SPAN_FLUSH_S = 0.5
 CONFIG_POLL_S = 2.0
@@ -131,6 +131,8 @@ async def running(
         await instance_of.start(ctx)
         stack.push_async_callback(_drain, instance_of, ctx, settings.drain_timeout_s)
         health.started = True
+        if bus is not None:
+            await _answer_about(ctx, bus)
         for plugin in loaded():
             log.info("plugin_loaded", group=plugin.group, name=plugin.name, package=plugin.package)
         log.info("service_started", http_port=ctx.http_port)
@@ -141,10 +143,25 @@ def _config_invalid(metrics: Metrics) -> Gauge:
     return metrics.gauge("kerf_config_invalid", "1 while the config file is invalid and the last good one is in force.")
 
 
-@functools.cache
-def version() -> str:
-    """The installed version of Kerf."""
-    return metadata.version("kerf-gpu")
+async def _answer_about(ctx: Context, bus: Bus) -> None:
+    """Answers which instance this is. A server with the permissions of an earlier version does not allow it."""
+
+    async def about(incoming: Incoming) -> None:
+        problems = {name: part["detail"] for name, part in ctx.health.report()["parts"].items() if not part["ok"]}
+        answer = AboutAnswer(
+            service=ctx.service,
+            instance=ctx.instance,
+            version=version(),
+            now_ms=round(time.time() * 1000),
+            ready=ctx.health.ready,
+            problems=problems,
+        )
+        await bus.respond(incoming, encode(answer))
+
+    try:
+        await bus.subscribe(ABOUT.subject, about)
+    except BusError as error:
+        ctx.log.warning("about_not_answered", error=str(error))
 
 
 async def _provision_again(ctx: Context) -> None:

@@ -18,8 +18,8 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import queries
 from shared.contracts.base import encode
-from shared.contracts.explain import GpuReason, NodeExplanation, PodExplanation, Reason
-from shared.contracts.queries import ExplainAnswer, InspectAnswer, InspectGpu, InspectNode
+from shared.contracts.explain import GpuReason, NodeExplanation, PodExplanation, Reason, WhenExplanation
+from shared.contracts.queries import ExplainAnswer, InspectAnswer, InspectGpu, InspectNode, WhenAnswer
 from tests.support.command import Command, kerf, kerf_on_terminal
 from tests.support.waiting import eventually
 
@@ -111,6 +111,19 @@ async def test_why_breaks_lines_between_words(bus: NatsBus, nats: EmbeddedServer
     assert max(map(len, lines)) <= 80
     words = set(" ".join(lines).split())
     assert set(explanation.nodes[0].reasons[0].sentence.split()) <= words | {"64", "GiB"}
+
+
+async def test_when_breaks_lines_between_words(bus: NatsBus, nats: EmbeddedServer) -> None:
+    sentence = (
+        "in 20 min at the earliest, on " + LONG.format(7) + ", when default/train-0 has ended and its GPUs are free"
+    )
+    told = WhenExplanation(namespace="team", name="p", state="known", sentence=sentence, assumptions=(sentence,))
+    await answering(bus, queries.WHEN, WhenAnswer(when=told))
+    lines = await kerf_on_terminal("when", "team/p", nats=nats.url)
+    assert max(map(len, lines)) <= 80
+    assert [word for word in sentence.split() if word not in " ".join(lines).split()] == []
+    assert lines[lines.index("Provided that") - 1] == ""
+    assert lines[-1].startswith("  "), "a line that goes on has the indent of its first"
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from cli.__main__ import _parser
+from cli.__main__ import parser
 from shared.model.hollow_node import HollowNode
 from shared.model.objects import Node
 from shared.service import Lifecycle, load
@@ -73,7 +73,7 @@ def test_a_service_understands_its_environment(command: list[str], environment: 
 
 def test_every_command_in_the_compose_file_exists() -> None:
     (command,) = [s["command"] for s in OURS.values() if s["command"][0] == "kerf"]
-    assert _parser().parse_args(command[1:]).file == "/etc/kerf/cluster.yaml"
+    assert parser().parse_args(command[1:]).file == "/etc/kerf/cluster.yaml"
 
 
 def test_every_file_that_is_mounted_exists() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.__main__ import _parser
+from cli.__main__ import parser
 from shared.service import Lifecycle, load
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_the_commands_of_the_documents_are_commands() -> None:
     asked = {document: line_of.findall("\n".join(_blocks(document.read_text()))) for document in DOCUMENTS}
     assert asked[ROOT / "README.md"]
     for line in (line for lines in asked.values() for line in lines):
-        assert _parser().parse_args(shlex.split(line, comments=True)).run
+        assert parser().parse_args(shlex.split(line, comments=True)).run
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
         name

@@ -129,8 +129,16 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 **msgspec.structs.asdict(parts),
             )
         )
+    inventory = node.inventory
     return InspectNode(
-        node=node.name, address=address, ready=ready, synced=core.nodes.is_synced(node.name), gpus=tuple(gpus)
+        node=node.name,
+        address=address,
+        ready=ready,
+        synced=core.nodes.is_synced(node.name),
+        driver_version="" if inventory is None else inventory.driver_version,
+        cuda_version="" if inventory is None else inventory.cuda_version,
+        simulated=inventory is not None and inventory.simulated,
+        gpus=tuple(gpus),
     )
 
 

@@ -1,0 +1,78 @@
+"""What a check of `kerf doctor` gets and returns."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from shared.bus.nats_bus import NatsBus
+from shared.contracts.queries import AboutAnswer, InspectNode
+from shared.kube.transport import Transport, TransportError
+
+Status = Literal["ok", "warn", "fail"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One result of a check. `do`: what to do about it; empty where it is well."""
+
+    check: str
+    status: Status
+    text: str
+    do: str = ""
+
+
+class About(msgspec.Struct, frozen=True):
+    """An instance of a service, and how far its clock is ahead of this machine's at least, in milliseconds; negative:
+    behind."""
+
+    answer: AboutAnswer
+    ahead_ms: int = 0
+
+
+class Site(msgspec.Struct, kw_only=True):
+    """What all checks look at. What could not be reached has the reason instead."""
+
+    url: str
+    user: str
+    """Of NATS; empty without one."""
+    bus: NatsBus | None = None
+    bus_error: str = ""
+    services: tuple[About, ...] = ()
+    services_error: str = ""
+    nodes: tuple[InspectNode, ...] = ()
+    nodes_error: str = ""
+    kube: Transport | None = None
+    kube_error: str = ""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all nodes are simulated: there is no cluster behind them then."""
+        return bool(self.nodes) and all(node.simulated for node in self.nodes)
+
+    async def get(self, path: str) -> Any:
+        """A document of the API server, None where it does not exist. Raises CannotLook."""
+        if self.kube is None:
+            raise CannotLook(self.kube_error)
+        try:
+            answer = await self.kube.request("GET", path)
+        except TransportError as error:
+            raise CannotLook(f"the API server does not answer: {error}") from error
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise CannotLook(f"the API server answers {answer.status} to {path}")
+        return msgspec.json.decode(answer.body)
+
+
+class CannotLook(Exception):
+    """A check has no access to what it looks at; the text says why."""
+
+
+class Check(Protocol):
+    """One file below this package, and one line in its `CHECKS`."""
+
+    name: str
+
+    async def run(self, site: Site) -> list[Finding]:
+        """Raises CannotLook."""

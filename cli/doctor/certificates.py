@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+
+from cryptography import x509
+
+from cli.doctor.base import CannotLook, Finding, Site, Status
+
+FAIL_DAYS, WARN_DAYS = 3, 21
+WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-dialects"
+SECRET = "/api/v1/namespaces/kerf-system/secrets/kerf-admission"  # noqa: S105 - a path
+
+
+class Certificates:
+    """How many days the certificates of NATS and of the webhook, and the webhook's CA, are still valid."""
+
+    name = "certificates"
+
+    async def run(self, site: Site) -> list[Finding]:
+        findings: list[Finding] = []
+        if site.bus is not None and (der := site.bus.peer_certificate()):
+            findings.append(judge("the NATS server's certificate", x509.load_der_x509_certificate(der)))
+        if site.simulated:
+            return findings or [Finding(self.name, "ok", "a simulated cluster has none")]
+        try:
+            findings += await self._of_webhook(site)
+        except CannotLook as error:
+            findings.append(
+                Finding(self.name, "warn", f"the webhook's are not checked: {error}", "name a cluster by --kubeconfig")
+            )
+        return findings
+
+    async def _of_webhook(self, site: Site) -> list[Finding]:
+        webhook = await site.get(WEBHOOK)
+        if webhook is None:
+            text = "there is no webhook kerf-dialects: pods in other systems' words are not read"
+            return [Finding(self.name, "warn", text, "apply k8s/24-webhook.yaml, if they should be")]
+        findings = []
+        bundle = webhook["webhooks"][0].get("clientConfig", {}).get("caBundle", "")
+        if not bundle:
+            text = "the webhook kerf-dialects has no caBundle: the API server refuses every pod that it is asked about"
+            findings.append(Finding(self.name, "fail", text, "see docs/operators.md, Install"))
+        for ca in x509.load_pem_x509_certificates(base64.b64decode(bundle)) if bundle else ():
+            findings.append(judge("the webhook's CA", ca))
+        secret = await site.get(SECRET)
+        if secret is None:
+            text = "there is no Secret kerf-admission, so the webhook has no certificate"
+            return [*findings, Finding(self.name, "fail", text, "see docs/operators.md, Install")]
+        leaf = x509.load_pem_x509_certificates(base64.b64decode(secret["data"]["tls.crt"]))[0]
+        return [*findings, judge("the webhook's certificate", leaf)]
+
+
+def judge(what: str, certificate: x509.Certificate, now: datetime | None = None) -> Finding:
+    """By the days that are left."""
+    left = certificate.not_valid_after_utc - (now or datetime.now(UTC))
+    until = f"until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if left.total_seconds() <= 0:
+        return Finding(Certificates.name, "fail", f"{what} has expired: it was valid {until}", "renew it now")
+    status: Status = "fail" if left.days < FAIL_DAYS else "warn" if left.days < WARN_DAYS else "ok"
+    text = f"{what} is valid for {left.days} more days, {until}"
+    return Finding(Certificates.name, status, text, "" if status == "ok" else "renew it")
