@@ -20,8 +20,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PY) -m services.placement.engine.precompile
 	@touch $@
 
-demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server
-	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube)
+demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server, STAY=1 keeps the live page
+	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube) $(if $(STAY),--stay)
 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
