@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
+.PHONY: interposer demo test test-unit test-node test-page node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -33,6 +33,9 @@ test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernete
 
 test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
 	$(PY) -m pytest -q tests/node
+
+test-page: $(STAMP)  ## the live page in headless Chromium, which must be installed
+	REQUIRE_PAGE=1 $(PY) -m pytest -q tests/page
 
 test-unit: $(STAMP)  ## seconds
 	$(PY) -m pytest -q tests/unit
@@ -86,8 +89,9 @@ $(VENV)/.docs: $(STAMP) docs/requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock >&2
 	@touch $@
 
-picture: $(STAMP)  ## records the terminal sessions that README and users.md show
+picture: $(STAMP)  ## records the terminal sessions and the live page that README and docs show
 	@$(PY) -m tools.record_terminal
+	@$(PY) -m tools.record_page
 
 clean:
 	rm -rf $(VENV) build site

@@ -114,7 +114,7 @@ async def test_a_month_as_json_is_priced_and_shows_what_was_idle(nats: EmbeddedS
     assert re.search(r"- idle: 1485\.00 GPU hours, 2226\.00 EUR; stranded of it: 0\.00 GPU hours", text)
 
     table = await october(nats, "--since", "2026-10-01", "--until", "2026-10-01T01:00:00Z", "--by", "model")
-    assert re.search(r"H200 +0\.50 +0\.00? .*1 +1\.50", table.replace("0.49", "0.50")) or "1.50" in table
+    assert re.search(r"H200 +0\.50 +0\.\d+ +1 +1\.50", table)
     assert "without a price: 1.00 GPU hours" in table
 
 

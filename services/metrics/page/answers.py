@@ -32,12 +32,15 @@ class PageAnswers:
         self._status, self._trace, self._cost, self._now = status, trace, cost, now
 
     def overview(self) -> dict[str, Any]:
-        """The clock is rounded, so that a quiet cluster has nothing new to tell for ten seconds."""
+        """Without what changes all the time, so that a quiet cluster has nothing new to tell."""
         shown = msgspec.structs.asdict(self._status())
         for field in ("waiting", "waiting_uids"):
             shown.pop(field)
         shown["oldest_wait_s"] = shown["oldest_wait_s"] // 10 * 10
-        return shown | {"now": self._now() // 10 * 10}
+        return shown
+
+    def now_s(self) -> float:
+        return self._now()
 
     async def story(self, namespace: str, name: str) -> dict[str, Any]:
         why, error = None, ""

@@ -54,6 +54,9 @@ class Answers(Protocol):
     def overview(self) -> dict[str, Any]:
         """The figures at the top."""
 
+    def now_s(self) -> float:
+        """Unix seconds, to which the times of events belong."""
+
     async def story(self, namespace: str, name: str) -> dict[str, Any]:
         """Why, trace and slices of one pod."""
 
@@ -215,7 +218,13 @@ class Page:
     # --- answers ----------------------------------------------------------------------------------------------
 
     async def _all(self, _: web.Request) -> web.Response:
-        body = msgspec.json.encode({"changes": self._fleet.changes(0), "overview": self._answers.overview()})
+        body = msgspec.json.encode(
+            {
+                "changes": self._fleet.changes(0),
+                "overview": self._answers.overview(),
+                "now_s": self._answers.now_s(),
+            }
+        )
         return await _compressed(body, "application/json")
 
     async def _live(self, request: web.Request) -> web.StreamResponse:

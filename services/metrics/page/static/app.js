@@ -22,7 +22,7 @@ function theme(name) {
 
 function arrive(message, fresh = Infinity) {
   const was = model.order.length, changed = model.apply(message);
-  clock = (model.overview.now || Date.now() / 1000) - Date.now() / 1000;
+  if (message.now_s) clock = message.now_s - Date.now() / 1000;
   views.figures(model);
   if (view() !== "fleet") return;
   if (changed.nodes || was === 0) {
@@ -109,6 +109,7 @@ async function begin() {
   await follow();
 }
 
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
 $("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
   $("sign-in-error").textContent = "";

@@ -25,6 +25,9 @@ class Answers:
     def overview(self) -> dict[str, Any]:
         return self.figures
 
+    def now_s(self) -> float:
+        return 1000.5
+
     async def story(self, namespace: str, name: str) -> dict[str, Any]:
         return {"why": None, "why_error": f"no {namespace}/{name}"}
 
@@ -99,6 +102,7 @@ async def test_the_fleet_is_sent_compressed(local: aiohttp.ClientSession, fleet:
     async with local.get("/api/fleet") as answer:
         body = await answer.json()
         assert answer.headers["Content-Encoding"] == "gzip"
+    assert body["now_s"] == 1000.5
     assert (body["changes"]["version"], len(body["changes"]["nodes"][0]["gpus"])) == (fleet.version, 300)
 
 
