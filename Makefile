@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node test-install image manifests node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
+.PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -20,8 +20,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PY) -m services.placement.engine.precompile
 	@touch $@
 
-demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server
-	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube)
+demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server, STAY=1 keeps the live page
+	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube) $(if $(STAY),--stay)
 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
@@ -45,6 +45,9 @@ image: $(STAMP)  ## the container image in build/kerf-image.tar, without a conta
 
 manifests: $(STAMP)  ## after a change of k8s/chart: the plain manifests
 	@$(PY) -m tools.manifests
+
+test-page: $(STAMP)  ## the live page in headless Chromium, which must be installed
+	REQUIRE_PAGE=1 $(PY) -m pytest -q tests/page
 
 test-unit: $(STAMP)  ## seconds
 	$(PY) -m pytest -q tests/unit
@@ -99,8 +102,9 @@ $(VENV)/.docs: $(STAMP) docs/requirements.lock
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock >&2
 	@touch $@
 
-picture: $(STAMP)  ## records the terminal sessions that README and users.md show
+picture: $(STAMP)  ## records the terminal sessions and the live page that README and docs show
 	@$(PY) -m tools.record_terminal
+	@$(PY) -m tools.record_page
 
 clean:
 	rm -rf $(VENV) build site

@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
     demo = add("demo", "demo", "replay openb pods on openb nodes, and show what happened")
     demo.add_argument("--pods", type=int, default=1000)
+    demo.add_argument("--stay", action="store_true", help="go on with the live page until Ctrl-C")
     demo.add_argument(
         "--kube", action="store_true", help="on a real Kubernetes API server (built or found by tools/build.sh)"
     )
@@ -92,7 +93,20 @@ def parser() -> argparse.ArgumentParser:
     add("trace", "trace", "the span tree of one pod", pod)
     top = add("top", "top", "the cluster in figures, and which pods use it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
+    _cost(add)
     return made
+
+
+def _cost(add: Callable[..., argparse.ArgumentParser]) -> None:
+    cost = add("cost", "cost", "what the slices of a period cost, and what was idle")
+    cost.add_argument("--by", default="namespace", help="namespace (default), pod, model or label:KEY")
+    cost.add_argument("--month", default="", metavar="YYYY-MM", help="a calendar month, UTC (default: this one)")
+    cost.add_argument("--since", default="", metavar="DATE", help="a date or a time, such as 2026-11-01")
+    cost.add_argument("--until", default="", metavar="DATE", help="the end, not included (default: now)")
+    cost.add_argument(
+        "--format", default="table", metavar="FORM", help="table (default), csv, json or report (Markdown)"
+    )
+    cost.add_argument("--most", type=int, default=1000, help="how many rows at most (default 1000)")
 
 
 def _cluster(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -127,6 +141,13 @@ def _cluster(add: Callable[..., argparse.ArgumentParser]) -> None:
     up.add_argument(
         "--metrics-port", type=int, default=-1, help="Prometheus endpoint of the metrics service; 0 for a free port"
     )
+    up.add_argument(
+        "--page-port",
+        type=int,
+        default=0,
+        help="of the live page, on loopback; 0 for a free one (default), -1 for none",
+    )
+    up.add_argument("--prices", default="", metavar="FILE", help="prices per GPU-hour, for `kerf cost`")
 
 
 def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 import time
 from collections.abc import AsyncIterator
 
@@ -61,14 +62,32 @@ async def run(args: argparse.Namespace) -> None:
     )
     async with (
         _cluster(kube=args.kube) as world,
-        stack([openb.hollow(n) for n in nodes], kubeconfig=world.kubeconfig, trace_ratio=1.0) as made,
+        stack([openb.hollow(n) for n in nodes], kubeconfig=world.kubeconfig, trace_ratio=1.0, page_port=0) as made,
     ):
         err.print(
             f"  {world.name}, NATS and {len(made.services)} services are up after {time.monotonic() - started:.1f} s"
         )
+        err.print(
+            f"  the live page: {made.page}" + ("" if args.stay else " (while this runs; --stay keeps it)"),
+            highlight=False,
+        )
         await world.begin(made, nodes, NAMESPACE)
         result, pending, bound = await _replay(made, world, pods, nodes, started)
         await _show(made, result, pending, bound, json=args.json)
+        if args.stay:
+            err.print(f"\nThe live page stays at {made.page} until Ctrl-C.", highlight=False)
+            await _stay(made)
+
+
+async def _stay(made: Stack) -> None:
+    stop = asyncio.Event()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    while not stop.is_set():
+        if made.failed():
+            raise Failure(f"a service ended by itself: {made.failed()}")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), 0.5)
 
 
 async def _replay(

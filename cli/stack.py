@@ -27,6 +27,8 @@ class Stack(msgspec.Struct):
     bus: NatsBus
     services: dict[str, Context]
     server: EmbeddedServer
+    page: str = ""
+    """The address of the live page; empty: there is none."""
 
     def failed(self) -> str:
         """What ended by itself, empty while all is well."""
@@ -43,6 +45,8 @@ async def stack(
     port: int = 0,
     http_port: int = -1,
     metrics_port: int = -1,
+    page_port: int = -1,
+    prices: str = "",
     placement: Mapping[str, Any] | None = None,
     preemption: Mapping[str, Any] | None = None,
     server: EmbeddedServer | None = None,
@@ -75,13 +79,14 @@ async def stack(
         await up("watcher", watcher)
         if nodes:
             await up("node-agent", {"hollow": list(nodes)})
-        await up("metrics", {}, metrics_port)
+        await up("metrics", {"page_port": page_port, "prices": prices}, metrics_port)
         if preemption is not None:
             await up("preemptor", preemption)
         bus = await NatsBus.connect(nats.url, name="kerf-up")
         made.push_async_callback(bus.drain)
         await _ready(services)
-        yield Stack(url=nats.url, bus=bus, services=services, server=nats)
+        page = services["metrics"].health.report()["parts"].get("page", {}).get("detail", "")
+        yield Stack(url=nats.url, bus=bus, services=services, server=nats, page=page)
 
 
 def _port_of(admission: Context) -> int:

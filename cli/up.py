@@ -47,12 +47,16 @@ async def _until_stopped(args: argparse.Namespace, nodes: list[dict[str, Any]], 
         port=args.port,
         http_port=args.http_port,
         metrics_port=args.metrics_port,
+        page_port=args.page_port,
+        prices=args.prices,
         preemption=preemption,
     ) as made:
         if not args.kubeconfig:
             await apply(made.bus, [node_object(node) for node in nodes])
         err.print(f"[green]Kerf is up[/green] on {made.url} with {len(nodes)} simulated nodes. In another terminal:")
         err.print(f"  export KERF_NATS_URL={made.url}", soft_wrap=True)
+        if made.page:
+            err.print(f"  The live page: {made.page}", highlight=False)
         err.print("  kerf apply -f pod.yaml, kerf inspect, kerf why POD, kerf events, kerf delete POD")
         err.print("Ctrl-C ends it.")
         while not stop.is_set():

@@ -13,12 +13,13 @@ from functools import partial
 
 import msgspec
 
-from services.metrics.usage import Began, Ended, GpuSize, Record
+from services.metrics.usage import Began, Capacity, Ended, GpuSize, Labelled, Record
 from shared.contracts.envelope import Envelope
 from shared.contracts.events import (
     Event,
     GpuStateChanged,
     GrantEnded,
+    NodeInventoried,
     PlacementDecided,
     PlacementRejected,
     PodBound,
@@ -67,6 +68,11 @@ class Core:
             case PlacementDecided():
                 self._outcomes.of("decided").add()
                 self._waited.observe(event.waited_ms / 1000)
+                if event.labels:
+                    return [Labelled(event.uid, tuple(sorted(event.labels.items())), round(at_s * 1000))]
+            case NodeInventoried():
+                model = event.models[0] if len(event.models) == 1 else ", ".join(event.models)
+                return [Capacity(event.node, round(at_s * 1000), event.gpus, model)]
             case PlacementRejected():
                 self._outcomes.of("rejected").add()
                 self._rejections.of(event.explanation.summary[0].code if event.explanation.summary else "unknown").add()
@@ -84,11 +90,11 @@ class Core:
                 return self._ended_grant(event.grant_id, at_s)
         return []
 
-    def inventory(self, node: str, inventory: Inventory | None) -> list[Record]:
+    def inventory(self, node: str, inventory: Inventory | None, now_s: float = 0.0) -> list[Record]:
         """What a node has now; None: it has retired."""
         if inventory is None:
-            self._inventories.pop(node, None)
-            return []
+            known = self._inventories.pop(node, None)
+            return [] if known is None else [Capacity(node, round(now_s * 1000), 0, "")]
         self._inventories[node] = inventory
         for gpu in inventory.gpus:
             self._model[gpu.uuid] = gpu.model

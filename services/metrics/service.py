@@ -5,18 +5,29 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import msgspec
 
-from services.metrics.core import Core
+from services.metrics import cost
+from services.metrics.core import Core, seconds_of
+from services.metrics.page.answers import PageAnswers
+from services.metrics.page.fleet import Fleet
+from services.metrics.page.server import Page
+from services.metrics.page.sign_in import SignIn
+from services.metrics.page.sign_in.none import NoSignIn
+from services.metrics.page.sign_in.proxy import ProxySignIn
+from services.metrics.page.sign_in.token_review import TokenReviewSignIn, reviewer
+from services.metrics.pricing import read_prices
 from services.metrics.traces import TraceStore
-from services.metrics.usage import Record, UsageBook
+from services.metrics.usage import Record, Stranded, UsageBook
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.queries import (
+    CostAnswer,
+    CostQuery,
     QueuesAnswer,
     QueuesQuery,
     SpanBatch,
@@ -27,11 +38,16 @@ from shared.contracts.queries import (
     UsageAnswer,
     UsageQuery,
 )
+from shared.contracts.samples import UsageSample
+from shared.kube.client import connect
 from shared.model.gpu import Inventory
 from shared.service import Context, Service
-from shared.service.settings import Count, Seconds
+from shared.service.settings import Count, PortOrNone, Seconds
 from shared.telemetry.trace_ids import trace_id_for
 
+NAMED_PENDING = 5_000
+LONGEST_SAMPLE = 3
+"""A status counts until the next one, unless that is later than so many intervals."""
 FULL = 5_000
 """Records that wait for the disk before the event stream has to wait too."""
 DAY_S = 86_400
@@ -50,6 +66,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How many of the newest traces are kept, in memory."""
     status_every_s: Seconds = 2.0
     write_every_s: Seconds = 0.5
+    prices: str = ""
+    """Path of the price file; empty: nothing is priced."""
+    page_host: str = "127.0.0.1"
+    page_port: PortOrNone = -1
+    """The live page: a port, 0 for a free one, -1 for none."""
+    page_sign_in: Literal["none", "proxy", "token_review"] = "none"
+    """none: on loopback only. proxy: a header from listed addresses names the user. token_review: a Kubernetes token.
+    """
+    page_proxy_header: str = "X-Forwarded-User"
+    page_proxy_addresses: tuple[str, ...] = ()
+    """Addresses or networks of the proxy."""
+    page_session_s: Seconds = 3600.0
+    """How long a sign-in by token lasts."""
+    page_kubeconfig: str = ""
+    """For token_review outside a pod; empty: the pod's account."""
+
+    def __post_init__(self) -> None:
+        """Settings with which the page could not be served safely are refused before anything starts."""
+        if self.page_port < 0:
+            return
+        if self.page_sign_in == "none":
+            NoSignIn(self.page_host)
+        if self.page_sign_in == "proxy":
+            ProxySignIn(self.page_proxy_header, self.page_proxy_addresses)
 
 
 class MetricsService(Service):
@@ -59,7 +99,7 @@ class MetricsService(Service):
     config_type: ClassVar[type] = Config
 
     async def start(self, ctx: Context) -> None:
-        """Raises UsageError where the usage book cannot be opened."""
+        """Raises UsageError where the usage book cannot be opened, PriceError for a price file that cannot be used."""
         config: Config = ctx.config
         self._ctx, self._config = ctx, config
         self._records: list[Record] = []
@@ -68,7 +108,11 @@ class MetricsService(Service):
         self._book = await asyncio.to_thread(UsageBook, config.database)
         self._sequence = await asyncio.to_thread(self._book.sequence)
         self.core, self._traces = Core(ctx.metrics), TraceStore(config.traces)
-        self.core.restore(await asyncio.to_thread(self._book.live))
+        self._prices = await asyncio.to_thread(read_prices, config.prices)
+        self.fleet = Fleet()
+        live = await asyncio.to_thread(self._book.live)
+        self.core.restore(live)
+        self.fleet.restore(live)
         self._unreadable = ctx.metrics.counter(
             "kerf_events_unreadable_total", "Events that keep no contract; passed over."
         )
@@ -86,12 +130,41 @@ class MetricsService(Service):
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
         await ctx.bus.subscribe(queries.USAGE.subject, self._usage)
+        await ctx.bus.subscribe(queries.COST.subject, self._cost)
         await ctx.bus.subscribe(queries.TRACE.subject, self._trace)
         await ctx.bus.subscribe(subjects.SPANS_ALL, self._spans)
         ctx.spawn(self._follow(), name="follow")
         ctx.spawn(self._writes(), name="usage")
         ctx.spawn(self._statuses(), name="status")
         ctx.spawn(self._forgets(), name="forget")
+        if config.page_port >= 0:
+            await self._serve_page(config)
+
+    async def _serve_page(self, config: Config) -> None:
+        """Raises ValueError or AccessError where the sign-in cannot work, OSError where the port is taken."""
+        answers = PageAnswers(
+            self._ctx.bus,
+            self.fleet,
+            status=lambda: self.core.status,
+            trace=lambda namespace, name: self._trace_of(TraceQuery(namespace=namespace, name=name)),
+            cost=lambda: self._cost_of(CostQuery(most=200)),
+            now=self._ctx.now,
+        )
+        page = Page(self.fleet, answers, await self._sign_in(config), session_s=config.page_session_s)
+        port = await page.start(config.page_host, config.page_port)
+        self._ctx.on_drain(page.stop)
+        await self._ctx.bus.subscribe(subjects.USAGE_ALL, self._sample)
+        self._ctx.health.set("page", ok=True, detail=f"http://{config.page_host}:{port}/")
+        self._ctx.log.info("page_listening", host=config.page_host, port=port, sign_in=config.page_sign_in)
+
+    async def _sign_in(self, config: Config) -> SignIn:
+        if config.page_sign_in == "proxy":
+            return ProxySignIn(config.page_proxy_header, config.page_proxy_addresses)
+        if config.page_sign_in == "token_review":
+            transport = await connect(config.page_kubeconfig, max_connections=4, user_agent="kerf-metrics")
+            self._ctx.on_drain(transport.close)
+            return TokenReviewSignIn(reviewer(transport))
+        return NoSignIn(config.page_host)
 
     async def drain(self) -> None:
         """What was heard is written."""
@@ -128,12 +201,18 @@ class MetricsService(Service):
             self._ctx.log.warning("event_unreadable", subject=entry.subject, sequence=entry.sequence, error=str(error))
         else:
             self._note(self.core.event(envelope, event))
+            self.fleet.event(event, seconds_of(envelope.time))
             self._lag_s = max(0.0, self._ctx.now() - self.core.last_event_s)
         self._sequence = entry.sequence
 
     async def _inventory(self, entry: KvEntry) -> None:
         node = subjects.untoken(entry.key)
-        self._note(self.core.inventory(node, None if entry.value is None else decode(entry.value, Inventory)))
+        inventory = None if entry.value is None else decode(entry.value, Inventory)
+        self._note(self.core.inventory(node, inventory, self._ctx.now()))
+        self.fleet.inventory(node, inventory)
+
+    async def _sample(self, incoming: Incoming) -> None:
+        self.fleet.sample(decode(incoming.payload, UsageSample))
 
     async def _spans(self, incoming: Incoming) -> None:
         self._traces.add(decode(incoming.payload, SpanBatch).spans)
@@ -163,18 +242,45 @@ class MetricsService(Service):
         except ContractError as error:
             await self._ctx.bus.respond(incoming, encode(TraceAnswer(error=str(error))))
             return
+        await self._ctx.bus.respond(incoming, encode(self._trace_of(query)))
+
+    def _trace_of(self, query: TraceQuery) -> TraceAnswer:
         uid = query.uid or self.core.uid_of(query.namespace, query.name)
         if not uid:
-            answer = TraceAnswer(error=f"no event has spoken of pod {query.namespace}/{query.name}")
-        else:
-            trace_id = f"{trace_id_for(uid):032x}"
-            spans = self._traces.get(trace_id)
-            answer = TraceAnswer(
-                trace_id=trace_id,
-                spans=spans,
-                error="" if spans else f"no spans of pod {uid} are kept: it was not sampled, or it is too old",
-            )
+            return TraceAnswer(error=f"no event has spoken of pod {query.namespace}/{query.name}")
+        trace_id = f"{trace_id_for(uid):032x}"
+        spans = self._traces.get(trace_id)
+        return TraceAnswer(
+            trace_id=trace_id,
+            spans=spans,
+            error="" if spans else f"no spans of pod {uid} are kept: it was not sampled, or it is too old",
+        )
+
+    async def _cost(self, incoming: Incoming) -> None:
+        try:
+            answer = await self._cost_of(decode(incoming.payload, CostQuery))
+        except ContractError as error:
+            answer = CostAnswer(error=str(error))
         await self._ctx.bus.respond(incoming, encode(answer))
+
+    async def _cost_of(self, query: CostQuery) -> CostAnswer:
+        try:
+            of = cost.period(query.since, query.until, round(self._ctx.now() * 1000))
+            await self._flush()
+            spent = await self._blocking(lambda: self._book.spent(query.by, of.since_ms, of.until_ms))
+            there = await self._blocking(lambda: self._book.capacity_ms(of.since_ms, of.until_ms))
+            stranded = await self._blocking(lambda: self._book.stranded_ms(of.since_ms, of.until_ms))
+        except (ValueError, sqlite3.Error) as error:
+            return CostAnswer(error=str(error))
+        rows, (since, until) = cost.rows(spent, self._prices), of.texts()
+        return CostAnswer(
+            rows=tuple(rows[: query.most]),
+            more=max(0, len(rows) - query.most),
+            currency=self._prices.currency,
+            since=since,
+            until=until,
+            capacity=cost.capacity(there, spent, stranded, self._prices),
+        )
 
     # --- in the background ------------------------------------------------------------------------------------
 
@@ -214,12 +320,17 @@ class MetricsService(Service):
             return await asyncio.to_thread(ask)
 
     async def _statuses(self) -> None:
+        query = encode(StatusQuery(uids=NAMED_PENDING if self._config.page_port >= 0 else 0))
+        sampled_ms = 0
         while True:
             await asyncio.sleep(self._config.status_every_s)
             try:
-                self.core.status = decode(
-                    await self._ctx.bus.request(queries.STATUS.subject, encode(StatusQuery())), StatusAnswer
-                )
+                self.core.status = decode(await self._ctx.bus.request(queries.STATUS.subject, query), StatusAnswer)
+                self.fleet.reconcile(self.core.status.waiting_uids, self.core.status.pods_waiting)
+                now_ms = round(self._ctx.now() * 1000)
+                if 0 < now_ms - sampled_ms < LONGEST_SAMPLE * self._config.status_every_s * 1000:
+                    self._note([Stranded(now_ms, self.core.status.fragmentation_milli, now_ms - sampled_ms)])
+                sampled_ms = now_ms
                 self.core.queues = decode(
                     await self._ctx.bus.request(queries.QUEUES.subject, encode(QueuesQuery())), QueuesAnswer
                 ).queues

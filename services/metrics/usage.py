@@ -14,6 +14,8 @@ import msgspec
 from shared.contracts.queries import UsageRow
 
 VERSION = 1
+"""Tables that are added later do not change it: an earlier version of Kerf ignores them, so a rollback works."""
+HOUR_MS = 3_600_000
 _TABLES = """
 CREATE TABLE IF NOT EXISTS slice (
   grant_id TEXT NOT NULL, container TEXT NOT NULL,
@@ -27,6 +29,13 @@ CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NO
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS ended_when ON ended (ended_ms);
+CREATE TABLE IF NOT EXISTS label (
+  uid TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, at_ms INTEGER NOT NULL,
+  PRIMARY KEY (uid, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS capacity (
+  node TEXT NOT NULL, at_ms INTEGER NOT NULL, gpus INTEGER NOT NULL, model TEXT NOT NULL,
+  PRIMARY KEY (node, at_ms)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
 _QUERY = """
@@ -40,6 +49,25 @@ SELECT key, SUM(share * seconds) / 1000.0, SUM(memory * seconds), COUNT(*), SUM(
   FROM slice s LEFT JOIN ended e USING (grant_id))
 GROUP BY key ORDER BY 2 DESC, key LIMIT :most
 """
+
+
+_PPM = 1_000_000
+_COST = """
+SELECT key, model, SUM(x / 1000000), SUM(x % 1000000), SUM(y / 1000000), SUM(y % 1000000), COUNT(*), SUM(live) FROM (
+  SELECT key, model, ppm * ms AS x, memory * ms AS y, live FROM (
+    SELECT {key} AS key, s.model AS model,
+      MIN(COALESCE(e.ended_ms, :until_ms), :until_ms) - MAX(s.started_ms, :since_ms) AS ms,
+      (SELECT SUM(MAX(p.compute_milli * 1000,
+                      COALESCE(MIN(1000000, p.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0)))
+         FROM part p LEFT JOIN gpu g USING (uuid) WHERE p.grant_id = s.grant_id AND p.container = s.container) AS ppm,
+      (SELECT SUM(p.memory_mib) FROM part p WHERE p.grant_id = s.grant_id AND p.container = s.container) AS memory,
+      e.grant_id IS NULL AS live
+    FROM slice s LEFT JOIN ended e USING (grant_id)
+    WHERE s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms
+      AND COALESCE(e.ended_ms, :until_ms) > s.started_ms))
+GROUP BY key, model
+"""
+"""Integers throughout, split before they are summed: SQLite has 64 bits, and a month of a large cluster has more."""
 
 
 class UsageError(RuntimeError):
@@ -69,7 +97,43 @@ class GpuSize(msgspec.Struct, frozen=True):
     memory_mib: int
 
 
-Record = Began | Ended | GpuSize
+class Labelled(msgspec.Struct, frozen=True):
+    """Labels of a pod. A pod that is decided twice has those of the later decision."""
+
+    uid: str
+    labels: tuple[tuple[str, str], ...]
+    at_ms: int
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """How many GPUs a node has from then on; none: it is gone."""
+
+    node: str
+    at_ms: int
+    gpus: int
+    model: str
+
+
+class Stranded(msgspec.Struct, frozen=True):
+    """A sample: so much free compute could not be used, for so long until `at_ms`."""
+
+    at_ms: int
+    milli: int
+    for_ms: int
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What the slices of one key had of one GPU model. Exact: `gpu_ppm_ms` is in millionths of a GPU times ms."""
+
+    key: str
+    model: str
+    gpu_ppm_ms: int
+    memory_mib_ms: int
+    slices: int
+    live: int
+
+
+Record = Began | Ended | GpuSize | Labelled | Capacity | Stranded
 
 
 class UsageBook:
@@ -130,6 +194,24 @@ class UsageBook:
                     "excluded.ended_ms)",
                     (record.grant_id, record.ended_ms),
                 )
+            case Labelled():
+                db.executemany(
+                    "INSERT INTO label VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value, at_ms = "
+                    "excluded.at_ms WHERE (excluded.at_ms, excluded.value) > (at_ms, value)",
+                    [(record.uid, key, value, record.at_ms) for key, value in record.labels],
+                )
+            case Capacity():
+                db.execute(
+                    "INSERT INTO capacity VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET gpus = excluded.gpus, "
+                    "model = excluded.model",
+                    (record.node, record.at_ms, record.gpus, record.model),
+                )
+            case Stranded():
+                db.execute(
+                    "INSERT INTO stranded VALUES (?,?) ON CONFLICT DO UPDATE SET milli_ms = milli_ms + "
+                    "excluded.milli_ms",
+                    (record.at_ms - record.at_ms % HOUR_MS, record.milli * record.for_ms),
+                )
             case GpuSize():
                 db.execute(
                     "INSERT INTO gpu VALUES (?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
@@ -184,10 +266,59 @@ class UsageBook:
             for key, gpu, memory, count, live in rows
         )
 
+    def spent(self, by: str, since_ms: int, until_ms: int) -> list[Spent]:
+        """By key and GPU model. `by` is namespace, pod, model or label:KEY; ValueError on anything else."""
+        kind, _, label = by.partition(":")
+        values: dict[str, object] = {"since_ms": since_ms, "until_ms": until_ms}
+        if kind == "label" and label:
+            key = "COALESCE((SELECT l.value FROM label l WHERE l.uid = s.uid AND l.key = :label), '')"
+            values["label"] = label
+        elif by in _COLUMNS:
+            key = _COLUMNS[by]
+        else:
+            raise ValueError(f"cost is told by {', '.join(_COLUMNS)} or label:KEY, not by {by!r}")
+        return [
+            Spent(key, model, x_high * _PPM + x_low, y_high * _PPM + y_low, slices, live)
+            for key, model, x_high, x_low, y_high, y_low, slices, live in self._db.execute(
+                _COST.format(key=key), values
+            )
+        ]
+
+    def capacity_ms(self, since_ms: int, until_ms: int) -> dict[str, int]:
+        """GPUs times milliseconds that there were, by model."""
+        found: dict[str, int] = {}
+        rows = self._db.execute(
+            "SELECT node, at_ms, gpus, model FROM capacity WHERE at_ms < ? ORDER BY node, at_ms", (until_ms,)
+        ).fetchall()
+        for index, (node, at_ms, gpus, model) in enumerate(rows):
+            following = rows[index + 1] if index + 1 < len(rows) else None
+            end_ms = following[1] if following is not None and following[0] == node else until_ms
+            found[model] = found.get(model, 0) + gpus * max(0, min(end_ms, until_ms) - max(at_ms, since_ms))
+        return {model: amount for model, amount in found.items() if amount}
+
+    def stranded_ms(self, since_ms: int, until_ms: int) -> int:
+        """GPU milli times milliseconds, of the hours that begin in the period."""
+        row = self._db.execute(
+            "SELECT SUM(milli_ms) FROM stranded WHERE hour_ms >= ? AND hour_ms < ?",
+            (since_ms - since_ms % HOUR_MS, until_ms),
+        ).fetchone()
+        return int(row[0] or 0)
+
     def forget(self, before_ms: int) -> int:
         """Takes out slices that ended before then; returns how many grants."""
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(
+            f"DELETE FROM label WHERE uid IN (SELECT uid FROM slice WHERE grant_id IN {old}) AND NOT EXISTS "  # noqa: S608 - see below
+            f"(SELECT 1 FROM slice s WHERE s.uid = label.uid AND s.grant_id NOT IN {old})",
+            (before_ms, before_ms),
+        )
+        self._db.execute("DELETE FROM stranded WHERE hour_ms < ?", (before_ms,))
+        self._db.execute(
+            "DELETE FROM capacity WHERE EXISTS (SELECT 1 FROM capacity later WHERE later.node = capacity.node "
+            "AND later.at_ms > capacity.at_ms AND later.at_ms <= ?)",
+            (before_ms,),
+        )
         for table in ("slice", "part"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - both names are constants
             self._db.execute(delete, (before_ms,))

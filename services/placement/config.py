@@ -25,6 +25,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo
     what a touch writes."""
 
+    usage_labels: tuple[str, ...] = ()
+    """Keys of pod labels that decisions carry, so that `kerf cost --by label:KEY` can tell usage by them."""
+
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")

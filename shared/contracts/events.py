@@ -40,6 +40,8 @@ class PlacementDecided(Event, frozen=True):
     """From the first sight of the pod to the decision."""
     gang: str = ""
     """The gang that it was decided with; its other members are in the same log record."""
+    labels: dict[str, str] = {}
+    """Of the pod, those that placement's setting `usage_labels` names: usage is told by them."""
 
 
 class PlacementRejected(Event, frozen=True):

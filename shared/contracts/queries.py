@@ -332,6 +332,56 @@ class UsageAnswer(Message, frozen=True):
     error: str = ""
 
 
+class CostQuery(Message, frozen=True):
+    """What did the slices of a period cost?"""
+
+    by: str = "namespace"
+    """namespace, pod, model, or label:KEY for a key of placement's `usage_labels`."""
+    since: str = ""
+    """A date or a time (RFC 3339, UTC where no zone is named); empty: the first of this month."""
+    until: str = ""
+    """The end, not included; empty: now. A time in the future counts as now."""
+    most: int = 1000
+    """How many rows at most, the most expensive first."""
+
+
+class CostRow(Message, frozen=True):
+    key: str
+    """Empty: pods without that label."""
+    gpu_seconds: float
+    """The larger of the memory and compute share, times seconds; of whole GPUs."""
+    memory_mib_seconds: float
+    slices: int
+    live: int = 0
+    cost: float | None = None
+    """In the answer's currency. None: no GPU model of it has a price."""
+    unpriced_gpu_seconds: float = 0.0
+    """Of GPU models without a price; they are not part of `cost`."""
+
+
+class CostCapacity(Message, frozen=True):
+    """What there was, and what of it no slice had."""
+
+    gpu_seconds: float
+    allocated_gpu_seconds: float
+    idle_gpu_seconds: float
+    stranded_gpu_seconds: float
+    """Of the idle part: free compute that no waiting or usual request could take, sampled from placement."""
+    allocated_cost: float | None = None
+    idle_cost: float | None = None
+
+
+class CostAnswer(Message, frozen=True):
+    rows: tuple[CostRow, ...] = ()
+    more: int = 0
+    """Rows left out."""
+    currency: str = ""
+    since: str = ""
+    until: str = ""
+    capacity: CostCapacity | None = None
+    error: str = ""
+
+
 class TraceQuery(Message, frozen=True):
     namespace: str = ""
     name: str = ""
@@ -370,6 +420,7 @@ WHY = Query(
     answer=ExplainAnswer,
     receivers="placement",
     description="Why is this pod where it is, or nowhere?",
+    publisher="cli, metrics",
 )
 WHAT_IF = Query(
     name="what-if",
@@ -377,6 +428,7 @@ WHAT_IF = Query(
     answer=ExplainAnswer,
     receivers="placement",
     description="Where would this pod go, and what would become of the others, now or in a changed cluster?",
+    publisher="cli, metrics",
 )
 WHEN = Query(
     name="when",
@@ -475,6 +527,30 @@ USAGE = Query(
         ),
     ),
 )
+COST = Query(
+    name="cost",
+    question=CostQuery,
+    answer=CostAnswer,
+    receivers="metrics",
+    description="What the slices of a period cost, and what was idle.",
+    examples=(
+        CostQuery(by="label:team", since="2026-11-01", until="2026-12-01"),
+        CostAnswer(
+            rows=(CostRow(key="vision", gpu_seconds=1080.0, memory_mib_seconds=58_982_400.0, slices=3, cost=0.9),),
+            currency="EUR",
+            since="2026-11-01T00:00:00Z",
+            until="2026-12-01T00:00:00Z",
+            capacity=CostCapacity(
+                gpu_seconds=2000.0,
+                allocated_gpu_seconds=1080.0,
+                idle_gpu_seconds=920.0,
+                stranded_gpu_seconds=40.0,
+                allocated_cost=0.9,
+                idle_cost=0.77,
+            ),
+        ),
+    ),
+)
 TRACE = Query(
     name="trace",
     question=TraceQuery,
@@ -494,4 +570,18 @@ ABOUT = Query(
     ),
 )
 
-QUERIES: tuple[Query, ...] = (WHY, WHAT_IF, WHEN, ADVISE, PREEMPT, INSPECT, STATUS, QUEUES, GRANT, USAGE, TRACE, ABOUT)
+QUERIES: tuple[Query, ...] = (
+    WHY,
+    WHAT_IF,
+    WHEN,
+    ADVISE,
+    PREEMPT,
+    INSPECT,
+    STATUS,
+    QUEUES,
+    GRANT,
+    USAGE,
+    COST,
+    TRACE,
+    ABOUT,
+)

@@ -57,6 +57,9 @@ def main(service: type[Service]) -> None:
         except PluginError as error:
             structlog.get_logger().error("plugin_unusable", service=service.name, error=str(error))
             return EXIT_CONFIG
+        except ConfigError as error:
+            structlog.get_logger().error("settings_unusable", service=service.name, error=str(error))
+            return EXIT_CONFIG
         return EXIT_OK
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -8,7 +8,7 @@ import pytest
 
 from services.metrics.core import Core, seconds_of
 from services.metrics.traces import MOST_SPANS, TraceStore
-from services.metrics.usage import Began, Ended, GpuSize
+from services.metrics.usage import Began, Capacity, Ended, GpuSize
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import (
     Event,
@@ -86,7 +86,8 @@ def test_inventories_give_sizes_and_capacity() -> None:
     assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
     assert 'kerf_node_gpu_memory_bytes{model="H200",node="n1"} 2.097152e+09' in lines
     assert 'kerf_node_gpus_unhealthy{model="H200",node="n1"} 1.0' in lines
-    assert core.inventory("n1", None) == []
+    assert core.inventory("n1", None, 5.0) == [Capacity("n1", 5000, 0, "")]
+    assert core.inventory("n1", None, 6.0) == []
     assert core.capacity() == {}
 
 
