@@ -10,7 +10,16 @@ import json
 import time
 from typing import Any
 
-from tests.install.cluster import CHART, GPUSHARE_IMAGE, NEXT_TAG, NODE_NAME, InstallCluster, container, ready
+from tests.install.cluster import (
+    CHART,
+    GPUSHARE_IMAGE,
+    NEXT_TAG,
+    NODE_NAME,
+    CommandError,
+    InstallCluster,
+    container,
+    ready,
+)
 
 INSTALL_WITHIN_S = 90.0
 DRIVER = {
@@ -191,7 +200,11 @@ def changes(cluster: InstallCluster, prefix: str, command: list[str], image: str
 
 def test_uninstalling_leaves_nothing(cluster: InstallCluster) -> None:
     cluster.kubectl("delete", "pods", "--namespace=default", "--all", "--grace-period=0", "--force")
-    cluster.helm("uninstall", "kerf", "--namespace=kerf-system", "--wait", "--timeout=120s")
+    try:
+        cluster.helm("uninstall", "kerf", "--namespace=kerf-system", "--wait", "--timeout=120s")
+    except CommandError as error:
+        log = cluster.kubectl("logs", "--namespace=kerf-system", "--selector=app.kubernetes.io/name=kerf-uninstall")
+        raise AssertionError(f"{error}\n{log}") from None
     left = [
         f"{kind}/{item['metadata']['name']}"
         for kind in (
