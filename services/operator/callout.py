@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from services.operator.config import Config
-from services.operator.nkeys import AccountKey, claims_of
+from services.operator.tokens import AccountKey, claims_of
 from shared.contracts import permissions
 from shared.model.kube_object import KubeObject
 

@@ -17,10 +17,10 @@ import msgspec
 
 from services.operator import callout
 from services.operator.config import Config
-from services.operator.nkeys import AccountKey
 from services.operator.objects import NATS_USERS, TOKEN_REVIEW
 from services.operator.observed import NatsState, Observed
 from services.operator.passwords import SEED
+from services.operator.tokens import AccountKey
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
 from shared.contracts.permissions import AUTH_REQUEST, OPERATOR_SERVICE, SYSTEM_USER

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.operator.messages import Entropy
-from services.operator.nkeys import AccountKey, new_seed
 from services.operator.objects import Secret
+from services.operator.tokens import AccountKey, new_seed
 from shared.contracts.permissions import OPERATOR_SERVICE, SYSTEM_USER, USERS
 
 ISSUER, SEED = "callout_issuer", "callout_seed"

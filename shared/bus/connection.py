@@ -207,6 +207,11 @@ class Connection:
         return self._up.is_set() and self.nc.is_connected
 
     @property
+    def clustered(self) -> bool:
+        """Whether the server that it is connected to is one of a cluster, and so can replicate streams."""
+        return bool(self.nc._server_info.get("cluster"))  # nats-py shows it nowhere else
+
+    @property
     def closing(self) -> bool:
         return self._closing
 

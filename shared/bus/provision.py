@@ -1,4 +1,7 @@
-"""Streams and buckets of Kerf: made where they are missing, checked where they are there, never changed by itself."""
+"""Streams and buckets of Kerf: made where they are missing, checked where they are there.
+
+Of what is there only the number of replicas is changed, when the setting has changed and the servers are there.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ _RISING = (subjects.STREAM_LOG, f"KV_{subjects.KV_MARK}")
 log = structlog.get_logger("bus")
 
 
-def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[str, Any], ...]:
+def wanted(*, replicas: int = 1, clustered: bool = False, log_max_age_s: int = 24 * 3600) -> tuple[dict[str, Any], ...]:
     """The server's own configuration objects, all that Kerf cares about in them, in the order in which
-    they are made. Durations are nanoseconds."""
+    they are made. Durations are nanoseconds. A server that is not in a cluster has one replica of each."""
+    replicas = replicas if clustered else 1
     bucket = {
         "max_msgs_per_subject": 1,
         "discard": "new",
@@ -47,8 +51,8 @@ def wanted(*, replicas: int = 1, log_max_age_s: int = 24 * 3600) -> tuple[dict[s
             "num_replicas": replicas,
             # One server syncs each event before it acknowledges it, which costs five times its CPU (77 µs against 15).
             # Events are told, not relied on: a server that is killed may forget its last ones. Replicated streams
-            # decide by themselves.
-            **({"persist_mode": "async"} if replicas == 1 else {}),
+            # decide by themselves, and one that has this mode can never be replicated.
+            **({} if clustered else {"persist_mode": "async"}),
         },
         {"name": f"KV_{subjects.KV_NODES}", "subjects": [f"$KV.{subjects.KV_NODES}.>"], "storage": "file", **bucket},
         # On file, though what it holds lives for seconds: a memory stream of a single server is gone after its restart,
@@ -100,13 +104,12 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
     """Creates what is missing and returns the names of it. May be called again at any time, by several at once.
 
     Raises BusError naming every setting of an existing stream that differs, what it is and what is wanted: Kerf does
-    not change a stream that may have been configured on purpose.
+    not change a stream that may have been configured on purpose. The number of replicas is `scale`'s.
     """
-    js = getattr(bus, "js", None)
-    if not isinstance(js, JetStream):
-        raise BusError(f"cannot provision over {type(bus).__name__}: it is no NATS bus")
+    js = _jetstream(bus)
     made, differences = [], []
-    for config in wanted(replicas=replicas, log_max_age_s=log_max_age_s):
+    clustered = js.connection.clustered
+    for config in wanted(replicas=replicas, clustered=clustered, log_max_age_s=log_max_age_s):
         name, mark = config["name"], None
         try:
             info = await js.stream_info(name)
@@ -123,6 +126,34 @@ async def provision(bus: Bus, *, replicas: int = 1, log_max_age_s: int = 24 * 36
     if differences:
         raise BusError("streams exist with other settings than Kerf needs: " + "; ".join(differences))
     return tuple(made)
+
+
+async def scale(bus: Bus, *, replicas: int = 1) -> dict[str, str]:
+    """Gives every stream of Kerf so many replicas, where it has others; returns why, by the names of those that cannot
+    have them yet. Streams serve and keep all that is in them meanwhile."""
+    js = _jetstream(bus)
+    if replicas > 1 and not js.connection.clustered:
+        return {config["name"]: "the NATS server is not in a cluster" for config in wanted()}
+    left = {}
+    for config in wanted(replicas=replicas, clustered=js.connection.clustered):
+        name, number = config["name"], config["num_replicas"]
+        try:
+            have = (await js.stream_info(name)).config
+            before = have.get("num_replicas", 1)
+            if before != number:
+                update = have | {"num_replicas": number}
+                await js.call(f"STREAM.UPDATE.{name}", update, StreamInfo, timeout_s=5.0)
+                log.info("bus_stream_scaled", stream=name, replicas=number, before=before)
+        except BusError as error:
+            left[name] = str(error)
+    return left
+
+
+def _jetstream(bus: Bus) -> JetStream:
+    js = getattr(bus, "js", None)
+    if not isinstance(js, JetStream):
+        raise BusError(f"cannot provision over {type(bus).__name__}: it is no NATS bus")
+    return js
 
 
 async def _mark_new_log(js: JetStream, value: bytes | None, revision: int) -> None:
@@ -168,5 +199,5 @@ def _differences(name: str, have: dict[str, Any], want: dict[str, Any]) -> list[
     return [
         f"{name}: {setting} is {have.get(setting, 'not set')}, wanted {value}"
         for setting, value in want.items()
-        if have.get(setting, type(value)()) != value
+        if setting != "num_replicas" and have.get(setting, type(value)()) != value
     ]

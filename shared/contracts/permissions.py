@@ -82,6 +82,7 @@ USERS = (
             row(
                 "$JS.API.STREAM.INFO.*",
                 "$JS.API.STREAM.CREATE.*",
+                "$JS.API.STREAM.UPDATE.*",
                 "$JS.API.STREAM.MSG.GET.*",
                 "$JS.API.STREAM.DELETE.KERF_LOG",
             ),

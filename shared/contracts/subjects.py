@@ -104,8 +104,8 @@ def ack(instance: str, of: str, node: str) -> str:
 
 
 def sender(subject: str) -> str:
-    """The node that a subject ends with. Where all agents share one NATS user, it is the sender's claim alone
-    (docs/limitations.md)."""
+    """The node that a subject ends with. It is the sender's claim where all agents share one NATS user: without an
+    operator (docs/decisions, 0186)."""
     return untoken(subject.rsplit(".", 1)[1])
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from shared.bus.port import Bus, BusError
-from shared.bus.provision import provision
+from shared.bus.provision import provision, scale
 from shared.bus.tasks import end
 from shared.contracts import subjects
 from shared.contracts.envelope import wrap
@@ -108,6 +108,8 @@ class Context:
         self._events = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self.unscaled: dict[str, str] = {}
+        """Streams that do not have the replicas of the setting, and why; mostly servers are missing."""
         self._on_config: list[Callable[[Any], Awaitable[None]]] = []
 
     @property
@@ -174,8 +176,14 @@ class Context:
         return identity
 
     async def provision(self) -> tuple[str, ...]:
-        """Creates missing streams and buckets, and returns their names; for when the bus raises NoStream."""
-        return await provision(self.bus, replicas=self._replicas)
+        """Creates missing streams and buckets, and returns their names; for when the bus raises NoStream. Streams with
+        another number of replicas than the setting says get it."""
+        made = await provision(self.bus, replicas=self._replicas)
+        left = await scale(self.bus, replicas=self._replicas)
+        if left and left != self.unscaled:
+            self.log.warning("bus_streams_not_scaled", nats_replicas=self._replicas, streams=left)
+        self.unscaled = left
+        return made
 
     async def change_config(self, config: Any) -> None:
         self.config = config

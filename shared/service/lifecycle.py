@@ -11,8 +11,9 @@ from typing import Any
 
 import structlog
 
+from shared.bus.jetstream import ApiFailure
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Bus, BusError, Incoming
+from shared.bus.port import Bus, BusError, Incoming, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.queries import ABOUT, AboutAnswer, SpanBatch
@@ -26,6 +27,8 @@ from shared.version import version
 
 SPAN_FLUSH_S = 0.5
 CONFIG_POLL_S = 2.0
+REPLICAS_POLL_S = 5.0
+PROVISION_AGAIN_S = 0.5
 
 
 class ServiceFailed(RuntimeError):
@@ -121,8 +124,9 @@ async def running(
             ctx.http_port = await http.start(settings.http_host, settings.http_port)
             stack.push_async_callback(http.stop)
         if bus is not None and service.provisions and settings.provision:
-            await ctx.provision()
+            await _provision_first(ctx, settings.nats_wait_s)
             bus.on_reconnect(lambda: _provision_again(ctx))
+            ctx.spawn(_keep_replicas(ctx), name="replicas")
         stack.push_async_callback(ctx.close)
         ctx.spawn(_background(ctx, bus), name="spans")
         if config_file is not None:
@@ -164,10 +168,35 @@ async def _answer_about(ctx: Context, bus: Bus) -> None:
         ctx.log.warning("about_not_answered", error=str(error))
 
 
+async def _provision_first(ctx: Context, wait_s: float) -> None:
+    """Servers that have just started have no leader for some seconds, or not enough of them are there yet."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    while True:
+        try:
+            await ctx.provision()
+            return
+        except (Unknown, ApiFailure) as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            ctx.log.warning("bus_not_provisioned", error=str(error))
+        await asyncio.sleep(PROVISION_AGAIN_S)
+
+
 async def _provision_again(ctx: Context) -> None:
     made = await ctx.provision()
     if made:
         ctx.log.warning("bus_provisioned_again", streams=made)
+
+
+async def _keep_replicas(ctx: Context) -> None:
+    """Streams get the replicas of the setting when the servers for them are there."""
+    while True:
+        await asyncio.sleep(REPLICAS_POLL_S)
+        if ctx.unscaled and ctx.bus.connected:
+            try:
+                await _provision_again(ctx)
+            except BusError as error:
+                ctx.log.warning("bus_not_provisioned", error=str(error))
 
 
 def _watch_bus(bus: NatsBus, ctx: Context) -> None:
