@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import urllib.request
 
 from tests.support.command import Command, kerf
 
@@ -42,6 +43,27 @@ async def test_the_demo_for_people_explains_a_waiting_pod_and_shows_a_trace() ->
     assert "kerf why" in done.out
     assert "kerf trace" in done.out
     assert "placement" in done.out.split("kerf trace")[1]
+
+
+async def test_the_demo_stays_with_its_live_page_until_it_is_interrupted() -> None:
+    command = await Command.start("demo", "--pods", "20", "--stay")
+    err = command.process.stderr
+    assert err is not None
+    said = b""
+    while b"stays at " not in said:
+        said = await asyncio.wait_for(err.readline(), 60)
+        assert said, "the demo ended before it stayed"
+    address = said.decode().split("stays at ")[1].split()[0]
+    page = await asyncio.to_thread(_get, address)
+    assert "<title>Kerf</title>" in page
+    command.process.send_signal(signal.SIGINT)
+    done = await command.done()
+    assert (done.code, done.left) == (0, ())
+
+
+def _get(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return str(answer.read().decode())
 
 
 async def test_a_demo_without_pods_is_an_error() -> None:

@@ -127,9 +127,17 @@ async def test_metrics_can_follow_events_and_query_placement(clients: Clients) -
     async def status(incoming: Incoming) -> None:
         await placement.respond(incoming, b"{}")
 
+    async def echo(incoming: Incoming) -> None:
+        await bus.respond(incoming, b"{}")
+
     await bus.follow_events(event)
-    await placement.subscribe(queries.STATUS.subject, status)
-    assert await bus.request(queries.STATUS.subject, b"{}") == b"{}"
+    for query in (queries.STATUS, queries.QUEUES, queries.WHY, queries.WHAT_IF):
+        await placement.subscribe(query.subject, status)
+        assert await bus.request(query.subject, b"{}") == b"{}"
+    await bus.subscribe(subjects.USAGE_ALL, status)
+    for query in (queries.USAGE, queries.COST, queries.TRACE):
+        await bus.subscribe(query.subject, echo)
+        assert await (await clients.as_("reader")).request(query.subject, b"{}") == b"{}"
     await eventually(lambda: came)
     assert bus.stats.denied == 0
 
