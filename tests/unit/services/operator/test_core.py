@@ -135,6 +135,22 @@ def test_a_ca_is_trusted_before_it_signs_and_after_it_signed() -> None:
     assert len(signers) >= 4
 
 
+def test_what_is_made_while_a_new_ca_is_only_trusted_is_signed_by_the_old_one() -> None:
+    world = World()
+    world.settle()
+    world.now_s += 1825 * DAY_S * 2 / 3
+    world.settle()
+    assert world.text("kerf-ca", "next.crt")
+    data = world.core.seen.secrets["kerf-admission"].data | {"tls.crt": ""}
+    world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=data))
+    world.settle()
+    leaf, old = pki.read(world.text("kerf-admission")), pki.read(world.text("kerf-ca"))
+    assert leaf is not None
+    assert old is not None
+    assert pki.signed_by(leaf, old)
+    assert world.text("kerf-ca", "next.crt")
+
+
 def test_a_secret_that_is_lost_is_put_back_as_it_was() -> None:
     world = World()
     world.settle()
