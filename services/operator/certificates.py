@@ -139,6 +139,18 @@ def still_valid(certificates: tuple[x509.Certificate, ...], now_s: float) -> tup
     return tuple(found.values())
 
 
+def others(have: str, bundle: str, now_s: float) -> str:
+    """The certificates of `have` that are not in `bundle` and are valid at `now_s` (0: none), in PEM."""
+    ours = {certificate.fingerprint(hashes.SHA256()) for certificate in read_all(bundle)}
+    return pems(
+        [
+            certificate
+            for certificate in (read_all(have) if now_s else ())
+            if not_after(certificate) > now_s and certificate.fingerprint(hashes.SHA256()) not in ours
+        ]
+    )
+
+
 def why_issue(
     pair: Pair,
     names: tuple[str, ...],

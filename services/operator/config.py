@@ -44,7 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The MutatingWebhookConfiguration that gets the CA; empty: none."""
     enrolment: bool = True
     watcher_account: str = "kerf-watcher"
-    lease_s: Seconds = 6.0
+    lease_s: Seconds = 5.0
     """A leader that has not renewed its Lease for this time is replaced."""
     retry_s: Seconds = 2.0
     check_s: Seconds = 15.0

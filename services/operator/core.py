@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from services.operator import certificates as pki
 from services.operator import enrolment, passwords
 from services.operator.authority import Authorities, authorities, leaf, server_names
 from services.operator.conditions import LISTED, conditions
@@ -91,7 +92,8 @@ class Core:
         writes += self._keep_map(BUNDLE, {"ca.crt": found.bundle})
         for name, names in server_names(self.config).items():
             writes += self._leaf(name, names, found, now_s, entropy)
-        return [*writes, *self._trust_webhook(found.bundle)]
+        until = pki.made_at(found.signer.certificate) + self.config.authority_overlap_s
+        return [*writes, *self._trust_webhook(found.bundle, beside=now_s if now_s < until else 0.0)]
 
     def _leaf(self, name: str, names: tuple[str, ...], by: Authorities, now_s: float, entropy: Entropy) -> list[Write]:
         data, why = leaf(self._present_or_lost(name), names, by, self.config, now_s, entropy)
@@ -107,13 +109,17 @@ class Core:
         admission = self.seen.secret(ADMISSION_TLS).text("ca.crt")
         return [*writes, *(self._trust_webhook(admission) if admission else [])]
 
-    def _trust_webhook(self, bundle: str) -> list[Write]:
-        present, wanted = self.seen.webhooks, base64.b64encode(bundle.encode()).decode()
-        changed = [
-            {"name": webhook.name, "clientConfig": {"caBundle": wanted}}
-            for webhook in (present.webhooks if present else ())
-            if webhook.client_config.ca_bundle != wanted
-        ]
+    def _trust_webhook(self, bundle: str, *, beside: float = 0.0) -> list[Write]:
+        """Sets caBundle. Certificates that are in it already and are valid at `beside` (Unix seconds; 0: none) stay:
+        the webhook's pods may still serve one of them, of an installation before the operator or of a CA that is
+        lost."""
+        present = self.seen.webhooks
+        changed = []
+        for webhook in present.webhooks if present else ():
+            kept = pki.others(_decoded(webhook.client_config.ca_bundle), bundle, beside)
+            wanted = base64.b64encode((bundle + kept).encode()).decode()
+            if webhook.client_config.ca_bundle != wanted:
+                changed.append({"name": webhook.name, "clientConfig": {"caBundle": wanted}})
         if present is None or not changed:
             return []
         name, body = present.metadata.name, {"webhooks": changed}
@@ -195,6 +201,14 @@ class Core:
         meta = present.metadata
         body = {"metadata": {"resourceVersion": meta.resource_version}, "data": data}
         return Write(method="PATCH", resource=resource, name=meta.name, body=body, why=why)
+
+
+def _decoded(ca_bundle: str) -> str:
+    """Empty for what is no base64 of a text."""
+    try:
+        return base64.b64decode(ca_bundle, validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def _read_conditions(status: ConfigMap | None) -> tuple[Condition, ...]:

@@ -106,7 +106,10 @@ class Observed:
         self.accounts[pod.metadata.namespace, spec.service_account_name or "default"] += by
         if spec.node_name and names.ANNOTATION_GRANT in pod.metadata.annotations:
             self.grants[spec.node_name] += by
-            self.dirty.add(spec.node_name)
+            node = self.nodes.get(spec.node_name)
+            # Of all pods only those of nodes that leave change what is to be done.
+            if node is not None and enrolment.enrolled(node) and not enrolment.wanted(node):
+                self.dirty.add(spec.node_name)
 
     def secret(self, name: str) -> Secret:
         """As observed; without data where there is none."""

@@ -13,7 +13,7 @@ from services.operator.core import Core
 from services.operator.lease import Leader
 from services.operator.messages import Decision
 from services.operator.nats_link import NatsLink
-from services.operator.objects import NATS_TLS
+from services.operator.objects import NATS_TLS, Pod
 from shared.bus.port import BusError
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.client import connect
@@ -59,12 +59,15 @@ class Operator(Service):
                 self.core.seen.put(fact.object)
             elif isinstance(fact, Gone):
                 self.core.seen.gone(fact.object)
-        self._changed.set()
+        # Pods come and go all the time, and few of them matter here.
+        if self.core.unfinished or not all(isinstance(fact.object, Pod) for fact in facts):
+            self._changed.set()
 
     async def _operate(self) -> None:
         """Nothing is decided before all is known: what is not seen yet would be made anew."""
         await self.cluster.wait_synced()
         self._ctx.health.set("cluster", ok=True)
+        self._ctx.log.info("cluster_known", nodes=len(self.core.seen.nodes))
         self._ctx.spawn(self.leader.run(), name="lease")
         config: Config = self._ctx.config
         again_s = config.check_s

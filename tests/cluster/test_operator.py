@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog
 from cryptography import x509
@@ -71,8 +76,9 @@ class Site:
         return {base64.b64decode(w["clientConfig"].get("caBundle", "")).decode() for w in found["webhooks"]}
 
     def config(self, **settings: Any) -> Config:
+        quick = {"lease_s": 2, "check_s": 1}
         kubeconfig = str(self.plane.kubeconfig())
-        return Config(kubeconfig=kubeconfig, namespace=self.namespace, webhook=self.webhook, lease_s=2, **settings)
+        return Config(kubeconfig=kubeconfig, namespace=self.namespace, webhook=self.webhook, **(quick | settings))
 
     async def until(self, check: Callable[[], Any]) -> Any:
         return await eventually(check, within_s=HEALS_WITHIN_S)
@@ -262,3 +268,95 @@ async def test_uninstalling_leaves_nothing(site: Site, node_name: str) -> None:
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{site.namespace}/leases"
     assert site.call("GET", leases)[1]["items"] == []
     assert any("left: PersistentVolumeClaim data-kerf-nats-0" in line for line in said)
+
+
+CLUSTER_RULES = [
+    ("", "nodes", "", "get list watch patch"),
+    ("", "pods", "", "get list watch"),
+    ("", "persistentvolumeclaims", "", "list"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "WEBHOOK", "get list watch patch"),
+    ("rbac.authorization.k8s.io", "clusterroles", "", "get list watch"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", "", "get list watch"),
+    ("resource.k8s.io", "resourceslices", "", "list delete"),
+    ("authentication.k8s.io", "tokenreviews", "", "create"),
+    ("events.k8s.io", "events", "", "create patch"),
+]
+OWN = "get list watch patch update delete"
+RULES = [
+    ("", "secrets", "", "create"),
+    ("", "secrets", "kerf-nats kerf-ca kerf-admission kerf-nats-tls", OWN),
+    ("", "configmaps", "", "create"),
+    ("", "configmaps", "kerf-ca kerf-schedulers kerf-status", OWN),
+    ("coordination.k8s.io", "leases", "", "create"),
+    ("coordination.k8s.io", "leases", "kerf-operator", OWN),
+]
+"""What the manifests give the operator: group, resource, names, verbs."""
+
+
+def give_rights(site: Site) -> str:
+    """Returns the kubeconfig of an account with these rights and no others."""
+    rbac, space = "/apis/rbac.authorization.k8s.io/v1", site.namespace
+    subject = [{"kind": "ServiceAccount", "name": "kerf-operator", "namespace": space}]
+    for kind, where, rules in (("ClusterRole", "", CLUSTER_RULES), ("Role", f"/namespaces/{space}", RULES)):
+        name = f"operator-{space}"
+        body = [
+            {"apiGroups": [group], "resources": [resource], "verbs": verbs.split()}
+            | ({"resourceNames": names.replace("WEBHOOK", site.webhook).split()} if names else {})
+            for group, resource, names, verbs in rules
+        ]
+        path = f"{rbac}{where}/{kind.lower()}"
+        assert site.call("POST", f"{path}s", {"metadata": {"name": name}, "rules": body})[0] == 201
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
+        binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subject}
+        assert site.call("POST", f"{path}bindings", binding)[0] == 201
+    return str(site.plane.service_account(space, "kerf-operator"))
+
+
+async def test_the_operator_works_and_uninstalls_with_its_own_accounts_rights(site: Site, node_name: str) -> None:
+    config = msgspec.structs.replace(site.config(), kubeconfig=give_rights(site))
+    path = node(site, node_name, {"kerf.dev/managed": "true"})
+    async with running(Operator, config) as ctx:
+        await site.until(lambda: site.data("secrets", "kerf-nats-tls") and "" not in site.bundles())
+        await site.until(lambda: "kerf.dev/managed" in looks(site, path)[1])
+        site.call("DELETE", site.path("configmaps", "kerf-ca"))
+        await site.until(lambda: site.data("configmaps", "kerf-ca"))
+        await site.until(lambda: ctx.health.report()["parts"]["cluster"]["detail"] == "")
+        metrics = ctx.metrics.render().decode()
+        assert 'outcome="refused"' not in metrics
+    said: list[str] = []
+    transport = await connect(config.kubeconfig)
+    assert await Uninstall(transport, config, said.append, structlog.get_logger(), wait_s=10).run(), said
+    await transport.close()
+    assert site.call("GET", site.path("secrets"))[1]["items"] == []
+
+
+async def test_what_is_deleted_is_back_in_time_though_the_leader_was_killed(site: Site, tmp_path: Path) -> None:
+    """Two processes with the settings of an installation; kill -9 of the one that leads."""
+    env = os.environ | {
+        "KUBECONFIG": str(site.plane.kubeconfig()),
+        "KERF_OPERATOR_NAMESPACE": site.namespace,
+        "KERF_OPERATOR_WEBHOOK": site.webhook,
+    }
+    command = (sys.executable, "-m", "services.operator")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{site.namespace}/leases/kerf-operator"
+
+    def leads(process: asyncio.subprocess.Process) -> bool:
+        status, found = site.call("GET", lease)
+        return status == 200 and f"-{process.pid}-" in found["spec"]["holderIdentity"]
+
+    with (tmp_path / "log").open("wb") as log:
+        both = [await asyncio.create_subprocess_exec(*command, env=env, stdout=log, stderr=log) for _ in range(2)]
+    try:
+        await eventually(lambda: site.data("secrets", "kerf-nats-tls"), within_s=30)
+        await eventually(lambda: (tmp_path / "log").read_text().count("cluster_known") == 2, within_s=30)
+        before = site.data("secrets", "kerf-nats")
+        leader, standby = both if leads(both[0]) else reversed(both)
+        leader.kill()
+        site.call("DELETE", site.path("secrets", "kerf-nats"))
+        await site.until(lambda: site.data("secrets", "kerf-nats") == before)
+        assert leads(standby)
+    finally:
+        for process in both:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

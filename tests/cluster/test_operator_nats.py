@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography import x509
 
@@ -16,7 +18,7 @@ from services.operator.service import Operator
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
-from shared.bus.provision import provision
+from shared.bus.provision import provision, scale
 from shared.contracts import permissions, subjects
 from shared.service import running
 from tests.cluster.test_operator import Site
@@ -229,3 +231,52 @@ async def test_a_renewed_certificate_is_served_without_a_restart(installation: I
         await eventually(agent.alive)
         assert await placement.alive()
         await eventually(lambda: "NATS" not in site.data("configmaps", "kerf-status")["summary"])
+
+
+async def test_three_servers_with_tls_between_them_serve_and_reload(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The users, the system account and the callout work on every server of a cluster; each reloads by itself."""
+    made = Installation(Site(control_plane, namespace), tmp_path)
+    ports, routes = [made.port, *free_ports(2)], free_ports(3)
+    urls = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+    async with contextlib.AsyncExitStack() as stack:
+        config = msgspec.structs.replace(made.config(nats_servers=3), nats_url=urls)
+        await stack.enter_async_context(running(Operator, config))
+        await made.site.until(lambda: made.site.data("secrets", "kerf-nats-tls"))
+        made.mount()
+        for key, text in made.site.data("secrets", "kerf-nats").items():
+            monkeypatch.setenv(f"KERF_NATS_{key.upper()}", text)
+        own = tmp_path / "server-tls"
+        files = f"cert_file: '{own}.crt', key_file: '{own}.key', timeout: 5"
+        others = json.dumps([f"nats-route://127.0.0.1:{port}" for port in routes])
+        servers = []
+        for i, port in enumerate(ports):
+            between = f"tls {{ {files}, ca_file: '{tmp_path}/server-ca.crt', verify: true }}"
+            cluster = f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[i]}', routes: {others}, {between} }}"
+            extra = f"tls {{ {files} }}\n{cluster}"
+            server = EmbeddedServer(config_file=CONF, extra_config=extra, port=port, server_name=f"kerf-nats-{i}")
+            servers.append(server)
+            stack.push_async_callback(server.stop)
+        await asyncio.gather(*(server.start() for server in servers))
+
+        def condition() -> str:
+            found = json.loads(made.site.data("configmaps", "kerf-status")["conditions"])
+            return next(c["message"] for c in found if c["type"] == "NatsReady")
+
+        await eventually(lambda: condition() == "3 NATS servers answer", within_s=30)
+        async with await made.as_user("placement") as placement:
+
+            async def provisioned() -> bool:
+                with contextlib.suppress(BusError):
+                    await provision(placement, replicas=3)
+                    return not await scale(placement, replicas=3)
+                return False
+
+            await eventually(provisioned, within_s=40, every_s=0.2)
+            token = made.token("n7")
+            for port in ports:
+                made.port = port
+                async with await made.agent("n7", token) as agent:
+                    assert await agent.alive()
+                    await agent.kv(subjects.KV_NODES).put("n7", b"{}")

@@ -17,6 +17,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError
 from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
+from shared.contracts.commands import SimAnswer, SimApply
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.service import Context, Lifecycle, load, running
 from tests.support.waiting import eventually
@@ -97,7 +98,9 @@ async def test_one_server_becomes_three_and_one_again_while_pods_are_placed(tmp_
             while not stop.is_set():
                 number = len(created)
                 try:
-                    answer = await apply(bus, [pod(number)])
+                    order = SimApply(objects=(msgspec.Raw(msgspec.json.encode(pod(number))),))
+                    payload = await bus.request(subjects.SIM_APPLY, encode(order), timeout_s=1.0)
+                    answer = decode(payload, SimAnswer)
                     if not answer.refusals or "exists" in str(answer.refusals):
                         created.add(number)
                 except BusError:

@@ -24,10 +24,10 @@ from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.processes.owner import Owner
 from services.node_agent.service import NodeAgent
 from services.node_agent.state import Checkpoint, CheckpointError
-from shared.bus.embedded import EmbeddedServer
+from shared.bus.embedded import EmbeddedServer, User
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import queries, subjects
+from shared.contracts import permissions, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceReleased
@@ -45,7 +45,7 @@ from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.contracts.samples import GpuUse, UsageSample
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.service import Context, running
+from shared.service import Context, Lifecycle, running
 from tests.support.evictions import evictions
 from tests.support.native import built
 from tests.support.waiting import eventually
@@ -68,6 +68,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "boot_id").write_text("boot-1\n")
     monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "nvml"))
     return tmp_path
+
+
+@pytest.fixture
+async def nats() -> AsyncIterator[EmbeddedServer]:
+    """The agent comes as its node's own user, with the permissions that a token gives it; the tests as anyone."""
+    granted = permissions.granted(permissions.agent_of("n1"))
+    subjects_of = {"publish": tuple(granted["pub"]["allow"]), "subscribe": tuple(granted["sub"]["allow"])}
+    users = (User(name="test", password="t"), User(name="agent", password="a", **subjects_of))
+    async with EmbeddedServer(users=users, extra_config="no_auth_user: test") as server:
+        yield server
 
 
 class Known(NodeAgent):
@@ -93,8 +103,11 @@ async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncItera
     }
     files = {"checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id")}
     config = Config(**({"node": "n1"} | files | usual | settings))
-    async with running(Known, config, bus_url=nats.url):
+    lifecycle = Lifecycle(nats_inbox_prefix=permissions.agent_inbox("n1"))
+    async with running(Known, config, bus_url=nats.url_as("agent"), lifecycle=lifecycle) as ctx:
         yield Known.started.pop()
+        assert isinstance(ctx.bus, NatsBus)
+        assert ctx.bus.stats.denied == 0
 
 
 def grant(name: str, memory: int = 600, term: int = 1) -> NodeGrant:

@@ -51,7 +51,8 @@ class World:
         seen, body = self.core.seen, write.body
         if write.resource.kind == "MutatingWebhookConfiguration":
             assert seen.webhooks is not None
-            bundles = {one["name"]: one["clientConfig"]["caBundle"] for one in body["webhooks"]}
+            bundles = {w.name: w.client_config.ca_bundle for w in seen.webhooks.webhooks}
+            bundles |= {one["name"]: one["clientConfig"]["caBundle"] for one in body["webhooks"]}
             raw = [{"name": w.name, "clientConfig": {"caBundle": bundles[w.name]}} for w in seen.webhooks.webhooks]
             seen.put(WebhookConfiguration(metadata=seen.webhooks.metadata, webhooks=tuple(map(_webhook, raw))))
             return
@@ -135,6 +136,22 @@ def test_a_ca_is_trusted_before_it_signs_and_after_it_signed() -> None:
     assert len(signers) >= 4
 
 
+def test_what_is_made_while_a_new_ca_is_only_trusted_is_signed_by_the_old_one() -> None:
+    world = World()
+    world.settle()
+    world.now_s += 1825 * DAY_S * 2 / 3
+    world.settle()
+    assert world.text("kerf-ca", "next.crt")
+    data = world.core.seen.secrets["kerf-admission"].data | {"tls.crt": ""}
+    world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=data))
+    world.settle()
+    leaf, old = pki.read(world.text("kerf-admission")), pki.read(world.text("kerf-ca"))
+    assert leaf is not None
+    assert old is not None
+    assert pki.signed_by(leaf, old)
+    assert world.text("kerf-ca", "next.crt")
+
+
 def test_a_secret_that_is_lost_is_put_back_as_it_was() -> None:
     world = World()
     world.settle()
@@ -166,6 +183,25 @@ def test_a_ca_that_nobody_remembers_is_replaced_without_a_gap() -> None:
     assert leaf is not None
     assert ca is not None
     assert pki.signed_by(leaf, ca)
+
+
+def test_a_certificate_from_before_the_operator_is_trusted_while_pods_still_serve_it() -> None:
+    """The kubelet needs a minute to bring the new one to the webhook's pods; failurePolicy is Fail."""
+    own = pki.new_authority(NOW_S - 100 * DAY_S, 365, random.Random(2).randbytes).pem.certificate
+    world = World()
+    bundle = base64.b64encode(own.encode()).decode()
+    raw = [{"name": "a", "clientConfig": {"caBundle": bundle}}, {"name": "b", "clientConfig": {}}]
+    world.core.seen.put(WebhookConfiguration(metadata=Meta(name="kerf-dialects"), webhooks=tuple(map(_webhook, raw))))
+    world.settle()
+
+    def trusted() -> list[str]:
+        assert world.core.seen.webhooks is not None
+        return [base64.b64decode(w.client_config.ca_bundle).decode() for w in world.core.seen.webhooks.webhooks]
+
+    assert trusted() == [world.core.seen.bundle + own, world.core.seen.bundle]
+    world.now_s += 2 * DAY_S
+    world.settle()
+    assert trusted() == [world.core.seen.bundle] * 2
 
 
 def test_a_key_that_does_not_belong_to_its_certificate_is_replaced() -> None:

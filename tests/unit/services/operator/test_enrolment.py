@@ -61,3 +61,16 @@ def test_values_and_other_effects_of_taints_stay() -> None:
         {"key": "a", "effect": "NoExecute", "value": "b"},
         {"key": "kerf.dev/managed", "effect": "NoExecute"},
     ]
+
+
+def test_a_node_keeps_its_agent_while_pods_with_grants_run_there() -> None:
+    leaving = node({"kerf.dev/enrolled": "true"}, MANAGED)
+    body, reason = decide(leaving, 1)
+    assert (body["metadata"]["labels"], reason) == ({}, "LeavingKerf")
+    assert {taint["key"] for taint in body["spec"]["taints"]} == {"kerf.dev/managed", "kerf.dev/leaving"}
+    body, reason = decide(leaving, 0)
+    assert (body["metadata"]["labels"], body["spec"], reason) == (
+        {"kerf.dev/enrolled": None},
+        {"taints": None},
+        "LeftKerf",
+    )

@@ -1,0 +1,70 @@
+"""TLS and tokens of a connection: read again whenever it is made anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from services.operator import certificates as pki
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError
+from tests.support.waiting import eventually
+
+
+def authority() -> pki.Authority:
+    return pki.new_authority(time.time(), 10, os.urandom)
+
+
+def serve(folder: Path, by: pki.Authority) -> str:
+    """Writes a certificate of this CA; returns the server's configuration."""
+    pair = pki.issue(by, ("localhost", "127.0.0.1"), time.time(), 10, os.urandom)
+    (folder / "tls.crt").write_text(pair.certificate)
+    (folder / "tls.key").write_text(pair.key)
+    return f"tls {{ cert_file: '{folder}/tls.crt', key_file: '{folder}/tls.key' }}"
+
+
+async def test_a_ca_that_came_to_the_file_later_is_trusted_at_the_next_connection(tmp_path: Path) -> None:
+    old, new, file = authority(), authority(), tmp_path / "ca.crt"
+    file.write_text(old.pem.certificate)
+    server = EmbeddedServer(extra_config=serve(tmp_path, old))
+    async with server, await NatsBus.connect(server.url, ca_file=str(file)) as bus:
+        assert await bus.alive()
+        file.write_text(old.pem.certificate + new.pem.certificate)
+        serve(tmp_path, new)
+        await server.restart()
+        await eventually(bus.alive)
+
+
+async def test_a_server_of_another_ca_is_not_believed(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(authority().pem.certificate)
+    async with EmbeddedServer(extra_config=serve(tmp_path, authority())) as server:
+        with pytest.raises(BusError, match="cannot connect to NATS"):
+            await NatsBus.connect(server.url, ca_file=str(file), timeout_s=1)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_a_ca_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "ca.crt"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BusError, match=r"the CA of the NATS servers, .*ca\.crt, cannot be used"):
+        await NatsBus.connect("nats://127.0.0.1:1", ca_file=str(file), timeout_s=1)
+
+
+async def test_a_token_is_read_at_each_connection(tmp_path: Path) -> None:
+    """The kubelet replaces it, and a server that was changed meanwhile wants the new one."""
+    file, conf = tmp_path / "token", tmp_path / "users.conf"
+    file.write_text("first\n")
+    conf.write_text("authorization { token: first }")
+    server = EmbeddedServer(config_file=conf)
+    async with server, await NatsBus.connect(server.url, token_file=str(file)) as bus:
+        assert await bus.alive()
+        file.write_text("second\n")
+        conf.write_text("authorization { token: second }")
+        await server.restart()
+        await eventually(bus.alive)
