@@ -109,7 +109,7 @@ class MetricsService(Service):
         self._sequence = await asyncio.to_thread(self._book.sequence)
         self.core, self._traces = Core(ctx.metrics), TraceStore(config.traces)
         self._prices = await asyncio.to_thread(read_prices, config.prices)
-        self.fleet = Fleet()
+        self.fleet = Fleet(round(ctx.now() * 1000))
         live = await asyncio.to_thread(self._book.live)
         self.core.restore(live)
         self.fleet.restore(live)
