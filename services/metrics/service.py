@@ -109,7 +109,7 @@ class MetricsService(Service):
         self._sequence = await asyncio.to_thread(self._book.sequence)
         self.core, self._traces = Core(ctx.metrics), TraceStore(config.traces)
         self._prices = await asyncio.to_thread(read_prices, config.prices)
-        self.fleet = Fleet()
+        self.fleet = Fleet(round(ctx.now() * 1000))
         live = await asyncio.to_thread(self._book.live)
         self.core.restore(live)
         self.fleet.restore(live)
@@ -201,7 +201,8 @@ class MetricsService(Service):
             self._ctx.log.warning("event_unreadable", subject=entry.subject, sequence=entry.sequence, error=str(error))
         else:
             self._note(self.core.event(envelope, event))
-            self.fleet.event(event, seconds_of(envelope.time))
+            if self._config.page_port >= 0:
+                self.fleet.event(event, seconds_of(envelope.time))
             self._lag_s = max(0.0, self._ctx.now() - self.core.last_event_s)
         self._sequence = entry.sequence
 
@@ -209,7 +210,8 @@ class MetricsService(Service):
         node = subjects.untoken(entry.key)
         inventory = None if entry.value is None else decode(entry.value, Inventory)
         self._note(self.core.inventory(node, inventory, self._ctx.now()))
-        self.fleet.inventory(node, inventory)
+        if self._config.page_port >= 0:
+            self.fleet.inventory(node, inventory)
 
     async def _sample(self, incoming: Incoming) -> None:
         self.fleet.sample(decode(incoming.payload, UsageSample))

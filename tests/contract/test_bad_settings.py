@@ -43,6 +43,8 @@ BAD: list[tuple[str, str, str]] = [
     ("metrics", "keep_days: for ever", "setting keep_days: Expected `int`"),
     ("metrics", "keep_days: 0", "setting keep_days: Expected `int` >= 1; given was 0"),
     ("metrics", "status_every_s: 0", "setting status_every_s: Expected `float` > 0.0; given was 0"),
+    ("metrics", "{page_port: 0, page_host: 0.0.0.0}", "without sign-in the page listens on loopback alone"),
+    ("metrics", "page_sign_in: password", "setting page_sign_in: Invalid enum value 'password'"),
     ("metrics", "databse: x", "there is no setting databse"),
     ("admission", "port: 99999", "setting port: Expected `int` <= 65535; given was 99999"),
     ("admission", "gpushare_unit: TiB", "setting gpushare_unit: Invalid enum value 'TiB'"),
@@ -83,6 +85,19 @@ def test_invalid_settings_end_the_process_with_status_2_and_one_sentence(tmp_pat
     )  # fmt: skip
     assert done.returncode == 2
     assert "there is no setting colour; known are" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_price_file_that_cannot_be_used_ends_the_process_with_status_2(tmp_path: Path, nats: EmbeddedServer) -> None:
+    (tmp_path / "prices.yaml").write_text("models: {H200: 3}\n")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("KERF_")}
+    environment |= {"KERF_NATS_URL": nats.url, "KERF_PRICES": str(tmp_path / "prices.yaml")}
+    done = subprocess.run(
+        [sys.executable, "-m", "services.metrics"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "it has prices and no currency; add one" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -11,9 +11,11 @@ from playwright.async_api import Browser, Page, expect
 
 from cli.stack import Stack, stack
 from cli.up import apply, node_object
+from services.metrics.page.fleet import Fleet as PageFleet
 from services.metrics.page.server import STATIC
 from services.metrics.page.server import Page as PageServer
 from services.metrics.page.sign_in import Caller, Denied
+from services.metrics.page.sign_in.none import NoSignIn
 from services.metrics.service import Config, MetricsService
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -21,6 +23,7 @@ from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimDelete
+from shared.model.gpu import Gpu, Inventory
 from shared.service import Context, running
 from tests.support.browser import opened
 from tests.support.fleet import answer_for_placement, publish_fleet
@@ -292,6 +295,32 @@ async def test_names_of_pods_are_never_markup(page: Page, complaints: list[str])
     await expect(page.locator("#decisions")).to_contain_text("<b>x</b>")
     assert await page.locator("#decisions img, #decisions b, #decisions script").count() == 0
     assert complaints == []
+
+
+async def test_a_page_that_outlives_its_server_forgets_what_that_one_said(
+    chromium: Browser, complaints: list[str]
+) -> None:
+    """Another process counts anew: slices that ended in between are not left on the map."""
+    answers, first = Answers(), PageFleet(1_000_000)
+    first.inventory("old", inventory("old"))
+    server = PageServer(first, answers, NoSignIn("127.0.0.1"), session_s=60)
+    port = await server.start("127.0.0.1", 0)
+    async with opened(chromium, f"http://127.0.0.1:{port}/#fleet", complaints=complaints) as page:
+        await page.get_by_role("radio", name="Table").check()
+        await expect(page.locator("#table tbody")).to_contain_text("old")
+        await server.stop()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "lost")
+        second = PageFleet(2_000_000)
+        second.inventory("new", inventory("new"))
+        server = PageServer(second, answers, NoSignIn("127.0.0.1"), session_s=60)
+        await server.start("127.0.0.1", port)
+        await expect(page.locator("#table tbody")).to_contain_text("new", timeout=20_000)
+        await expect(page.locator("#table tbody")).not_to_contain_text("old")
+    await server.stop()
+
+
+def inventory(node: str) -> Inventory:
+    return Inventory(node=node, boot_id="b", gpus=(Gpu(uuid=node, index=0, model="H200", memory_mib=1000),))
 
 
 # --- signing in ---------------------------------------------------------------------------------------------------

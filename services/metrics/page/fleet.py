@@ -99,8 +99,9 @@ class _Node:
 
 
 class Fleet:
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, started_ms: int = 0) -> None:
+        """Numbers begin with the time of the start, so that those of an earlier process are known as such."""
+        self._first = self.version = started_ms * 1000
         self._nodes: dict[str, _Node] = {}
         self._where: dict[str, set[str]] = {}
         """Nodes by grant."""
@@ -187,8 +188,8 @@ class Fleet:
     # --- out --------------------------------------------------------------------------------------------------
 
     def changes(self, since: int) -> Changes:
-        """What has changed after `since`; 0: all. A number from the future is of an earlier process."""
-        reset = since > self.version
+        """What has changed after `since`; 0: all. A number that is not of this process gets all, and a reset."""
+        reset = since != 0 and not self._first <= since <= self.version
         since = 0 if reset else since
         return Changes(
             version=self.version,

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +43,8 @@ CHANGES_EVERY_S = 0.5
 KEEPALIVE_S = 15.0
 MAX_BODY_BYTES = 64 * 1024
 MAX_SESSIONS = 10_000
+MAX_SIGN_INS, SIGN_IN_WINDOW_S = 30, 10.0
+"""Tokens that are reviewed at most in such a time: each costs the API server two requests."""
 MAX_STREAMS = 200
 GZIP_FROM_BYTES = 2048
 
@@ -134,6 +137,7 @@ class Page:
         self._session_s, self._monotonic = session_s, monotonic
         self._sessions: dict[str, tuple[str, float]] = {}
         """User and end by session."""
+        self._sign_ins: deque[float] = deque(maxlen=MAX_SIGN_INS)
         self._streams: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
 
@@ -194,8 +198,11 @@ class Page:
             token = msgspec.json.decode(await request.read(), type=dict[str, str]).get("token", "")
         except msgspec.DecodeError:
             raise Denied('send {"token": "…"}', 400) from None
-        user = await self._sign_in.by_token(token)
         now = self._monotonic()
+        if len(self._sign_ins) == MAX_SIGN_INS and now - self._sign_ins[0] < SIGN_IN_WINDOW_S:
+            raise Denied("too many sign-ins at once; try again in some seconds", 429)
+        self._sign_ins.append(now)
+        user = await self._sign_in.by_token(token)
         self._sessions = {key: value for key, value in self._sessions.items() if value[1] > now}
         if len(self._sessions) >= MAX_SESSIONS:
             raise Denied("too many people are signed in; try again later", 503)

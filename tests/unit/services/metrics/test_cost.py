@@ -155,6 +155,15 @@ def test_pods_without_the_label_have_a_row_of_their_own() -> None:
     assert {s.key: s.gpu_ppm_ms for s in book.spent("label:team", 0, 10)} == {"x": 10_000_000, "": 5_000_000}
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1, 0, 1)])
+def test_a_pod_that_was_decided_twice_has_the_later_label_in_whatever_order_that_is_heard(
+    order: tuple[int, ...],
+) -> None:
+    said = (Labelled("u-a", (("team", "x"),), 5), Labelled("u-a", (("team", "b"),), 7))
+    book = book_of(began_at("a", 0, (("G", 0, 1000),)), *(said[i] for i in order))
+    assert [s.key for s in book.spent("label:team", 0, 10)] == ["b"]
+
+
 @pytest.mark.parametrize("by", ["colour", "label:", "label", ""])
 def test_an_unknown_key_is_refused(by: str) -> None:
     with pytest.raises(ValueError, match="cost is told by namespace, pod, model or label:KEY"):

@@ -125,3 +125,13 @@ def test_on_a_large_cluster_pending_reasons_are_limited_per_tick() -> None:
         placement.now += 0.02
         placement.send(m.Tick())
     assert told() == 3
+
+
+def test_a_decision_carries_the_labels_by_which_usage_is_told_and_no_others() -> None:
+    labels = {"team": "vision", "app": "train"}
+    placement = Placement(usage_labels=("team", "cost-centre")).nodes("n")
+    placement.facts(build.gpu_pod("p", labels=labels, **HALF))
+    assert [e.labels for e in placement.events(PlacementDecided)] == [{"team": "vision"}]
+    without = Placement().nodes("n")
+    without.facts(build.gpu_pod("p", labels=labels, **HALF))
+    assert [e.labels for e in without.events(PlacementDecided)] == [{}]

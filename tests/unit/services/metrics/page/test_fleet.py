@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from services.metrics.page.fleet import MAX_QUEUE, NEWEST_DECISIONS, Fleet
 from services.metrics.usage import Began
 from shared.contracts.events import (
@@ -102,9 +104,15 @@ def test_a_node_that_retires_is_gone_and_may_come_back() -> None:
     assert (made.changes(seen).gone, [node.name for node in made.changes(seen).nodes]) == ((), ["n1"])
 
 
-def test_a_number_of_an_earlier_process_gets_everything_and_is_told_to_forget() -> None:
-    change = fleet(decided("a", "n1-0")).changes(10_000)
+@pytest.mark.parametrize("since", [5_000_001, 99_000_000])
+def test_a_number_of_another_process_gets_everything_and_is_told_to_forget(since: int) -> None:
+    """Of an earlier one, which has counted further or less far; this one started at second 6."""
+    made = Fleet(6_000)
+    made.inventory("n1", inventory())
+    made.event(decided("a", "n1-0"), 1.0)
+    change = made.changes(since)
     assert (change.reset, len(change.nodes), len(change.decisions)) == (True, 1, 1)
+    assert made.changes(0).reset is made.changes(change.version).reset is False
 
 
 def test_a_pending_pod_waits_from_its_first_sight_until_it_is_decided() -> None:

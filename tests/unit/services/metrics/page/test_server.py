@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from services.metrics.page.fleet import Fleet
-from services.metrics.page.server import STATIC, Asked, Page
+from services.metrics.page.server import MAX_SIGN_INS, STATIC, Asked, Page
 from services.metrics.page.sign_in import Caller, Denied
 from services.metrics.page.sign_in.none import NoSignIn
 from shared.contracts.queries import AddNodes, WhatIfQuery
@@ -152,6 +152,15 @@ async def test_a_session_begins_with_a_token_and_ends(fleet: Fleet, answers: Ans
         async with session.delete("/api/session"):
             pass
         assert await status() == 401
+        clock.now = 200.0
+        answers_to = []
+        for _ in range(MAX_SIGN_INS + 1):
+            async with session.post("/api/session", json={"token": "bad"}) as answer:
+                answers_to.append(answer.status)
+        assert answers_to == [401] * MAX_SIGN_INS + [429], "nobody floods the API server with reviews"
+        clock.now = 211.0
+        async with session.post("/api/session", json={"token": "good"}) as answer:
+            assert answer.status == 200
     await page.stop()
 
 

@@ -146,11 +146,14 @@ def test_amounts_have_the_unit_that_people_write() -> None:
 def test_status_names_the_waiting_pods_the_longest_wait_and_missing_agents() -> None:
     placement = Placement().nodes("n", gpus=2)
     placement.facts(build.node("m", labels={"kerf.dev/managed": "true"}), build.gpu_pod("b", gpus=3))
-    placement.facts(build.gpu_pod("c", gpus=3))
+    placement.now += 10
+    placement.facts(build.gpu_pod("c", gpus=3, priority=1000))
     core = placement.core
-    first = core.scheduler.first_seen[core.queue.oldest(1)[0]]
+    uids = {state.pod.metadata.name: uid for uid, state in core.book.pods.items()}
+    assert core.queue.oldest(1) == [uids["c"]], "the queue's order is by priority"
+    first = core.scheduler.first_seen[uids["b"]]
     status = reader.status(core, StatusQuery(uids=1), leader=True, now=first + 90)
     assert (status.agents, status.agents_ready) == (2, 1)
-    assert (status.oldest_wait_s, status.waiting_uids) == (90.0, (core.queue.oldest(2)[0],))
+    assert (status.oldest_wait_s, status.waiting_uids) == (90.0, (uids["b"],))
     nothing = reader.status(core, StatusQuery(), leader=True, now=first + 90)
     assert (nothing.oldest_wait_s, nothing.waiting_uids) == (90.0, ())

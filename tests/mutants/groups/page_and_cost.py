@@ -1,0 +1,91 @@
+"""Who reads the live page, what it shows of what has ended, and what a slice costs."""
+
+from tests.mutants.mutant import Mutant
+
+_PAGE = "services/metrics/page/"
+_SIGN_IN = "tests/unit/services/metrics/page/test_sign_in.py::"
+_FLEET = "tests/unit/services/metrics/page/test_fleet.py::"
+_COST = "tests/unit/services/metrics/test_cost.py::"
+
+MUTANTS = [
+    Mutant(
+        name="page-for-every-token",
+        what="every token that the API server knows signs in, whatever its user may do",
+        file=_PAGE + "sign_in/token_review.py",
+        old='if not allowed.get("allowed"):',
+        new="if False:",
+        tests=(_SIGN_IN + "test_another_token_is_refused_with_what_to_do",),
+    ),
+    Mutant(
+        name="page-for-refused-tokens",
+        what="a token that the API server does not accept signs in",
+        file=_PAGE + "sign_in/token_review.py",
+        old='if not said.get("authenticated"):',
+        new="if False:",
+        tests=(_SIGN_IN + "test_another_token_is_refused_with_what_to_do",),
+    ),
+    Mutant(
+        name="page-believes-any-proxy",
+        what="the proxy's header is believed from every address",
+        file=_PAGE + "sign_in/proxy.py",
+        old="if not any(peer in network for network in self._networks):",
+        new="if not self._networks:",
+        tests=(_SIGN_IN + "test_the_proxys_header_is_believed_from_the_proxy_alone",),
+    ),
+    Mutant(
+        name="page-under-any-name",
+        what="the page without sign-in answers to a name that was made to resolve to loopback",
+        file=_PAGE + "sign_in/none.py",
+        old="if not is_loopback(name):",
+        new="if not name:",
+        tests=(_SIGN_IN + "test_a_name_that_was_made_to_resolve_to_loopback_is_refused",),
+    ),
+    Mutant(
+        name="page-session-without-end",
+        what="a session of the page never ends",
+        file=_PAGE + "server.py",
+        old="if user and self._monotonic() < end:",
+        new="if user:",
+        tests=("tests/unit/services/metrics/page/test_server.py::test_a_session_begins_with_a_token_and_ends",),
+    ),
+    Mutant(
+        name="page-shows-ended-slices",
+        what="a late enforcement brings an ended slice back onto the map",
+        file=_PAGE + "fleet.py",
+        old="        if event.grant_id in self._ended:\n            return\n",
+        new="",
+        tests=(_FLEET + "test_a_slice_is_gone_when_its_grant_has_ended_in_whatever_order_that_is_heard",),
+    ),
+    Mutant(
+        name="page-trusts-foreign-numbers",
+        what="a browser that outlived the server keeps what the earlier one said",
+        file=_PAGE + "fleet.py",
+        old="reset = since != 0 and not self._first <= since <= self.version",
+        new="reset = since > self.version",
+        tests=(_FLEET + "test_a_number_of_another_process_gets_everything_and_is_told_to_forget",),
+    ),
+    Mutant(
+        name="cost-of-the-whole-slice",
+        what="a slice that began before the period counts from its beginning",
+        file="services/metrics/usage.py",
+        old="- MAX(s.started_ms, :since_ms) AS ms",
+        new="- s.started_ms AS ms",
+        tests=(_COST + "test_only_the_part_of_a_slice_within_the_period_counts",),
+    ),
+    Mutant(
+        name="cost-by-memory-alone",
+        what="a slice costs its memory part, however much compute it has",
+        file="services/metrics/usage.py",
+        old="(SELECT SUM(MAX(p.compute_milli * 1000,",
+        new="(SELECT SUM(MAX(0,",
+        tests=(_COST + "test_the_book_equals_a_recomputation_from_the_events",),
+    ),
+    Mutant(
+        name="cost-of-first-label",
+        what="a pod keeps the label of its first decision",
+        file="services/metrics/usage.py",
+        old="WHERE (excluded.at_ms, excluded.value) > (at_ms, value)",
+        new="WHERE 0",
+        tests=(_COST + "test_a_pod_that_was_decided_twice_has_the_later_label_in_whatever_order_that_is_heard",),
+    ),
+]
