@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from services.operator.messages import Notice, Write
 from services.operator.objects import Node
 from shared.kube.resources import NODE
@@ -100,8 +98,7 @@ def written_by(node: Node, manager: str) -> tuple[str, ...]:
     found: set[str] = set()
     for entry in node.metadata.managed_fields:
         if entry.manager == manager:
-            fields = msgspec.json.decode(entry.fields_v1)
-            found |= {key[2:] for key in fields.get("f:metadata", {}).get("f:labels", {}) if key.startswith("f:")}
+            found |= {key[2:] for key in entry.fields_v1.metadata.labels if key.startswith("f:")}
     return tuple(sorted(label for label in found if label in node.metadata.labels))
 
 

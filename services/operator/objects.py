@@ -69,9 +69,20 @@ class WebhookConfiguration(KubeObject, frozen=True):
     webhooks: tuple[Webhook, ...] = ()
 
 
+class MetadataFields(KubeObject, frozen=True):
+    labels: dict[str, Any] = msgspec.field(default_factory=dict, name="f:labels")
+    """By `f:` and the label."""
+
+
+class Fields(KubeObject, frozen=True):
+    metadata: MetadataFields = msgspec.field(default=MetadataFields(), name="f:metadata")
+
+
 class ManagedFields(KubeObject, frozen=True):
+    """Who owns which field. Of all of them only labels are kept: nodes are many, and their status is long."""
+
     manager: str = ""
-    fields_v1: msgspec.Raw = msgspec.Raw(b"{}")
+    fields_v1: Fields = Fields()
 
 
 class NodeMeta(Meta, frozen=True):
