@@ -21,10 +21,11 @@ from tools.sandbox.inside import DRIVER_ROOT, DRIVER_VERSION, GPUS, bus_id, mino
 from tools.sandbox.node import WORKLOAD
 
 ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "k8s/chart"
 ARCHIVE = ROOT / "build/kerf-image.tar"
 NODE_NAME = "localhost"
 GPUSHARE_IMAGE = "docker.io/cheyang/gpu-player:v2"
+EXAMPLE_IMAGE = "nvcr.io/nvidia/cuda:13.0.1-base-ubuntu24.04"
+"""That of k8s/examples/pod.yaml. Here it is the workload of the node's tests."""
 MODEL = "NVIDIA H100 80GB HBM3"
 MEMORY_MIB = 81_920
 NEXT_TAG = "0.1.1"
@@ -46,9 +47,9 @@ class InstallCluster:
         """Its standard output. Raises CommandError."""
         return self._run([str(self.sandbox.binaries / "kubectl"), *arguments], given)
 
-    def helm(self, *arguments: str) -> str:
-        """Its standard output. Raises CommandError."""
-        return self._run([str(program("helm")), *arguments])
+    def shell(self, line: str) -> str:
+        """A command line of a document, from the root of the repository; its standard output. Raises CommandError."""
+        return self._run(["sh", "-c", line])
 
     def get(self, kind: str, name: str = "", namespace: str = "kerf-system", *options: str) -> Any:
         """The object, or the items of the list."""
@@ -104,7 +105,8 @@ class InstallCluster:
         return time.monotonic() - begun
 
     def _run(self, command: Sequence[str], given: str | None = None) -> str:
-        environ = os.environ | {"KUBECONFIG": self._kubeconfig}
+        path = f"{program('helm').parent}:{self.sandbox.binaries}:{os.environ['PATH']}"
+        environ = os.environ | {"KUBECONFIG": self._kubeconfig, "PATH": path}
         done = subprocess.run(
             command, env=environ, cwd=ROOT, input=given, capture_output=True, text=True, check=False, timeout=300
         )
@@ -124,7 +126,7 @@ def install_cluster() -> Iterator[InstallCluster]:
     binaries = find_binaries([*NODE, "kube-scheduler", "kubectl"])
     with tempfile.TemporaryDirectory(prefix="kerf-install-") as state:
         plane = ControlPlane(Path(state), binaries=binaries, controllers=True, scheduler=True).start()
-        sandbox = Sandbox(plane, binaries, images={GPUSHARE_IMAGE: []}, networked=True)
+        sandbox = Sandbox(plane, binaries, images={GPUSHARE_IMAGE: [], EXAMPLE_IMAGE: []}, networked=True)
         try:
             sandbox.start()
             ctr = ("ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "image")

@@ -143,7 +143,7 @@ spec:
         command: [python, -m, services.{{ .service }}]
         env:
         {{- with .user }}
-        {{- include "kerf.nats" (dict "root" $root "user" .) | nindent 8 }}
+        {{- include "kerf.nats" (dict "root" $root "user" .) | trim | nindent 8 }}
         {{- end }}
         {{- with .environment }}
         {{- . | nindent 8 }}
@@ -160,7 +160,7 @@ spec:
         {{- $natsMounts := ternary (include "kerf.natsMounts" $root) "" (not (empty .user)) }}
         {{- if or $natsMounts .mounts }}
         volumeMounts:
-        {{- $natsMounts | nindent 8 }}
+        {{- with trim $natsMounts }}{{ . | nindent 8 }}{{ end }}
         {{- with .mounts }}
         {{- . | nindent 8 }}
         {{- end }}
@@ -168,7 +168,7 @@ spec:
       {{- $natsVolumes := ternary (include "kerf.natsVolumes" $root) "" (not (empty .user)) }}
       {{- if or $natsVolumes .volumes }}
       volumes:
-      {{- $natsVolumes | nindent 6 }}
+      {{- with trim $natsVolumes }}{{ . | nindent 6 }}{{ end }}
       {{- with .volumes }}
       {{- . | nindent 6 }}
       {{- end }}
