@@ -37,20 +37,31 @@ def test_a_manifest_applies_strictly(plane: ControlPlane, manifest: dict[str, An
 
 
 def test_the_statefulset_carries_the_file_that_the_tests_use() -> None:
-    """k8s/nats.conf, with which the embedded server is tested, is what the cluster gets."""
+    """k8s/nats-callout.conf, with which embedded servers are tested, is what the cluster gets."""
     (config,) = [m for m in manifests.load("30-") if m["kind"] == "ConfigMap"]
-    assert config["data"]["kerf.conf"] == (manifests.FOLDER / "nats.conf").read_text()
+    given = [line for line in config["data"]["kerf.conf"].splitlines() if line]
+    expected = [line for line in (manifests.FOLDER / "nats-callout.conf").read_text().splitlines() if line]
+    assert given == expected
 
 
-def test_no_account_but_the_watchers_may_do_anything() -> None:
-    bound = [s["name"] for m in manifests.load() if m["kind"].endswith("RoleBinding") for s in m["subjects"]]
-    assert set(bound) == {"kerf-watcher"}
+def test_only_three_accounts_have_rights_and_a_token() -> None:
+    bound = {s["name"] for m in manifests.load() if m["kind"].endswith("RoleBinding") for s in m["subjects"]}
+    assert bound == {"kerf-watcher", "kerf-operator", "kerf-metrics"}
     mounts = {
         m["metadata"]["name"]: m.get("automountServiceAccountToken", True)
         for m in manifests.load()
         if m["kind"] == "ServiceAccount"
     }
-    assert [name for name, mounted in mounts.items() if mounted] == ["kerf-watcher"]
+    assert {name for name, mounted in mounts.items() if mounted} == bound
+
+
+def test_metrics_may_only_ask_who_a_visitor_of_its_page_is() -> None:
+    (binding,) = [
+        m
+        for m in manifests.load()
+        if m["kind"].endswith("RoleBinding") and {"kerf-metrics"} == {s["name"] for s in m["subjects"]}
+    ]
+    assert binding["roleRef"]["name"] == "system:auth-delegator"
 
 
 ALLOWED = [

@@ -102,7 +102,7 @@ async def test_claims_and_containers_share_the_same_gpus_in_one_book(world: Whol
     await pod(world, "first", resourceClaimTemplateName="large")
     await world.bound("first")
     await pod(world, "second", resourceClaimTemplateName="large")
-    assert "8192 MiB less GPU memory" in (await world.event("second", "FailedScheduling"))["message"]
+    assert "8 GiB less GPU memory" in (await world.event("second", "FailedScheduling"))["message"]
     await world.delete_pod("first")
     await world.bound("second")
 
