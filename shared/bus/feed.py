@@ -11,15 +11,21 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from shared.bus.port import Bus, BusError, Incoming
+from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
 
 SILENCE_S = 5.0
 """Watchers send a batch every second. One that is silent for so long is replaced by another."""
+PROBE_S = 0.25
+"""How often a watcher that has been silent for so long is asked whether it is there."""
+PROBES = 2
+"""So often in a row must nothing listen: a watcher that connects anew listens again within a moment."""
 PAGE_TIMEOUT_S = 20.0
 _BUFFER_MOST = 50_000
+_NO_SNAPSHOT = "none"
+"""Watchers' snapshots have other names."""
 
 log = structlog.get_logger("feed")
 
@@ -75,6 +81,8 @@ class Feed:
         self._follower = Follower()
         self._wanted = asyncio.Event()
         self._heard = 0.0
+        self._missed = 0
+        """Probes in a row that nothing listened to."""
         self._sequence_seen = 0
         """The highest log sequence that any watcher has named."""
         self.snapshots = 0
@@ -97,10 +105,14 @@ class Feed:
         try:
             while True:
                 try:
-                    await asyncio.wait_for(self._wanted.wait(), 1.0)
+                    await asyncio.wait_for(self._wanted.wait(), PROBE_S)
                 except TimeoutError:
-                    if self._follower.epoch and loop.time() - self._heard > SILENCE_S:
+                    silent_s = loop.time() - self._heard
+                    if self._follower.epoch and silent_s > SILENCE_S:
                         log.warning("feed_silent", epoch=self._follower.epoch, seconds=SILENCE_S)
+                        self.want_snapshot()
+                    elif self._follower.epoch and silent_s > PROBE_S and await self._gone(self._follower.epoch):
+                        log.info("feed_gone", epoch=self._follower.epoch, seconds=round(silent_s, 2))
                         self.want_snapshot()
                     continue
                 self._wanted.clear()
@@ -108,11 +120,31 @@ class Feed:
         finally:
             await subscription.stop()
 
+    async def _gone(self, epoch: str) -> bool:
+        """Whether the watcher's process has ended, or lost its connection: nothing listens on its own subject.
+
+        It is asked for a page of no snapshot, which costs it nothing. One that is there and does not answer, or is not
+        heard, is left to SILENCE_S.
+        """
+        try:
+            request = encode(SnapshotRequest(snapshot=_NO_SNAPSHOT))
+            await self._bus.request(subjects.snapshot_of(epoch), request, timeout_s=PROBE_S)
+        except NotConnected:
+            return False
+        except NoResponder:
+            self._missed += 1
+            return self._missed >= PROBES
+        except BusError as error:
+            log.debug("feed_probe_unanswered", epoch=epoch, error=str(error))
+        self._missed = 0
+        return False
+
     async def _received(self, incoming: Incoming) -> None:
         batch = decode(incoming.payload, FeedBatch)
         self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)
         if batch.epoch == self._follower.epoch:
             self._heard = asyncio.get_running_loop().time()
+            self._missed = 0
         try:
             facts = self._follower.batch(batch)
         except Gap as gap:
@@ -144,6 +176,7 @@ class Feed:
             log.warning("feed_gap", gap=str(gap))
             self.want_snapshot()
             return
+        log.info("feed_followed", epoch=pages[0].epoch, number=pages[0].number, facts=len(facts))
         if following:
             await self._on_facts(tuple(following))
 

@@ -8,13 +8,18 @@ https://docs.nats.io/reference/reference-protocols/nats_api_reference
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from shared.bus.connection import Connection
 from shared.bus.port import BusError, NoResponder, NoStream, NotConnected, Refused, Unknown
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 WRONG_LAST_SEQUENCE = (10071, 10164)
 """A fence or revision did not hold; on replicated streams also the second code: another append is under way."""
@@ -30,6 +35,9 @@ CALL_TIMEOUT_S = 2.0
 PATIENCE_S = 10.0
 """How long an election may take before a call fails; the measured worst case is 5.1 to 7.8 s."""
 RETRY_WAIT_S = 0.1
+ASK_AGAIN_S = 0.5
+"""A read is asked again after this time, and the first answer counts: what was asked while there was no leader is never
+answered."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -115,8 +123,11 @@ class JetStream:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         patience_s: float = PATIENCE_S,
+        again_s: float = math.inf,
     ) -> T:
         """A call of the $JS.API that may be repeated (all that Kerf makes may), retried while there is no leader.
+
+        `again_s`: for reads, which may also be under way several times at once: ask again when there is no answer yet.
 
         Raises NoStream, ApiFailure (with the server's code), NotConnected, or Unknown when patience ran out.
         """
@@ -125,7 +136,7 @@ class JetStream:
         deadline = asyncio.get_running_loop().time() + patience_s
         while True:
             try:
-                data = (await self.connection.request(subject, payload, timeout_s=timeout_s)).data
+                data = await self.ask(subject, payload, timeout_s, again_s)
                 error = _REPLY.decode(data).error
                 if error is None:
                     return msgspec.json.decode(data, type=kind)
@@ -142,23 +153,53 @@ class JetStream:
                 raise failure
             await asyncio.sleep(RETRY_WAIT_S)
 
-    async def store(
-        self, stream: str, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout_s: float
-    ) -> int:
-        """Publishes into a stream and waits for the acknowledgement; returns the sequence.
-
-        Repeats only while the answer is that no stream listens (an election): then nothing was written. Raises Refused
-        when an expectation failed, NoStream, Unknown (read back) on a time-out or any other error.
-        """
+    async def ask(self, subject: str, payload: bytes, timeout_s: float, again_s: float) -> bytes:
+        """The first answer of those to one request, or to several; raises what the last of them raised."""
+        if again_s >= timeout_s:
+            return (await self.connection.request(subject, payload, timeout_s=timeout_s)).data
         deadline = asyncio.get_running_loop().time() + timeout_s
+        asked: set[asyncio.Task[Msg]] = set()
+        try:
+            while True:
+                left_s = deadline - asyncio.get_running_loop().time()
+                asked.add(
+                    asyncio.create_task(self.connection.request(subject, payload, timeout_s=max(left_s, again_s)))
+                )
+                done, _ = await asyncio.wait(asked, timeout=again_s, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return done.pop().result().data
+        finally:
+            for request in asked:
+                request.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def store(
+        self,
+        stream: str,
+        subject: str,
+        payload: bytes,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        patience_s: float = 0.0,
+    ) -> int:
+        """Publishes into a stream and waits `timeout_s` for the acknowledgement; returns the sequence.
+
+        Repeats only while the answer is that no stream listens (an election): then nothing was written, and it is asked
+        for as long as `timeout_s`, or `patience_s` where that is longer. Raises Refused when an expectation failed,
+        NoStream, Unknown (read back) on a time-out or any other error.
+        """
+        deadline = asyncio.get_running_loop().time() + max(timeout_s, patience_s)
         while True:
             left_s = deadline - asyncio.get_running_loop().time()
+            within_s = max(min(left_s, timeout_s), 0.05)
             try:
-                message = await self.connection.request(subject, payload, timeout_s=max(left_s, 0.05), headers=headers)
+                message = await self.connection.request(subject, payload, timeout_s=within_s, headers=headers)
             except NotConnected:
                 raise
             except NoResponder:
-                await self.stream_info(stream)  # raises NoStream where it is gone for good
+                with contextlib.suppress(Unknown):  # raises NoStream where it is gone for good
+                    await self.call(f"STREAM.INFO.{stream}", None, StreamInfo, timeout_s=ASK_AGAIN_S, patience_s=0.0)
                 if left_s <= RETRY_WAIT_S:
                     raise
                 await asyncio.sleep(RETRY_WAIT_S)
@@ -172,12 +213,12 @@ class JetStream:
             return ack.seq
 
     async def stream_info(self, stream: str) -> StreamInfo:
-        return await self.call(f"STREAM.INFO.{stream}", None, StreamInfo)
+        return await self.call(f"STREAM.INFO.{stream}", None, StreamInfo, again_s=ASK_AGAIN_S)
 
     async def get_message(self, stream: str, query: Mapping[str, object]) -> StoredMessage | None:
         """One message, read from the stream's leader; None if there is none."""
         try:
-            return (await self.call(f"STREAM.MSG.GET.{stream}", query, MessageReply)).message
+            return (await self.call(f"STREAM.MSG.GET.{stream}", query, MessageReply, again_s=ASK_AGAIN_S)).message
         except ApiFailure as failure:
             if failure.err_code == MESSAGE_NOT_FOUND:
                 return None

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from shared.bus.consumer import EphemeralConsumer, Lost
-from shared.bus.jetstream import LAST_SEQUENCE, JetStream
+from shared.bus.jetstream import LAST_SEQUENCE, PATIENCE_S, JetStream
 from shared.bus.port import LogEntry, Unknown
 from shared.contracts import subjects
 
-APPEND_TIMEOUT_S = 5.0
+APPEND_TIMEOUT_S = 2.0
+"""What was under way to a server that died is never answered. After this time the log is read instead, so it is shorter
+than an election, and longer than a disk takes."""
 READ_PATIENCE_S = 60.0
 
 _FENCE_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
@@ -36,7 +38,9 @@ class LogStream:
         if last_sequence is not None:
             headers[LAST_SEQUENCE] = str(last_sequence)
         async with self._one_in_flight:
-            return await self._js.store(subjects.STREAM_LOG, subject, payload, headers, timeout_s=APPEND_TIMEOUT_S)
+            return await self._js.store(
+                subjects.STREAM_LOG, subject, payload, headers, timeout_s=APPEND_TIMEOUT_S, patience_s=PATIENCE_S
+            )
 
     async def end(self) -> int:
         info = await self._js.stream_info(subjects.STREAM_LOG)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared.bus.jetstream import LAST_SEQUENCE, JetStream
+from shared.bus.jetstream import LAST_SEQUENCE, PATIENCE_S, JetStream
 from shared.contracts import subjects
 
-WRITE_TIMEOUT_S = 3.0
+WRITE_TIMEOUT_S = 2.0
 
 _STREAM = f"KV_{subjects.KV_MARK}"
 _SUBJECT = f"$KV.{subjects.KV_MARK}.{subjects.LOG_MARK}"
@@ -29,4 +29,5 @@ class Mark:
 
     async def write(self, value: bytes, revision: int) -> int:
         """Returns the new revision. Raises Refused if it has moved on, NoStream if the bucket is gone, Unknown."""
-        return await self._js.store(_STREAM, _SUBJECT, value, {LAST_SEQUENCE: str(revision)}, timeout_s=WRITE_TIMEOUT_S)
+        headers = {LAST_SEQUENCE: str(revision)}
+        return await self._js.store(_STREAM, _SUBJECT, value, headers, timeout_s=WRITE_TIMEOUT_S, patience_s=PATIENCE_S)

@@ -92,7 +92,7 @@ class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):
 
 
 class AnnounceEvent(Message, tag="event", tag_field="patch", frozen=True):
-    """An Event (events.k8s.io/v1) on a pod."""
+    """An Event (events.k8s.io/v1) on a pod, or on a node: those are in the namespace `default`."""
 
     uid: str
     namespace: str
@@ -101,6 +101,7 @@ class AnnounceEvent(Message, tag="event", tag_field="patch", frozen=True):
     reason: str = ""
     action: str = ""
     note: str = ""
+    kind: Literal["Pod", "Node"] = "Pod"
 
 
 class LabelNode(Message, tag="node-labels", tag_field="patch", frozen=True):

@@ -156,6 +156,8 @@ class NodeInventoried(Event, frozen=True):
     models: tuple[str, ...] = ()
     unhealthy: int = 0
     generation: int = 0
+    problem: str = ""
+    """Why no GPU is known, where none is."""
 
 
 class SliceEnforced(Event, frozen=True):

@@ -20,7 +20,7 @@ class EventWrites:
         self._reporter = reporter
 
     async def announce(self, event: AnnounceEvent, *, event_name: str, now_s: float) -> Result:
-        """An Event on a pod. `event_name` must be new in the namespace."""
+        """An Event on a pod or a node. `event_name` must be new in the namespace."""
         when = (
             datetime.datetime.fromtimestamp(now_s, datetime.UTC)
             .isoformat(timespec="microseconds")
@@ -39,8 +39,8 @@ class EventWrites:
             "reportingInstance": self._reporter,
             "regarding": {
                 "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": event.namespace,
+                "kind": event.kind,
+                **({"namespace": event.namespace} if event.kind == "Pod" else {}),
                 "name": event.name,
                 "uid": event.uid,
             },

@@ -104,6 +104,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     simulated: bool = False
     dra: bool = False
     """Whether it serves ResourceClaims: its driver is registered with the node's kubelet."""
+    problem: str = ""
+    """Why no GPU is known, where none is: no driver, or it has none."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -6,11 +6,16 @@ both append. So losing the key stops a leader early, and getting it only says th
 Because it is only a hint, nothing waits for the TTL of a holder that has certainly ended: each candidate answers on
 a subject of its own, and the NATS servers know at once that no process listens there any more. A holder whose machine
 has vanished, or that is frozen, is succeeded after the TTL.
+
+And because it is only a hint, a leader does not end its work while the servers elect a leader of the key's stream: an
+election may take longer than the TTL, and nobody can take the key meanwhile. When the key is there again and has
+expired, the others leave it to a holder that says that it still leads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -35,6 +40,12 @@ PROBE_S = 0.5
 """How often a candidate asks whether the holder's process is there."""
 PROBES = 2
 """So often in a row must it be gone: a process that connects anew listens again within a moment."""
+ELECTION_S = 15.0
+"""So long a leader goes on while it is connected and the key cannot be written: longer than NATS elects (9 s)."""
+EXPIRED_S = 3.0
+"""So long an expired key is left to the holder of before, if it says that it leads."""
+LEADING = b"leading"
+"""A leader's answer to a probe."""
 
 
 class Leadership:
@@ -61,6 +72,9 @@ class Leadership:
         self._listening: Subscription | None = None
         self._missed = 0
         """Probes in a row that nothing listened to."""
+        self._before = ""
+        """The last holder that is known, also of a key that has expired."""
+        self._free_since_s = math.inf
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._ttl_s = ttl_s
@@ -86,11 +100,15 @@ class Leadership:
                 await self._step()
             except BusError as error:
                 getattr(self._log, level_of(error))("leadership_unsure", error=str(error))
-                await self._lose_if_overdue()
+                await self._lose_if_overdue(error)
+                unsure = True
+            else:
+                unsure = False
             self._changed.clear()
             try:
                 # The watch wakes us when the key changes or expires; a third of the TTL is the rhythm of renewal.
-                async with asyncio.timeout(self._ttl_s / 3 if self.leading else min(PROBE_S, self._ttl_s / 3)):
+                often = min(PROBE_S, self._ttl_s / 3)
+                async with asyncio.timeout(self._ttl_s / 3 if self.leading and not unsure else often):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -100,12 +118,35 @@ class Leadership:
             await self._renew()
             return
         entry = await self._kv.get(self._key)
-        self.holder = (entry.value or b"").decode()
-        if entry.value is None or entry.value == self._me or await self._gone(self.holder):
+        self._note(entry)
+        if entry.value is None:
+            free = not await self._still_leads(self._before)
+        else:
+            free = entry.value == self._me or await self._gone(self.holder)
+        if free:
             await self._try(entry.revision)
 
+    def _note(self, entry: KvEntry) -> None:
+        self.holder = (entry.value or b"").decode()
+        self._before = self.holder or self._before
+        if self.holder:
+            self._free_since_s = math.inf
+        else:
+            self._free_since_s = min(self._free_since_s, asyncio.get_running_loop().time())
+
     async def _probed(self, incoming: Incoming) -> None:
-        await self._bus.respond(incoming, b"")
+        await self._bus.respond(incoming, LEADING if self.leading else b"")
+
+    async def _still_leads(self, holder: str) -> bool:
+        """Whether the holder of an expired key says that it leads, and may yet renew it."""
+        if not holder or asyncio.get_running_loop().time() - self._free_since_s > EXPIRED_S:
+            return False
+        try:
+            return await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S) == LEADING
+        except NotConnected:
+            raise
+        except BusError:
+            return False
 
     async def _gone(self, holder: str) -> bool:
         """Whether the holder's process has certainly ended, or lost its connection, for some time."""
@@ -132,6 +173,7 @@ class Leadership:
         self._renewed_at = asyncio.get_running_loop().time()
         self._missed = 0
         self.leading, self.holder = True, self._me.decode()
+        self._before, self._free_since_s = self.holder, math.inf
         self._log.info("leadership_won")
         await self._on_elected()
 
@@ -142,15 +184,33 @@ class Leadership:
         except Refused:
             # Expired, taken, or an earlier renewal whose answer was lost: only reading back can tell.
             entry = await self._kv.get(self._key)
+            if entry.value is None:
+                await self._renew_expired(entry.revision, started)
+                return
             if entry.value != self._me:
-                self.holder = (entry.value or b"").decode()
+                self._note(entry)
                 await self._lose("the key is no longer ours")
                 return
             self._revision = entry.revision
         self._renewed_at = started
 
-    async def _lose_if_overdue(self) -> None:
-        if self.leading and asyncio.get_running_loop().time() - self._renewed_at > self._ttl_s:
+    async def _renew_expired(self, revision: int, started: float) -> None:
+        try:
+            self._revision = await self._kv.swap(self._key, self._me, revision, ttl_s=self._ttl_s)
+        except Refused:
+            entry = await self._kv.get(self._key)
+            if entry.value != self._me:
+                self._note(entry)
+                await self._lose("the key had expired, and another has taken it")
+                return
+            self._revision = entry.revision
+        self._renewed_at = started
+
+    async def _lose_if_overdue(self, error: BusError) -> None:
+        """Without a connection another may be elected after the TTL. With one, the servers have no leader for the key:
+        so it is for all."""
+        within_s = self._ttl_s if isinstance(error, NotConnected) else max(self._ttl_s, ELECTION_S)
+        if self.leading and asyncio.get_running_loop().time() - self._renewed_at > within_s:
             await self._lose("it could not be renewed in time")
 
     async def _lose(self, why: str) -> None:
@@ -159,7 +219,7 @@ class Leadership:
         await self._on_lost()
 
     async def _heard(self, entry: KvEntry) -> None:
-        self.holder = (entry.value or b"").decode()
+        self._note(entry)
         if self.leading == (entry.value == self._me):
             if not self.leading and entry.value is None:
                 self._changed.set()

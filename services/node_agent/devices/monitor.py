@@ -127,9 +127,11 @@ class DeviceMonitor:
             msgspec.structs.replace(gpu, state=self._reported[gpu.uuid][0], reason=self._reported[gpu.uuid][1])
             for gpu in self._inventory.gpus
         )
-        self._ctx.health.set(
-            "gpus", ok=True, detail="; ".join(f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy")
-        )
+        troubles = [f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"]
+        if self._inventory.problem:
+            troubles.append(f"this node offers no GPU: {self._inventory.problem}")
+        # Ready all the same: what runs is kept in order, and a driver may be loaded after the agent.
+        self._ctx.health.set("gpus", ok=True, detail="; ".join(troubles))
         strategies = (*self._inventory.strategies, *self.offered(self._inventory.driver_version))
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))

@@ -63,11 +63,14 @@ class NvmlDevices:
 
         `pods`: UIDs of the pods that have slices; the memory of all others is foreign.
         """
+        why = "the driver reports no GPU"
         try:
             self._last = await self._ask(lambda: self._read(node, boot_id, pods))
         except (Hung, pynvml.NVMLError) as error:
             log.warning("nvml_not_answering", reason=str(error))
-        return self._last or Inventory(node=node, boot_id=boot_id)
+            why = f"NVML: {error}"
+        found = self._last or Inventory(node=node, boot_id=boot_id)
+        return found if found.gpus else msgspec.structs.replace(found, problem=why)
 
     async def symptoms(self) -> tuple[Symptoms, ...]:
         """The symptoms of the GPUs of the last inventory."""

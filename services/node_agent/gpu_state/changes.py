@@ -24,6 +24,7 @@ def events_for(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
         models=tuple(sorted({g.model for g in now.gpus})),
         unhealthy=sum(g.state != "healthy" for g in now.gpus),
         generation=now.generation,
+        problem=now.problem,
     )
     out = [Publish(event, f"inventoried-{identity}")]
     for uuid, state, reason in _state_changes(before, {g.uuid: g for g in now.gpus}):

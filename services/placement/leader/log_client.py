@@ -15,7 +15,7 @@ from shared.contracts.log import LogMark
 
 log = structlog.get_logger("placement.log")
 
-PAUSE_S = 0.5
+PAUSE_S = 0.2
 
 T = TypeVar("T")
 Failed = Callable[[str, str], None]

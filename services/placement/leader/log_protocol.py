@@ -1,7 +1,8 @@
 """How a leader session uses KERF_LOG, step by step, without I/O (rules R1 and R5 of docs/protocol.md).
 
 Each method of `LogProtocol` is a generator: it yields a request, is sent the answer, and returns its result. A failed
-request is thrown into it as Refused, Unknown or NoStream, with the meaning that these have in shared/bus/port.py.
+request is thrown into it as Refused, Unknown, NoStream or NoResponder, with the meaning that these have in
+shared/bus/port.py.
 `log_client` runs the requests on NATS; `tests/sim` runs the same code on a simulated log.
 
 Three things keep a stale leader, or a leader on a damaged log, from appending:
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from shared.bus.port import LogEntry, Refused, Unknown
+from shared.bus.port import LogEntry, NoResponder, NoStream, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
@@ -38,7 +39,7 @@ _KIND_OF = {subject: kind for kind, subject in SUBJECT_OF.items()}
 
 
 class Request(msgspec.Struct, frozen=True):
-    """Answered as the class says, or by a thrown Refused, Unknown or NoStream."""
+    """Answered as the class says, or by a thrown Refused, Unknown, NoStream or NoResponder."""
 
 
 class AppendRecord(Request, frozen=True):
@@ -158,6 +159,8 @@ class LogProtocol:
             try:
                 sequence: int = yield AppendRecord(subject, payload, self.term, self._last)
                 break
+            except NoResponder as error:
+                yield from _waited_for(error)
             except (Unknown, Refused) as error:
                 # After an unanswered try, a refusal may only mean that the first try did arrive.
                 doubtful = doubtful or isinstance(error, Unknown)
@@ -176,6 +179,9 @@ class LogProtocol:
         while True:
             try:
                 entries: list[LogEntry] = yield ReadLog(self._last + 1)
+            except NoResponder as error:
+                yield from _waited_for(error)
+                continue
             except (Unknown, ContractError):
                 yield Pause()
                 continue
@@ -193,6 +199,8 @@ class LogProtocol:
             try:
                 self._mark_revision = yield WriteMark(value, self._mark_revision)
                 return
+            except NoResponder as error:
+                yield from _waited_for(error)
             except (Unknown, Refused) as error:
                 doubtful = doubtful or isinstance(error, Unknown)
                 if not doubtful:
@@ -209,6 +217,8 @@ class LogProtocol:
             try:
                 found: tuple[bytes | None, int] = yield ReadMark()
                 return found
+            except NoResponder as error:
+                yield from _waited_for(error)
             except Unknown:
                 yield Pause()
 
@@ -225,6 +235,14 @@ class LogProtocol:
         yield DeleteLog(first_sequence)
         self.term = 0
         yield from self._write_mark(first_sequence - 1)
+
+
+def _waited_for(error: NoResponder) -> Steps[None]:
+    """Pauses after a request that reached no server, and so did nothing: there is no connection, or an election. Raises
+    NoStream: what is gone does not come back."""
+    if isinstance(error, NoStream):
+        raise error
+    yield Pause()
 
 
 def _readable(value: bytes) -> LogMark | None:

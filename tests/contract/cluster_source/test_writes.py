@@ -172,6 +172,19 @@ async def test_a_disruption_budget_throttles_an_eviction(cluster: SourceHarness)
     assert cluster.pod("p").metadata.deletion_timestamp is None
 
 
+async def test_an_event_on_a_node(cluster: SourceHarness) -> None:
+    """Nodes are in no namespace, and their Events in `default`."""
+    event = AnnounceEvent(
+        uid="uid-n", namespace="default", name="n", type="Warning", reason="NoGpuFound", note="no driver", kind="Node"
+    )
+    name = f"n.{cluster.namespace}"
+    assert (await cluster.writes.events.announce(event, event_name=name, now_s=NOW_S)).outcome == "done"
+    status, held = await cluster.request("GET", resources.EVENT.path(name, "default"))
+    assert status == 200
+    assert (held["regarding"]["kind"], held["regarding"]["name"], held["type"]) == ("Node", "n", "Warning")
+    assert not held["regarding"].get("namespace")
+
+
 async def test_an_event_needs_a_unique_name(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     event = AnnounceEvent(

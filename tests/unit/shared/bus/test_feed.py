@@ -6,6 +6,9 @@ import asyncio
 
 import pytest
 
+from services.watcher.snapshots import Snapshots
+from shared.bus import feed as feed_module
+from shared.bus.embedded import EmbeddedServer
 from shared.bus.feed import Feed, Follower, Gap
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
@@ -70,20 +73,23 @@ def test_a_missing_batch_among_those_received_during_the_snapshot_is_a_gap_too()
 class Watcher:
     """Answers with an empty snapshot of two pages, and keeps the requests that it got."""
 
-    def __init__(self, bus: NatsBus) -> None:
-        self._bus = bus
+    def __init__(self, bus: NatsBus, epoch: str = "e") -> None:
+        self._bus, self._epoch = bus, epoch
         self.asked: list[SnapshotRequest] = []
+        self.mute = False
 
     async def start(self) -> None:
         await self._bus.subscribe(subjects.QUERY_SNAPSHOT, self._answer)
-        await self._bus.subscribe(subjects.snapshot_of("e"), self._answer)
+        await self._bus.subscribe(subjects.snapshot_of(self._epoch), self._answer)
         await self._bus.alive()
 
     async def _answer(self, incoming: Incoming) -> None:
         request = decode(incoming.payload, SnapshotRequest)
         self.asked.append(request)
+        if self.mute:
+            return
         facts = build.put(build.node(f"n{request.page}"))
-        page = SnapshotPage(epoch="e", snapshot="s", number=7, page=request.page, pages=2, facts=facts)
+        page = SnapshotPage(epoch=self._epoch, snapshot="s", number=7, page=request.page, pages=2, facts=facts)
         await self._bus.respond(incoming, encode(page))
 
 
@@ -136,6 +142,63 @@ async def test_the_log_position_counts_that_any_watcher_has_seen_not_only_the_on
     finally:
         running.cancel()
     assert seen == [77]
+
+
+class Follows:
+    """A feed that follows watcher "e" and counts its snapshots."""
+
+    def __init__(self, bus: NatsBus) -> None:
+        self.feed = Feed(bus, self._snapshot, self._facts)
+
+    async def __aenter__(self) -> Feed:
+        self._running = asyncio.create_task(self.feed.run())
+        self.feed.want_snapshot()
+        await eventually(lambda: self.feed.snapshots == 1)
+        return self.feed
+
+    async def __aexit__(self, *_: object) -> None:
+        self._running.cancel()
+
+    async def _snapshot(self, facts: tuple[Fact, ...], _: int) -> None: ...
+
+    async def _facts(self, facts: tuple[Fact, ...]) -> None: ...
+
+
+async def test_a_watcher_whose_process_has_ended_is_replaced_long_before_its_silence_counts(
+    server: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "SILENCE_S", 3600.0)
+    own = await NatsBus.connect(server.url)
+    await Watcher(own).start()
+    async with Follows(bus) as feed:
+        await own.close()  # as the kernel does to the sockets of a process that was killed
+        await Watcher(bus, "other").start()
+        await eventually(lambda: feed.snapshots == 2, what="a snapshot of the other watcher")
+
+
+async def test_a_watcher_that_is_there_is_not_replaced_because_it_has_nothing_to_say(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it answers the probes or not."""
+    monkeypatch.setattr(feed_module, "SILENCE_S", 3600.0)
+    watcher = Watcher(bus)
+    await watcher.start()
+    async with Follows(bus) as feed:
+        await eventually(lambda: len(watcher.asked) >= 2 + 2 * feed_module.PROBES, what="probes")
+        watcher.mute = True
+        await eventually(lambda: len(watcher.asked) >= 2 + 4 * feed_module.PROBES, what="unanswered probes")
+        assert feed.snapshots == 1
+
+
+async def test_probes_ask_for_no_snapshot(bus: NatsBus) -> None:
+    """A watcher would list the whole cluster for one."""
+    watcher = Watcher(bus)
+    await watcher.start()
+    async with Follows(bus):
+        await eventually(lambda: len(watcher.asked) >= 4, what="probes")
+    page = Snapshots("e", ttl_s=60).page(watcher.asked[-1].snapshot, 0, 0.0, log_sequence_seen=0)
+    assert (watcher.asked[-1].fresh, page.pages) == (False, 0)
+    assert page.error
 
 
 async def heard(bus: NatsBus, feed: Feed, batch: FeedBatch) -> bool:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
+from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.service import Leadership
+from shared.service import leadership as leadership_module
 from shared.service.leadership import PROBES
+from tests.support.nats_cluster import NatsCluster
 from tests.support.waiting import eventually
 
 
@@ -152,3 +156,79 @@ async def test_resigning_lets_another_one_lead(bus: NatsBus) -> None:
     await one.leadership.resign()
     assert (await bus.kv(subjects.KV_LEADER).get("placement")).value is None
     await one.stop()
+
+
+async def test_a_leader_whose_key_expired_renews_it_and_its_session_goes_on(bus: NatsBus) -> None:
+    """As after an election of the NATS servers that took longer than the TTL."""
+    leader = Candidate(bus, "one", ttl_s=3600.0)
+    await eventually(lambda: leader.said == ["elected"])
+    heir = Candidate(bus, "two", ttl_s=3600.0)
+    await eventually(lambda: heir.leadership.holder == "one")
+    kv = bus.kv(subjects.KV_LEADER)
+    expired = (await kv.get("placement")).revision
+    await kv.delete("placement")
+
+    async def renewed() -> bool:
+        entry = await kv.get("placement")
+        return entry.value == b"one" and entry.revision > expired
+
+    await eventually(renewed)
+    assert (leader.said, heir.said) == (["elected"], [])
+    await heir.stop()
+    await leader.stop()
+
+
+async def test_an_expired_key_is_left_for_a_moment_to_a_holder_that_says_that_it_leads(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leadership_module, "EXPIRED_S", 3600.0)
+    probes: list[Incoming] = []
+    leads = True
+
+    async def probed(incoming: Incoming) -> None:
+        probes.append(incoming)
+        await bus.respond(incoming, leadership_module.LEADING if leads else b"")
+
+    await bus.subscribe(subjects.candidate("placement", "slow"), probed)
+    kv = bus.kv(subjects.KV_LEADER)
+    await kv.swap("placement", b"slow", 0, ttl_s=3600)
+    heir = Candidate(bus, "heir", ttl_s=3600.0)
+    await eventually(lambda: heir.leadership.holder == "slow")
+    await kv.delete("placement")
+    seen = len(probes)
+    await eventually(lambda: len(probes) >= seen + 3, what="probes of an expired key's holder")
+    assert heir.said == []
+    leads = False
+    await eventually(lambda: heir.said == ["elected"])
+    await heir.stop()
+
+
+@pytest.mark.timeout(120)
+async def test_a_leader_outlives_the_election_of_its_keys_stream(tmp_path: Path) -> None:
+    """The election takes 4 to 9 s, and the TTL is 1 s."""
+    async with NatsCluster(tmp_path) as cluster, await NatsBus.connect(cluster.url) as bus:
+
+        async def provisioned() -> bool:
+            with contextlib.suppress(BusError):
+                await provision(bus, replicas=3)
+                return True
+            return False
+
+        await eventually(provisioned, within_s=40)
+        one, two = Candidate(bus, "one", ttl_s=1.0), Candidate(bus, "two", ttl_s=1.0)
+        await eventually(lambda: one.said or two.said)
+        leader, other = (one, two) if one.said else (two, one)
+        killed = await cluster.leader_of(bus, f"KV_{subjects.KV_LEADER}")
+        await killed.kill()
+        kv = bus.kv(subjects.KV_LEADER)
+
+        async def renewed() -> bool:
+            with contextlib.suppress(BusError):
+                entry = await kv.get("placement")
+                return entry.value is not None and entry.value.decode() == leader.leadership.holder
+            return False
+
+        await eventually(renewed, within_s=40)
+        assert (leader.said, other.said) == (["elected"], [])
+        await other.stop()
+        await leader.stop()

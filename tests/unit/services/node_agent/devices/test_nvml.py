@@ -209,9 +209,15 @@ async def test_a_removed_gpu_is_not_in_the_inventory(machine: Machine) -> None:
 async def test_a_driver_that_is_loaded_later_is_found(machine: Machine) -> None:
     machine.become("init 9\n")
     watched = devices()
-    assert (await seen(watched)).gpus == ()
+    without = await seen(watched)
+    assert (without.gpus, without.problem) == ((), "NVML: Driver Not Loaded")
     machine.become(TWO)
-    assert len((await seen(watched)).gpus) == 2
+    assert (len((await seen(watched)).gpus), (await seen(watched)).problem) == (2, "")
+
+
+async def test_a_driver_without_a_gpu_says_so(machine: Machine) -> None:
+    machine.become("")
+    assert (await seen(devices())).problem == "the driver reports no GPU"
 
 
 async def test_a_reloaded_driver_is_counted_and_keeps_the_uuids(machine: Machine) -> None:

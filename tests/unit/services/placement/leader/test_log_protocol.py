@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.placement.leader import log_protocol as p
-from shared.bus.port import LogEntry, NoStream, Refused, Unknown
+from shared.bus.port import LogEntry, NoResponder, NoStream, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode
 from shared.contracts.log import LogMark, ReadyRecord, TermRecord
@@ -36,7 +36,7 @@ class Log:
                     self.before(request)
                     answer = self.answer(request)
                     self.after(request)
-                except (Refused, Unknown, NoStream, ContractError) as error:
+                except (Refused, Unknown, NoResponder, ContractError) as error:
                     request = steps.throw(error)
                 else:
                     request = steps.send(answer)
@@ -338,3 +338,54 @@ def test_a_mark_that_cannot_be_read_is_none() -> None:
     session = p.LogProtocol("a", "a/1")
     assert log.run(session.take_term()) == 7
     assert session.found_mark is None
+
+
+@pytest.mark.parametrize("kind", [p.AppendRecord, p.WriteMark])
+def test_a_session_outlives_an_election_in_which_nothing_could_be_sent(kind: type[p.Request]) -> None:
+    """It would begin anew otherwise, replay and list, and every pod would wait for that too."""
+    log, protocol = Log(), p.LogProtocol("one", "one/1")
+    log.run(protocol.take_term())
+    failures = [NoResponder("an election"), NoResponder("an election")]
+
+    def fail(request: p.Request) -> None:
+        if isinstance(request, kind) and failures:
+            raise failures.pop()
+
+    log.before = fail
+    assert log.run(protocol.append(READY)) == 8
+    assert [entry.subject for entry in log.entries] == [subjects.LOG_TERM, subjects.LOG_READY]
+    assert log.asked.count(p.Pause()) == 2
+    assert log.mark[1] == 1
+
+
+@pytest.mark.parametrize("kind", [p.AppendRecord, p.WriteMark])
+def test_a_session_ends_when_the_log_or_its_mark_is_gone(kind: type[p.Request]) -> None:
+    log, protocol = Log(), p.LogProtocol("one", "one/1")
+    log.run(protocol.take_term())
+
+    def fail(request: p.Request) -> None:
+        if isinstance(request, kind):
+            raise NoStream("it was deleted")
+
+    log.before = fail
+    with pytest.raises(NoStream):
+        log.run(protocol.append(READY))
+    assert p.Pause() not in log.asked
+
+
+def test_an_unanswered_append_that_an_election_follows_is_looked_up_and_not_written_twice() -> None:
+    log, protocol = Log(), p.LogProtocol("one", "one/1")
+    log.run(protocol.take_term())
+    unanswered, elections = [Unknown("no answer")], [NoResponder("an election")]
+
+    def lost(request: p.Request) -> None:
+        if isinstance(request, p.AppendRecord) and unanswered:
+            raise unanswered.pop()
+
+    def fail(request: p.Request) -> None:
+        if isinstance(request, p.ReadLog) and elections:
+            raise elections.pop()
+
+    log.after, log.before = lost, fail
+    assert log.run(protocol.append(READY)) == 8
+    assert len(log.entries) == 2

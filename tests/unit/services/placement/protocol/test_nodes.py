@@ -50,6 +50,25 @@ def gets_a_place(placement: Placement) -> bool:
     return "uid-team-late" in placement.core.holds
 
 
+def node_events(placement: Placement) -> list[AnnounceEvent]:
+    patches = (patch for sent in only(placement.commands, m.SendPatches) for patch in sent.patches)
+    return [patch for patch in patches if isinstance(patch, AnnounceEvent) and patch.kind == "Node"]
+
+
+def test_an_agent_that_finds_no_gpu_is_told_on_its_node_once_and_when_it_finds_some() -> None:
+    """Such an agent is ready; without the Event nothing says why the node gets no pod."""
+    placement = Placement().nodes("n", gpus=1)
+    nothing = msgspec.structs.replace(build.inventory("n", gpus=0), problem="NVML: Driver Not Loaded")
+    for _ in range(3):
+        placement.send(m.InventorySeen(nothing))
+    (event,) = node_events(placement)
+    assert (event.namespace, event.name, event.type, event.reason) == ("default", "n", "Warning", "NoGpuFound")
+    assert event.uid == placement.core.book.nodes["n"].object.metadata.uid  # type: ignore[union-attr]
+    assert "Driver Not Loaded" in event.note
+    placement.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    assert [(event.type, event.reason) for event in node_events(placement)][1:] == [("Normal", "GpusFound")]
+
+
 def bound(placement: Placement) -> Pod:
     pod = build.gpu_pod("p", gpus=1)
     placement.facts(pod)

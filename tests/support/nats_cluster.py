@@ -1,0 +1,54 @@
+"""Three NATS servers as a cluster, on ports that stay, each with a store of its own that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from tools.control_plane import free_ports
+
+
+class NatsCluster:
+    """Use it as an async context manager. `servers[i]` is named `n<i>`."""
+
+    def __init__(self, folder: Path, *, count: int = 3) -> None:
+        ports, routes = free_ports(count), free_ports(count)
+        others = f"routes: {json.dumps([f'nats-route://127.0.0.1:{port}' for port in routes])}, no_advertise: true"
+        self.servers = [
+            EmbeddedServer(
+                port=ports[i],
+                server_name=f"n{i}",
+                store_dir=folder / f"nats-{i}",
+                extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[i]}', {others} }}",
+            )
+            for i in range(count)
+        ]
+        self.url = ",".join(f"nats://127.0.0.1:{port}" for port in ports)
+
+    async def __aenter__(self) -> NatsCluster:
+        await asyncio.gather(*(server.start() for server in self.servers))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    async def leader_of(self, bus: NatsBus, stream: str) -> EmbeddedServer:
+        """The server that leads the stream. Raises BusError while none does."""
+        cluster = (await bus.js.stream_info(stream)).cluster
+        assert cluster is not None, f"stream {stream} is not on servers of a cluster"
+        return self.servers[int(cluster.leader.removeprefix("n"))]
+
+    async def lagging(self, bus: NatsBus) -> list[str]:
+        """The streams that do not have a current replica on every server."""
+        names = (await bus.js.call("STREAM.NAMES", {}, dict))["streams"] or []
+        found = []
+        for name in names:
+            cluster = (await bus.js.stream_info(name)).cluster
+            replicas = () if cluster is None else cluster.replicas
+            whole = len(replicas) == len(self.servers) - 1 and all(r.current and not r.offline for r in replicas)
+            if cluster is None or not cluster.leader or not whole:
+                found.append(name)
+        return found
