@@ -238,7 +238,7 @@ def agent_of(node: str) -> User:
                 f"$JS.API.STREAM.INFO.{s.STREAM_EVENTS}",
             ),
         ),
-        subscribe=(row(f"{agent_inbox(node)}.>", s.node_command(node, "*")),),
+        subscribe=(row(f"{agent_inbox(node)}.>", s.node_command(node, "*")), _answered_by("node_agent")),
     )
 
 

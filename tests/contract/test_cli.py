@@ -342,6 +342,7 @@ async def test_up_ends_with_an_error_when_its_nats_is_killed() -> None:
     err = command.process.stderr
     assert err is not None
     assert b"Kerf is up" in await asyncio.wait_for(err.readline(), 30)
+    assert b"export KERF_NATS_URL=" in await asyncio.wait_for(err.readline(), 30)
     assert b"The live page: http://127.0.0.1:" in await asyncio.wait_for(err.readline(), 30)
     children = Path(f"/proc/{command.process.pid}/task/{command.process.pid}/children").read_text().split()  # noqa: ASYNC240 - /proc is memory
     assert len(children) == 1, command.running()
