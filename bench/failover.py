@@ -371,6 +371,7 @@ def main() -> None:
     def say(text: str) -> None:
         sys.stderr.write(text + "\n")
 
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
     with contextlib.ExitStack() as stack:
         folder = args.state or stack.enter_context(tempfile.TemporaryDirectory(prefix="kerf-failover-"))
         Path(folder).mkdir(parents=True, exist_ok=True)

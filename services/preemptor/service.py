@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.core import Core
+from services.preemptor.traces import PlanTraces
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry
 from shared.contracts import commands, queries, subjects
@@ -101,6 +102,7 @@ class _Work:
         """`counters`: the metrics of plans, evictions and advice."""
         self.ctx, self.bus, self._leads = ctx, ctx.bus, leads
         self._plans, self._evictions, self._advice = counters
+        self._traces = PlanTraces(ctx.telemetry)
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._ticking = False
@@ -158,6 +160,8 @@ class _Work:
             f".{subjects.token(event.plan.beneficiaries[0].namespace)}"
         ):
             self._plans.add(self._leads(), "executed" if heard.executed else "abandoned")
+        if isinstance(heard, m.Ended):
+            self._traces.end(heard.plan_id)
         if heard is not None:
             self._inbox.put_nowait(heard)
 
@@ -184,6 +188,7 @@ class _Work:
     def _carry_out(self, command: m.Command, group: asyncio.TaskGroup) -> None:
         match command:
             case m.Propose():
+                self._traces.propose(command.plan)
                 for namespace, uid in command.plan.concerns().items():
                     self.ctx.emit(
                         command.event, namespace=namespace, about=uid, traceparent=self.ctx.telemetry.traceparent(uid)
@@ -237,7 +242,7 @@ class _Work:
         self._inbox.put_nowait(m.Advised(answer.advice))
 
     async def _evict(self, command: m.Execute) -> None:
-        batch = commands.EvictBatch(evictions=command.evictions)
+        batch, start_ns = commands.EvictBatch(evictions=command.evictions), self.ctx.telemetry.now_ns()
         try:
             answers = decode(
                 await self.bus.request(subjects.CMD_EVICT, encode(batch), timeout_s=ANSWER_S), commands.Answers
@@ -245,12 +250,15 @@ class _Work:
         except BusError as error:
             self.ctx.log.warning("evictions_unanswered", plan=command.plan_id, error=str(error))
             answers = tuple(commands.Answer(uid=e.uid, outcome="unknown") for e in command.evictions)
+        outcomes = {e.uid: "done" for e in command.evictions} | {a.uid: a.outcome for a in answers}
+        self._traces.evict(command.plan_id, outcomes, start_ns)
         for answer in answers:
             self._evictions.add(1, answer.outcome)
         self._evictions.add(len(command.evictions) - len(answers), "done")
         self._inbox.put_nowait(m.Evicted(command.plan_id, tuple(e.uid for e in command.evictions), answers))
 
     async def _abandon(self, command: m.CancelPlan) -> None:
+        self._traces.cancel(command.plan_id, command.reason)
         order = pre.Abandon(plan_id=command.plan_id, reason=command.reason)
         try:
             await self.bus.request(subjects.CMD_ABANDON, encode(order), timeout_s=ANSWER_S)

@@ -15,10 +15,11 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import queries, subjects
-from shared.contracts.base import encode
+from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import PodBound, PreemptionAbandoned
 from shared.contracts.preemption import Alternative, Beneficiary, Plan, PreemptAnswer, Victim
+from shared.telemetry import trace_id_for
 from tests.support.command import Command, kerf
 from tests.support.waiting import eventually
 
@@ -49,11 +50,18 @@ class PreemptingCluster:
         self.bound: set[str] = set()
         self.heard: list[tuple[str, str]] = []
         """Of each event about a plan: its kind, and its namespace."""
+        self.spans: list[queries.Span] = []
+        self.uids: dict[str, str] = {}
+        """Of bound pods, by name."""
+
+    async def trace(self, incoming: Incoming) -> None:
+        self.spans += decode(incoming.payload, queries.SpanBatch).spans
 
     async def hear(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)
         if isinstance(event, PodBound):
             self.bound.add(event.name)
+            self.uids[event.name] = event.uid
         elif hasattr(event, "plan"):
             self.heard.append((event.VERB, incoming.subject.rsplit(".", 1)[1]))
 
@@ -65,8 +73,9 @@ class PreemptingCluster:
 @pytest.fixture
 async def cluster() -> AsyncIterator[PreemptingCluster]:
     """One node of two GPUs, both with pods of the lowest priority; one of them has an hour of minimum run time left."""
-    async with stack(NODES, preemption={}) as running:
+    async with stack(NODES, preemption={}, trace_ratio=0.0) as running:
         one = PreemptingCluster(running)
+        await running.bus.subscribe(subjects.SPANS_ALL, one.trace)
         await running.bus.subscribe(f"{subjects.VERSION}.event.>", one.hear)
         namespaces = [
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in ("theirs", "ours")
@@ -96,6 +105,45 @@ async def test_the_events_of_a_plan_go_once_to_both_namespaces(cluster: Preempti
         assert sorted(where for verb, where in cluster.heard if verb == what) == ["ours", "theirs"]
     counted = cluster.made.services["preemptor"].metrics.render().decode()
     assert 'kerf_preemptor_plans_total{outcome="executed"} 1' in counted
+
+
+async def test_a_preemption_is_one_story_whatever_the_sampling(cluster: PreemptingCluster) -> None:
+    """No pod of this stack is sampled. The pod that gains has the plan, the eviction and its Binding in its trace, and
+    the pod that went has its own spans, linked to that trace."""
+    await cluster.create(pod("high", "ours", "high"))
+    story = {
+        ("preemptor", "preemption.plan"),
+        ("placement", "preemption.reserved"),
+        ("preemptor", "preemption.evict"),
+        ("placement", "preemption.executed"),
+        ("placement", "placement"),
+        ("placement", "bound"),
+    }
+    of_the_victim = {
+        ("preemptor", "preemption.victim"),
+        ("preemptor", "preemption.evict"),
+        ("placement", "preempted.evict"),
+    }
+
+    def named(uid: str) -> set[tuple[str, str]]:
+        return {(span.service, span.name) for span in cluster.spans if span.trace_id == f"{trace_id_for(uid):032x}"}
+
+    await eventually(lambda: story <= named(cluster.uids.get("high", "")), what="the whole story in one trace")
+    await eventually(lambda: of_the_victim <= named(cluster.uids["low-0"]), what="the victim's part in its own trace")
+    gaining = f"{trace_id_for(cluster.uids['high']):032x}"
+    victim = f"{trace_id_for(cluster.uids['low-0']):032x}"
+    assert all(
+        any(gaining in link for link in span.links)
+        for span in cluster.spans
+        if span.trace_id == victim and (span.service, span.name) in of_the_victim
+    )
+    (plan,) = [span for span in cluster.spans if span.name == "preemption.plan"]
+    (evict,) = [span for span in cluster.spans if span.name == "preemption.evict" and span.trace_id == gaining]
+    assert any(victim in link for link in plan.links)
+    assert plan.events == ("evict theirs/low-0",)
+    assert evict.parent_id == plan.span_id
+    assert evict.events == ("theirs/low-0: done",)
+    assert named(cluster.uids["low-1"]) == set(), "a pod that no plan concerns is not recorded"
 
 
 async def test_kerf_events_shows_a_plan_once(bus: NatsBus, nats: EmbeddedServer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.leader.log_client import LogClient
-from services.placement.leader.traces import record
+from services.placement.leader.traces import Traces
 from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries.responder import responder
 from shared.bus.feed import Feed
@@ -45,6 +45,7 @@ class LeaderSession:
             stopwatch=time.perf_counter,
             trace_of=ctx.telemetry.traceparent,
         )
+        self._traces = Traces(ctx.telemetry)
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self.feed = Feed(self.bus, self._snapshot, self._facts)
         self._subscriptions: list[Subscription] = []
@@ -172,7 +173,7 @@ class LeaderSession:
                 case m.Publish():
                     if isinstance(command.event, PolicyRead):
                         self._policy_read(command.event)
-                    record(self.ctx.telemetry, command)
+                    self._traces.record(command)
                     self.ctx.emit(
                         command.event,
                         namespace=command.namespace,
