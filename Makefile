@@ -37,7 +37,7 @@ test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbo
 
 test-install: $(STAMP) node-binaries fakes  ## the image on a real kubelet, installed, upgraded and removed by helm; needs root
 	@tools/build.sh kube-scheduler kubectl >/dev/null
-	@if $(PY) -m tools.image >/dev/null; then unshare --net $(PY) -m pytest -q tests/install; \
+	@if $(PY) -m tools.image >/dev/null; then unshare --net $(PY) -m pytest -q -rP tests/install; \
 	else echo "THE INSTALLATION IS NOT TESTED: there is no image" >&2; test -z "$$REQUIRE_KUBE"; fi
 
 image: $(STAMP)  ## the container image in build/kerf-image.tar, without a container engine; needs root and mmdebstrap

@@ -19,6 +19,8 @@ from tools.image.dockerfile import Instruction, Stage, copy, environment, needed
 MIRROR = "http://deb.debian.org/debian"
 _KEPT = 40
 """Results of instructions that stay in the cache, the ones used last."""
+_SAID = 4000
+"""Characters of what a failed instruction printed last."""
 _UNSHARE = ("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
 _HOST_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 """Mounted over the image's own while an instruction runs, so that it reaches the registries that this machine does."""
@@ -224,11 +226,13 @@ class Builder:
             [*_UNSHARE, "sh", "-c", begin + script],
             env=environ,
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             check=False,
         )
         if done.returncode:
-            raise BuildError(f"ended with status {done.returncode}")
+            said = done.stdout.decode(errors="replace")[-_SAID:]
+            raise BuildError(f"ended with status {done.returncode}\n{said}")
 
 
 def _lower(root: Root) -> str:
