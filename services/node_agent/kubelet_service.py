@@ -114,6 +114,11 @@ class KubeletAdapter:
             await asyncio.sleep(OTHER_PLUGINS_POLL_S)
 
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
+        def watched(begun: bool) -> None:
+            on_watch(begun)
+            if begun:
+                self._node.devices.attach()
+
         return SlotPlugin(
             agent=self._node,
             specs=self._slices,
@@ -123,7 +128,7 @@ class KubeletAdapter:
             seconds=self._seconds,
             refused=self._refused,
             handed=self._handed,
-            on_watch=on_watch,
+            on_watch=watched,
         )
 
     def _cpus(self) -> CpuPlugin:

@@ -58,6 +58,28 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         assert kubelet.lists < len(pods), "one list serves all concurrent callers"
 
 
+async def test_no_pod_comes_before_the_kubelet_knows_the_slots(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """A kubelet that does not know the resource admits the pod without a slot, and its containers never start."""
+
+    async def states() -> set[str]:
+        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+        return set() if entry.value is None else {gpu.state for gpu in decode(entry.value, Inventory).gpus}
+
+    await kubelet.stop()
+    async with agent(nats, host):
+        await eventually(states, what="the inventory")
+        assert await states() == {"suspect"}
+        await kubelet.start()
+
+        async def healthy() -> bool:
+            return await states() == {"healthy"}
+
+        await eventually(healthy, what="the GPUs take pods")
+        assert len(kubelet.healthy) == 64
+
+
 async def test_a_container_without_a_grant_does_not_start_and_the_error_says_why(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:

@@ -50,6 +50,8 @@ class DeviceMonitor:
         self._symptoms: tuple[Symptoms, ...] = ()
         self._reported: States = {}
         self._offered_elsewhere: Mapping[str, str] = {}
+        self._attached = not config.has_kubelet()
+        """Whether the kubelet knows the slots. Before, it admits a pod without any, and its containers never start."""
         self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
@@ -111,6 +113,12 @@ class DeviceMonitor:
             self._offered_elsewhere = gpus_offered_elsewhere
             await self._report()
 
+    def attach(self) -> None:
+        """Notes that the kubelet has taken the slots: from now on pods may come."""
+        if not self._attached:
+            self._attached = True
+            self._alarm.set()
+
     def clear_ailments(self, gpus: tuple[str, ...]) -> None:
         """Forgets the ailments of GPUs that an operator has repaired."""
         for uuid in gpus:
@@ -142,7 +150,11 @@ class DeviceMonitor:
 
     def _state(self, uuid: str, now: float) -> tuple[GpuState, str]:
         state, resource = self._health.state(uuid, now), self._offered_elsewhere.get(uuid)
-        if resource is None or state[0] != "healthy":
+        if state[0] != "healthy":
+            return state
+        if not self._attached:
+            return ("suspect", "the kubelet has not taken this node's slots yet; the agent is registering them")
+        if resource is None:
             return state
         return (
             "suspect",
