@@ -13,7 +13,7 @@ import structlog
 
 from shared.bus.jetstream import ApiFailure
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Bus, BusError, Incoming, Unknown
+from shared.bus.port import Bus, BusError, Incoming, NoStream, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import encode
 from shared.contracts.queries import ABOUT, AboutAnswer, SpanBatch
@@ -169,13 +169,14 @@ async def _answer_about(ctx: Context, bus: Bus) -> None:
 
 
 async def _provision_first(ctx: Context, wait_s: float) -> None:
-    """Servers that have just started have no leader for some seconds, or not enough of them are there yet."""
+    """Servers that have just started have no leader for some seconds, or not enough of them are there yet. A stream
+    that another instance has just made is not known to all of them at once."""
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
         try:
             await ctx.provision()
             return
-        except (Unknown, ApiFailure) as error:
+        except (Unknown, ApiFailure, NoStream) as error:
             if asyncio.get_running_loop().time() > deadline:
                 raise
             ctx.log.warning("bus_not_provisioned", error=str(error))

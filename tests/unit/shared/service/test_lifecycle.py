@@ -13,7 +13,7 @@ import pytest
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import BusError, Incoming
+from shared.bus.port import BusError, Incoming, NoStream
 from shared.contracts import subjects
 from shared.contracts.base import decode
 from shared.contracts.envelope import unwrap
@@ -273,3 +273,28 @@ def test_a_service_is_loaded_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_service_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="service"):
         load(name)
+
+
+async def test_a_stream_that_another_instance_has_just_made_is_looked_for_again(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three servers, the one that answers may not know it yet; the service ended then."""
+    found: list[tuple[str, ...]] = []
+    provision = Context.provision
+
+    async def late(ctx: Context) -> tuple[str, ...]:
+        found.append(())
+        if len(found) == 1:
+            raise NoStream("stream not found")
+        return await provision(ctx)
+
+    class Provisions(Service):
+        name = "provisions"
+        provisions = True
+
+        async def start(self, ctx: Context) -> None: ...
+
+    monkeypatch.setattr(Context, "provision", late)
+    async with running(Provisions, bus_url=server.url) as ctx:
+        assert ctx.health.ready
+    assert len(found) == 2
