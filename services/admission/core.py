@@ -22,6 +22,7 @@ from services.admission.dialects.base import (
 )
 from services.admission.messages import Allowed, Policy, Refused, Request
 from services.admission.patch import difference
+from services.admission.quota import quota_gpu_milli
 from shared.model import names
 from shared.model.gang import read_gang
 from shared.model.kube_object import Quantities
@@ -57,6 +58,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
         typed = rules.typed(pod)
     if not has_gpu_request(typed):
         rules.check_slots(pod, frozenset())
+        rules.check_quota(pod, frozenset())
         ours = typed.spec.resource_claims and typed.spec.scheduler_name == names.SCHEDULER_NAME
         final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
         return Allowed(tuple(difference(pod, final)), rules.annotation_warnings(typed))
@@ -66,9 +68,10 @@ def _review(request: Request, policy: Policy) -> Allowed:
         raise RequestError("no-gpu-container", "the pod names kerf.dev resources but asks for no GPU")
     users = _gpu_containers(pod)
     rules.check_slots(pod, frozenset(users))
+    rules.check_quota(pod, frozenset(users))
     rules.check_ephemeral(pod)
     warnings = rules.annotation_warnings(typed) + rules.init_warnings(typed, frozenset(asked.asks))
-    final = _canonical(pod, users, request.traceparent)
+    final = _canonical(pod, users, request.traceparent, policy.quota_gpu_bytes)
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")
 
 
@@ -142,13 +145,13 @@ def _gpu_containers(pod: Json) -> list[Place]:
     ]
 
 
-def _canonical(pod: Json, users: list[Place], traceparent: str) -> Json:
-    """schedulerName, one slot per container that uses GPUs, the toleration, the trace."""
+def _canonical(pod: Json, users: list[Place], traceparent: str, quota_gpu_bytes: int) -> Json:
+    """schedulerName, slot and quota of each container that uses GPUs, the toleration, the trace."""
     spec: dict[str, Any] = dict(pod["spec"])
     spec["schedulerName"] = names.SCHEDULER_NAME
     for field, index in users:
         spec[field] = list(spec[field])
-        spec[field][index] = _with_slot(spec[field][index])
+        spec[field][index] = _completed(spec[field][index], quota_gpu_bytes)
     spec |= _tolerating(spec)
     metadata = pod.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
@@ -163,10 +166,17 @@ def _tolerating(spec: Json) -> Json:
     return {} if rules.tolerated(known) else {"tolerations": [*known, TOLERATION]}
 
 
-def _with_slot(container: Json) -> Json:
+def _completed(container: Json, quota_gpu_bytes: int) -> Json:
     resources = dict(container.get("resources") or {})
     halves = amounts(container)
     gpu = {name: value for name, value in halves["limits"].items() if names.is_gpu_resource(name)}
+    counts = quota_gpu_milli(gpu, quota_gpu_bytes)
     for half, values in halves.items():
-        resources[half] = gpu | values | {names.RESOURCE_SLOT: values.get(names.RESOURCE_SLOT, "1")}
+        written = values.get(names.RESOURCE_QUOTA, "")
+        resources[half] = (
+            gpu
+            | values
+            | {names.RESOURCE_SLOT: values.get(names.RESOURCE_SLOT, "1")}
+            | {names.RESOURCE_QUOTA: written if rules.is_amount(written, counts) else str(counts)}
+        )
     return container | {"resources": resources}

@@ -19,6 +19,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
     """The users that may write kerf.dev/grant."""
+    quota_gpu_bytes: int = 80 << 30
+    """Memory of a GPU, by which a slice's memory counts as a part of one under ResourceQuota."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

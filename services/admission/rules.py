@@ -92,7 +92,7 @@ def check_names(named: set[str]) -> None:
         if (
             resource.startswith(names.PREFIX)
             and not names.is_gpu_resource(resource)
-            and resource != names.RESOURCE_SLOT
+            and resource not in (names.RESOURCE_SLOT, names.RESOURCE_QUOTA)
         ):
             near = difflib.get_close_matches(resource, RESOURCES, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names.GPU_RESOURCES)}"
@@ -168,7 +168,7 @@ def check_slots(pod: Json, users: frozenset[Place]) -> None:
                     f"{where} has {names.RESOURCE_SLOT} and asks for no GPU; leave the slot out, admission "
                     f"writes it. Ask by {', '.join(names.GPU_RESOURCES)}",
                 )
-            if place in users and not _is_one(value):
+            if place in users and not is_amount(value, 1):
                 raise RequestError(
                     "slot-count",
                     f"{where}: {names.RESOURCE_SLOT} is {value}; it is 1 for every container that uses GPUs, "
@@ -176,10 +176,22 @@ def check_slots(pod: Json, users: frozenset[Place]) -> None:
                 )
 
 
-def _is_one(value: object) -> bool:
-    """Whether a quantity is 1, as the API server compares it: "1000m" is."""
+def check_quota(pod: Json, users: frozenset[Place]) -> None:
+    """kerf.dev/quota-gpu-milli is where GPUs are used and nowhere else: it is no way to ask for one."""
+    for place, container in containers(pod):
+        for half in amounts(container).values():
+            if place not in users and nonzero(half.get(names.RESOURCE_QUOTA, 0)):
+                raise RequestError(
+                    "quota-without-gpu",
+                    f"container {container.get('name', '')!r} has {names.RESOURCE_QUOTA} and asks for no GPU; Kerf "
+                    f"writes it for ResourceQuota. Ask by {', '.join(names.GPU_RESOURCES)}",
+                )
+
+
+def is_amount(value: object, number: int) -> bool:
+    """Whether a quantity is this number, as the API server compares it: "1000m" is 1, and "1k" is 1000."""
     try:
-        return quantity(str(value)) == 1
+        return quantity(str(value)) == number
     except QuantityError:
         return False
 

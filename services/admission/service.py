@@ -16,6 +16,7 @@ from services.admission import webhook
 from services.admission.certificates import Certificates
 from services.admission.dialects import Setting, dialects
 from services.admission.messages import Policy, Refused
+from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
 from shared.service.settings import Count, Port
 
@@ -38,9 +39,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     plain_nvidia_namespaces: tuple[str, ...] = ()
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
+    quota_gpu_memory: str = "80Gi"
+    """As the policies have it: what a GPU's memory counts as under ResourceQuota."""
     max_body_bytes: Count = 8 << 20
     """etcd takes objects of 1.5 MiB; a review carries two of them."""
     reload_every_s: Count = 10
+
+    def __post_init__(self) -> None:
+        if quantity(self.quota_gpu_memory) < MIB:
+            raise ValueError(f"quota_gpu_memory is {self.quota_gpu_memory}; write a GPU's memory, such as 80Gi")
 
     def policy(self, *, plain_nvidia: bool = False) -> Policy:
         return Policy(
@@ -48,6 +55,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             excluded_namespaces=self.excluded_namespaces,
             plain_nvidia_namespaces=self.plain_nvidia_namespaces,
             watcher_accounts=self.watcher_accounts,
+            quota_gpu_bytes=whole(self.quota_gpu_memory),
         )
 
 

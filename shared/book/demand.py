@@ -73,7 +73,7 @@ def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
     return {
         name: min(MOST, milli(value) if name == "cpu" else whole(value))
         for name, value in (limits | requests).items()
-        if not names.is_gpu_resource(name)
+        if not names.is_gpu_resource(name) and name != names.RESOURCE_QUOTA
     }
 
 

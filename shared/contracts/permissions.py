@@ -6,6 +6,7 @@ operator runs, each node's agent is a user of its own (`agent_of`).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -247,6 +248,17 @@ def agent_inbox(node: str, prefix: str = "_INBOX_node_agent") -> str:
     return f"{prefix}.{s.token(node)}"
 
 
+def tenant_of(namespace: str) -> User:
+    """A user for the programs of one namespace's tenant: it hears that namespace's events and says nothing."""
+    token = s.token(namespace)
+    return User(
+        name=f"tenant.{token}",
+        publish=(),
+        subscribe=(row(f"_INBOX_tenant.{token}.>", f"{s.VERSION}.event.*.*.ns.{token}"),),
+        responds=False,
+    )
+
+
 def granted(user: User) -> dict[str, Any]:
     """The user's permissions as a NATS user token has them (github.com/nats-io/jwt, Permissions)."""
     return {
@@ -284,9 +296,9 @@ ping_max: 2
 """
 
 
-def render() -> str:
-    """Returns the configuration of the users, in the format of NATS' configuration files."""
-    users = "".join(_user(user) for user in USERS)
+def render(*more: User) -> str:
+    """Returns the configuration of the users, and of `more`, in the format of NATS' configuration files."""
+    users = "".join(_user(user) for user in (*USERS, *more))
     return f"{_HEAD}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
 
 
@@ -324,9 +336,15 @@ def _user(user: User) -> str:
         "    {",
         *([f"      # {line}" for line in user.comment.splitlines()]),
         f"      user: {user.name}",
-        f"      password: $KERF_NATS_{user.name.upper()}",
+        f"      password: $KERF_NATS_{re.sub('[.-]', '_', user.name.upper())}",
         "      permissions: {",
-        *(_list("publish", user.publish) if user.publish else []),
+        *(
+            _list("publish", user.publish)
+            if user.publish
+            else []
+            if user.responds
+            else ['        publish: { deny: ">" }']
+        ),
         *_list("subscribe", user.subscribe),
         *(['        allow_responses: { max: -1, expires: "1m" }'] if user.responds else []),
         "      }",

@@ -8,6 +8,8 @@ SCHEDULER_NAME = "kerf"
 # Extended resources. The kubelet counts only the slot; the others stand in the pod for ResourceQuota and LimitRange,
 # and no node advertises them, so kube-scheduler cannot place such a pod by mistake.
 RESOURCE_SLOT = "kerf.dev/slot"
+RESOURCE_QUOTA = "kerf.dev/quota-gpu-milli"
+"""What a container counts under ResourceQuota, in thousandths of a GPU. Nothing but the API server reads it."""
 RESOURCE_GPU = "kerf.dev/gpu"
 RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
 RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"

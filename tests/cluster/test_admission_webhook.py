@@ -103,7 +103,7 @@ async def test_gpushares_statefulset_runs_without_changes_to_its_manifest(plane:
             limits = made["spec"]["containers"][0]["resources"]["limits"]
             assert (
                 limits
-                == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1"}
+                == {"kerf.dev/gpu-memory": "3Gi", "kerf.dev/slot": "1", "kerf.dev/quota-gpu-milli": "38"}
                 == made["spec"]["containers"][0]["resources"]["requests"]
             )
             assert made["spec"]["schedulerName"] == "kerf"
@@ -138,7 +138,11 @@ async def test_plain_nvidia_is_taken_over_if_the_namespace_opts_in(plane: Contro
     async with webhook(plane):
         taken = (await ask(plane, "POST", "/api/v1/namespaces/opted/pods", named("n", pod(container(nvidia=2)))))[1]
         left = (await ask(plane, "POST", "/api/v1/namespaces/not-opted/pods", named("n", pod(container(nvidia=2)))))[1]
-    assert taken["spec"]["containers"][0]["resources"]["limits"] == {"kerf.dev/gpu": "2", "kerf.dev/slot": "1"}
+    assert taken["spec"]["containers"][0]["resources"]["limits"] == {
+        "kerf.dev/gpu": "2",
+        "kerf.dev/slot": "1",
+        "kerf.dev/quota-gpu-milli": "2k",
+    }
     assert (left["spec"]["schedulerName"], left["spec"]["containers"][0]["resources"]["limits"]) == (
         "default-scheduler",
         {"nvidia.com/gpu": "2"},

@@ -308,6 +308,14 @@ def one_fault() -> Iterator[Json]:
     yield from (pod(asked(compute=compute)) for compute in COMPUTE)
     yield from (pod(container("a", {"kerf.dev/mig-1g.10gb": count, **amounts(gpu="0")})) for count in GPUS[1:])
     yield from (pod(asked(gpu=1), schedulerName=scheduler) for scheduler in SCHEDULERS if scheduler is not None)
+    for written in (None, "0", "1", "999", "1000", "-1"):
+        limits = {} if written is None else {names.RESOURCE_QUOTA: written}
+        yield pod(container("a", amounts(gpu=1) | limits))
+        yield pod(container("a", amounts(gpu=1) | limits, amounts(gpu=1) | limits))
+        yield pod(container("a", limits))
+        yield pod(asked(gpu=1), container("b", limits))
+    for profile in ("1g.10gb", "1g.10gb.me", "7g.141gb", "4g.24gb", "3g.1000gb", "8g.80gb", "1g", "gb"):
+        yield from (pod(container("a", {f"kerf.dev/mig-{profile}": count})) for count in ("1", "3", 64))
     yield from (pod(asked(gpu=1), tolerations=tolerations) for tolerations in TOLERATIONS if tolerations is not None)
     for claims in ([{"name": "c", "resourceClaimName": "c"}], []):
         for scheduler in ("kerf", "default-scheduler"):

@@ -10,6 +10,7 @@ MIRRORED = {"chaos": ROOT / "tests"}
 """Where a folder of tests/unit is mirrored, if not at the root."""
 SEVERAL = {
     "test_imports.py": "the imports of all packages",
+    "test_security.py": "docs/security.md and the manifests",
     "services/preemptor/test_both_cores.py": "placement and the preemptor",
     "services/preemptor/test_faults.py": "placement and the preemptor, with faults",
     "services/preemptor/test_migrations_both_cores.py": "placement and the preemptor, with migrations",

@@ -42,4 +42,6 @@ def pod(
 
 
 def limits_of(reviewed: Json, index: int = 0, field: str = "containers") -> Json:
-    return dict(reviewed["spec"][field][index]["resources"]["limits"])
+    """Without what the container counts under ResourceQuota."""
+    limits = reviewed["spec"][field][index]["resources"]["limits"]
+    return {name: value for name, value in limits.items() if name != "kerf.dev/quota-gpu-milli"}

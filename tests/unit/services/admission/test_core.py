@@ -36,7 +36,8 @@ def test_a_canonical_pod_gets_scheduler_slot_and_toleration() -> None:
     spec = admitted(pod(container(gpu="1")))["spec"]
     assert spec["schedulerName"] == "kerf"
     assert spec["containers"][0]["resources"] == {
-        half: {"kerf.dev/gpu": "1", "kerf.dev/slot": "1"} for half in ("limits", "requests")
+        half: {"kerf.dev/gpu": "1", "kerf.dev/slot": "1", "kerf.dev/quota-gpu-milli": "1000"}
+        for half in ("limits", "requests")
     }
     assert spec["tolerations"] == [TOLERATION]
 
@@ -47,6 +48,7 @@ def test_limits_alone_are_enough() -> None:
     assert reviewed["spec"]["containers"][0]["resources"]["requests"] == {
         "kerf.dev/gpu-memory": "16Gi",
         "kerf.dev/slot": "1",
+        "kerf.dev/quota-gpu-milli": "200",
     }
 
 
