@@ -69,7 +69,11 @@ def test_the_answer_names_the_subjects_of_one_node_and_an_end() -> None:
     allowed = user["nats"]["pub"]["allow"]
     assert "kerf.v1.beat.n_2e1" in allowed
     assert not [subject for subject in allowed if subject.startswith("kerf.v1.beat.") and subject.endswith("*")]
-    assert user["nats"]["sub"]["allow"] == ["_INBOX_node_agent.n_2e1.>", "kerf.v1.cmd.node.n_2e1.*"]
+    assert user["nats"]["sub"]["allow"] == [
+        "_INBOX_node_agent.n_2e1.>",
+        "kerf.v1.cmd.node.n_2e1.*",
+        "kerf.v1.query.about",
+    ]
 
 
 def test_a_refusal_has_no_user() -> None:
