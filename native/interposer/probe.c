@@ -34,6 +34,7 @@ static void *library;
 static uint64_t (*virtual_now)(void);
 static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void);
 static uint64_t (*used_bytes)(int); /* the device's used memory, of the fake driver only */
+static CUdevice device; /* the first that the process sees */
 static CUfunction work;
 static double steps_per_ns = 1;
 
@@ -77,7 +78,7 @@ static void sleep_until(uint64_t ns) {
 
 static int multiprocessors(void) {
     int count = 1;
-    if (dlsym(library, "cuDeviceGetAttribute") && CALL("cuDeviceGetAttribute", &count, 16, 0)) count = 1;
+    if (dlsym(library, "cuDeviceGetAttribute") && CALL("cuDeviceGetAttribute", &count, 16, device)) count = 1;
     return count;
 }
 static void launch(uint64_t ns) {
@@ -120,7 +121,8 @@ static void begin(const char *path) {
     *(void **)&virtual_leave = dlsym(library, "kerf_virtual_leave");
     *(void **)&used_bytes = dlsym(library, "kerf_fake_used_bytes");
     MUST("cuInit", 0u);
-    MUST("cuDevicePrimaryCtxRetain", &context, 0);
+    MUST("cuDeviceGet", &device, 0);
+    MUST("cuDevicePrimaryCtxRetain", &context, device);
     MUST("cuCtxSetCurrent", context);
     MUST("cuModuleLoadData", &module, ptx);
     MUST("cuModuleGetFunction", &work, module, "work");
@@ -137,7 +139,7 @@ static CUresult take_pitch(block_t *b, size_t n) {
     return CALL("cuMemAllocPitch_v2", &b->pointer, &pitch, (size_t)4096, n / 4096, 4u);
 }
 static CUresult take_virtual(block_t *b, size_t n) {
-    alloc_prop_t p = {.type = 1, .location = {LOCATION_DEVICE, 0}};
+    alloc_prop_t p = {.type = 1, .location = {LOCATION_DEVICE, device}};
     return CALL("cuMemCreate", &b->physical, n, &p, 0ull);
 }
 static CUresult give_virtual(block_t b) { return CALL("cuMemRelease", b.physical); }
@@ -148,7 +150,7 @@ static CUresult give_async(block_t b) {
 }
 static CUresult take_pool(block_t *b, size_t n) {
     CUpool pool;
-    CUresult result = CALL("cuDeviceGetDefaultMemPool", &pool, 0);
+    CUresult result = CALL("cuDeviceGetDefaultMemPool", &pool, device);
     return result ? result : CALL("cuMemAllocFromPoolAsync", &b->pointer, n, pool, (CUstream)0);
 }
 static CUresult take_array(block_t *b, size_t n) {
@@ -185,19 +187,19 @@ static void memory(size_t chunk, size_t most) {
     MUST("cuMemGetInfo_v2", &shown_free, &shown_total);
     printf("{\"shown_total\": %zu, \"shown_free\": %zu}\n", shown_total, shown_free);
     for (size_t p = 0; shown_total <= most && p < sizeof paths / sizeof *paths; p++) {
-        size_t got[2] = {0, 0}, device = 0;
+        size_t got[2] = {0, 0}, used = 0;
         CUresult error = 0, freed = 0;
         if (!dlsym(library, paths[p].needs)) continue;
         for (int round = 0; round < 2; round++) {
             int n = 0;
             while (n < BLOCKS && (size_t)n * chunk < most && !(error = paths[p].take(&held[n], chunk))) n++;
             got[round] = (size_t)n * chunk;
-            if (used_bytes && used_bytes(0) > device) device = used_bytes(0);
+            if (used_bytes && used_bytes(device) > used) used = used_bytes(device);
             while (n--) freed |= paths[p].give(held[n]);
         }
         printf("{\"path\": \"%s\", \"bytes\": %zu, \"again\": %zu, \"error\": %d, \"freed\": %d", paths[p].name, got[0],
             got[1], error, freed);
-        printf(used_bytes ? ", \"device_bytes\": %zu}\n" : "}\n", device);
+        printf(used_bytes ? ", \"device_bytes\": %zu}\n" : "}\n", used);
         fflush(stdout);
     }
 }
@@ -279,7 +281,7 @@ static uint64_t pool_chunk(void) {
     CUpool pool;
     if (!dlsym(library, "cuMemPoolGetAttribute") || CALL("cuMemAllocAsync", &pointer, (size_t)512, (CUstream)0))
         return 0;
-    MUST("cuDeviceGetMemPool", &pool, 0);
+    MUST("cuDeviceGetMemPool", &pool, device);
     MUST("cuMemPoolGetAttribute", pool, POOL_RESERVED_CURRENT, &reserved);
     MUST("cuMemFreeAsync", pointer, (CUstream)0);
     return reserved;

@@ -24,10 +24,30 @@ CUresult cuInit(unsigned flags) {
     return CUDA_SUCCESS;
 }
 CUresult cuDriverGetVersion(int *version) { return *version = 12090, CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int *count) { return *count = world()->devices, ready(); }
+/* Writes the devices that CUDA_VISIBLE_DEVICES names by index, all if it is unset, and returns how many they are.
+ * As with the real driver, the first that does not exist ends the list. */
+static int visible(int devices[DEVICES]) {
+    const char *named = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    if (!named)
+        while (count < world()->devices) devices[count] = count, count++;
+    while (named && *named && count < DEVICES) {
+        char *end;
+        long device = strtol(named, &end, 10);
+        if (end == named || device < 0 || device >= world()->devices) break;
+        devices[count++] = (int)device;
+        named = *end == ',' ? end + 1 : "";
+    }
+    return count;
+}
+CUresult cuDeviceGetCount(int *count) {
+    int devices[DEVICES];
+    return *count = visible(devices), ready();
+}
 CUresult cuDeviceGet(CUdevice *device, int ordinal) {
-    *device = ordinal;
-    return ordinal >= 0 && ordinal < world()->devices ? ready() : CUDA_ERROR_INVALID_DEVICE;
+    int devices[DEVICES];
+    if (ordinal < 0 || ordinal >= visible(devices)) return CUDA_ERROR_INVALID_DEVICE;
+    return *device = devices[ordinal], ready();
 }
 CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     return snprintf(name, (size_t)length, "Fake GPU %d", device), CUDA_SUCCESS;

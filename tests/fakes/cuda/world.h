@@ -1,7 +1,7 @@
 /* A libcuda.so.1 without a GPU, for tests: several processes share its devices and one virtual clock, in a file.
  *
  *   KERF_FAKE_CUDA            the file; the first process creates it. Unset: a private world of this process
- *   KERF_FAKE_CUDA_DEVICES    number of devices, 1
+ *   KERF_FAKE_CUDA_DEVICES    number of devices, 1, at most 8; CUDA_VISIBLE_DEVICES hides the others by index
  *   KERF_FAKE_CUDA_MIB        memory of each device in MiB, 16384
  *   KERF_FAKE_CUDA_CONTEXT_MIB  memory of a context in MiB, 0
  *   KERF_FAKE_CUDA_POOL_KIB   chunk size of memory pools, 2048
@@ -47,7 +47,7 @@ void kerf_fake_at_take(void (*function)(void));  /* called within each allocatio
 void kerf_fake_break(void);
 void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the calling thread, as profilers do */
 
-enum { DEVICES = 4, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };
+enum { DEVICES = 8, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };
 enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
 #define NEVER UINT64_MAX
 

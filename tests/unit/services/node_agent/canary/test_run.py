@@ -42,6 +42,13 @@ async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tm
     assert not (tmp_path / "canary").exists()
 
 
+async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:
+    uuid = UUID.removesuffix("1") + "2"
+    made = canary(build, tmp_path, build / "test" / "libkerf.so", KERF_FAKE_CUDA_DEVICES="2")
+    proof = await made.run(uuid, 1, "580.1", "digest", 5)
+    assert (proof.sentence, proof.gpu) == ("", uuid)
+
+
 async def test_the_memory_of_contexts_and_pools_is_measured(build: Path, tmp_path: Path) -> None:
     """Measured without the interposer, which would report the smaller slice."""
     driver = {
