@@ -16,7 +16,6 @@ import msgspec
 
 from tools.image.dockerfile import Instruction, Stage, copy, environment, needed
 
-MIRROR = "http://deb.debian.org/debian"
 _KEPT = 40
 """Results of instructions that stay in the cache, the ones used last."""
 _SAID = 4000
@@ -81,7 +80,7 @@ class Builder:
         suite = name.removeprefix("debian:").removesuffix("-slim")
         if name != f"debian:{suite}-slim":
             raise BuildError(f"FROM {name}: without an engine a base image is debian:SUITE-slim or an earlier stage")
-        key = _hash("base", name, MIRROR, "2")
+        key = _hash("base", name, "3")
 
         def make(layer: Path) -> None:
             options = [f"--dpkgopt=path-exclude={path}" for path in _SLIM]
@@ -97,7 +96,7 @@ class Builder:
                 "--quiet",
                 *options,
             ]
-            subprocess.run([*command, "--format=directory", suite, str(layer), MIRROR], check=True, stdout=sys.stderr)
+            subprocess.run([*command, "--format=directory", suite, str(layer)], check=True, stdout=sys.stderr)
             for rest in ("var/lib/apt/lists", "var/cache/apt"):
                 shutil.rmtree(layer / rest, ignore_errors=True)
                 (layer / rest).mkdir(parents=True)
