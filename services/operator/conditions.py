@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.operator import certificates as pki
-from services.operator import passwords, schedulers
+from services.operator import nats_servers, passwords, schedulers
 from services.operator.authority import server_names
 from services.operator.config import Config
 from services.operator.messages import Condition
@@ -83,10 +83,16 @@ def _nats(seen: Observed, config: Config) -> Condition:
         return Condition(type=kind, status="False", reason="ServersMissing", message=message)
     if nats.stale:
         message = (
-            f"NATS servers {', '.join(nats.stale)} still serve an earlier certificate; they reload when the "
-            "kubelet has updated their volume"
+            f"NATS servers {', '.join(nats.stale)} have an earlier certificate or the users' earlier permissions; they "
+            "reload when the kubelet has updated their volume"
         )
-        return Condition(type=kind, status="False", reason="CertificateNotReloaded", message=message)
+        return Condition(type=kind, status="False", reason="NotReloaded", message=message)
+    if old := nats_servers.outdated(seen.stateful_set, seen.servers.values()):
+        message = (
+            f"pods {', '.join(pod.metadata.name for pod in old)} have earlier settings; they are replaced one by one "
+            "while all are ready"
+        )
+        return Condition(type=kind, status="False", reason="ServersOutdated", message=message)
     return Condition(type=kind, status="True", reason="ServersReady", message=f"{nats.servers} NATS servers answer")
 
 

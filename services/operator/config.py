@@ -40,6 +40,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """An agent's NATS session ends after this time at the latest, and its token is checked anew."""
     reload_after_s: Patience = 90.0
     """How long the kubelet has to bring a renewed certificate into the servers' volume before they are to read it."""
+    reload_users_after_s: Patience = 5.0
+    """The same for the users' permissions, of which the kubelet is told at once."""
     webhook: str = "kerf-dialects"
     """The MutatingWebhookConfiguration that gets the CA; empty: none."""
     enrolment: bool = True

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from services.operator import certificates as pki
-from services.operator import enrolment, passwords
+from services.operator import enrolment, nats_servers, passwords
 from services.operator.authority import Authorities, authorities, leaf, server_names
 from services.operator.conditions import LISTED, conditions
 from services.operator.config import Config
@@ -55,6 +55,7 @@ class Core:
         notices: list[Notice] = []
         if self.config.nats_url:
             writes += self._users(entropy)
+            writes += nats_servers.decide(self.seen.stateful_set, self.seen.servers.values())
         if self.config.certificates == "bootstrap":
             writes += self._own_certificates(now_s, entropy)
         else:

@@ -42,6 +42,7 @@ class _Server(msgspec.Struct, frozen=True):
 
 class _Varz(msgspec.Struct, frozen=True):
     tls_cert_not_after: str = ""
+    tags: tuple[str, ...] = ()
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -67,7 +68,8 @@ class NatsLink:
         self._service: NatsBus | None = None
         self._system: NatsBus | None = None
         self._made_with: dict[str, tuple[str, str]] = {}
-        self._stale_since = 0.0
+        self._stale_since: dict[str, float] = {}
+        """Servers that are to read something again: since when, or when they were last told."""
 
     async def close(self) -> None:
         for bus in (self._service, self._system):
@@ -124,24 +126,33 @@ class NatsLink:
 
     # --- how the servers are ----------------------------------------------------------------------------------------
 
-    async def look_after(self, wanted_end_s: float) -> NatsState:
-        """Asks the servers how they are, and lets those that serve a certificate with another end than Secret
-        kerf-nats-tls (`wanted_end_s`; 0: there is none) read it again: after `reload_after_s`, when the kubelet has
-        brought it to their volume, and as often as it takes."""
+    async def look_after(self, wanted_end_s: float, wanted_tag: str) -> NatsState:
+        """Asks the servers how they are, and lets those read their files again that serve a certificate with another
+        end than Secret kerf-nats-tls (`wanted_end_s`; 0: there is none) or do not have the tag of the users' present
+        permissions (`wanted_tag`; empty: none is asked for).
+
+        They are told when the kubelet has had the time to bring the files to their volume (`reload_after_s`, or
+        `reload_users_after_s`), and as often as it takes.
+        """
         try:
             self._system = await self._connected(self._system, SYSTEM_USER)
             told = await self._ask_all(self._system, "$SYS.REQ.SERVER.PING.VARZ")
         except BusError as error:
             return NatsState(problem=str(error))
-        stale = [one for one in told if _differs(one.data.tls_cert_not_after, wanted_end_s)]
+        after_s = {
+            one.server.id: self._config.reload_users_after_s if old_users else self._config.reload_after_s
+            for one in told
+            if (old_users := wanted_tag not in ("", *one.data.tags))
+            or _differs(one.data.tls_cert_not_after, wanted_end_s)
+        }
         now = asyncio.get_running_loop().time()
-        if not stale:
-            self._stale_since = now
-        elif now - self._stale_since >= self._config.reload_after_s:
-            self._stale_since = now
-            for one in stale:
+        self._stale_since = {server: self._stale_since.get(server, now) for server in after_s}
+        for one in told:
+            if one.server.id in after_s and now - self._stale_since[one.server.id] >= after_s[one.server.id]:
+                self._stale_since[one.server.id] = now
                 await self._reload(self._system, one)
-        return NatsState(problem="", servers=len(told), stale=tuple(sorted(one.server.name for one in stale)))
+        stale = sorted(one.server.name for one in told if one.server.id in after_s)
+        return NatsState(problem="", servers=len(told), stale=tuple(stale))
 
     async def _reload(self, bus: NatsBus, server: _Told) -> None:
         """Lets a server read its configuration and certificates again. It ends the sessions of agents, which connect

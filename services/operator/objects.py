@@ -16,6 +16,8 @@ NATS_USERS = "kerf-nats"
 AUTHORITY = "kerf-ca"
 ADMISSION_TLS = "kerf-admission"
 NATS_TLS = "kerf-nats-tls"
+NATS_SERVERS = "kerf-nats"
+"""Their StatefulSet, and the label app.kubernetes.io/name of its pods."""
 BUNDLE = "kerf-ca"
 SCHEDULERS = "kerf-schedulers"
 STATUS = "kerf-status"
@@ -33,6 +35,7 @@ WEBHOOKS = Resource(
 )
 CLUSTER_ROLE = Resource("ClusterRole", "apis/rbac.authorization.k8s.io/v1", "clusterroles", False)
 CLUSTER_ROLE_BINDING = Resource("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False)
+STATEFUL_SET = Resource("StatefulSet", "apis/apps/v1", "statefulsets", True)
 LEASE = Resource("Lease", "apis/coordination.k8s.io/v1", "leases", True)
 TOKEN_REVIEW = Resource("TokenReview", "apis/authentication.k8s.io/v1", "tokenreviews", False)
 
@@ -104,14 +107,38 @@ class PodSpec(KubeObject, frozen=True):
     service_account_name: str = ""
 
 
+class PodCondition(KubeObject, frozen=True):
+    type: str = ""
+    status: str = ""
+
+
 class PodStatus(KubeObject, frozen=True):
     phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
 
 
 class Pod(KubeObject, frozen=True):
     metadata: Meta = Meta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def ready(self) -> bool:
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+
+class PodTemplate(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+
+
+class StatefulSetSpec(KubeObject, frozen=True):
+    replicas: int = 1
+    template: PodTemplate = PodTemplate()
+
+
+class StatefulSet(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    spec: StatefulSetSpec = StatefulSetSpec()
 
 
 class Rule(KubeObject, frozen=True):
@@ -148,6 +175,7 @@ TYPES: dict[str, type[Any]] = {
     "MutatingWebhookConfiguration": WebhookConfiguration,
     "Node": Node,
     "Pod": Pod,
+    "StatefulSet": StatefulSet,
     "ClusterRole": ClusterRole,
     "ClusterRoleBinding": ClusterRoleBinding,
 }
@@ -159,6 +187,7 @@ def followed(namespace: str, webhook: str) -> tuple[Resource, ...]:
         *(SECRET._replace(only=(namespace, name)) for name in SECRETS),
         *(CONFIG_MAP._replace(only=(namespace, name)) for name in CONFIG_MAPS),
         *((WEBHOOKS._replace(fields=f"metadata.name={webhook}"),) if webhook else ()),
+        STATEFUL_SET._replace(only=(namespace, NATS_SERVERS)),
         NODE,
         POD,
         CLUSTER_ROLE,

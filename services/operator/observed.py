@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.operator import certificates as pki
-from services.operator import enrolment
+from services.operator import enrolment, nats_servers
 from services.operator.objects import (
     ADMISSION_TLS,
     AUTHORITY,
@@ -19,7 +19,9 @@ from services.operator.objects import (
     ConfigMap,
     Node,
     Pod,
+    PodStatus,
     Secret,
+    StatefulSet,
     WebhookConfiguration,
 )
 from shared.model import names
@@ -33,7 +35,7 @@ class NatsState(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = "not asked yet"
     servers: int = 0
     stale: tuple[str, ...] = ()
-    """Servers that still serve an earlier certificate."""
+    """Servers that still serve an earlier certificate, or know the users' earlier permissions."""
 
 
 class Observed:
@@ -53,6 +55,10 @@ class Observed:
         """Pods that have not ended, by the namespace and name of their ServiceAccount."""
         self.dirty: set[str] = set()
         """Nodes to look at."""
+        self.stateful_set: StatefulSet | None = None
+        """That of the NATS servers."""
+        self.servers: dict[str, Pod] = {}
+        """Its pods, by uid."""
         self._pods: dict[str, Pod] = {}
 
     def put(self, seen: Any) -> None:
@@ -75,8 +81,14 @@ class Observed:
                 self.dirty.add(name)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
-                self._pods[seen.metadata.uid] = seen
-                self._count(seen, 1)
+                # Pods are many, and of the others' conditions nothing is asked.
+                bare = msgspec.structs.replace(seen, status=PodStatus(phase=seen.status.phase))
+                self._pods[seen.metadata.uid] = bare
+                self._count(bare, 1)
+                if nats_servers.is_server(seen):
+                    self.servers[seen.metadata.uid] = seen
+            case StatefulSet():
+                self.stateful_set = seen
 
     def gone(self, seen: Any) -> None:
         """An object that was deleted."""
@@ -98,6 +110,9 @@ class Observed:
                 self.dirty.discard(name)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
+                self.servers.pop(seen.metadata.uid, None)
+            case StatefulSet():
+                self.stateful_set = None
 
     def _count(self, pod: Pod | None, by: int) -> None:
         if pod is None or pod.status.phase in TERMINAL:

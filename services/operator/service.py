@@ -13,6 +13,7 @@ from services.operator.core import Core
 from services.operator.lease import Leader
 from services.operator.messages import Decision
 from services.operator.nats_link import NatsLink
+from services.operator.nats_servers import is_server, wanted_tag
 from services.operator.objects import NATS_TLS, Pod
 from shared.bus.port import BusError
 from shared.contracts.facts import Fact, Gone, Put
@@ -60,7 +61,7 @@ class Operator(Service):
             elif isinstance(fact, Gone):
                 self.core.seen.gone(fact.object)
         # Pods come and go all the time, and few of them matter here.
-        if self.core.unfinished or not all(isinstance(fact.object, Pod) for fact in facts):
+        if self.core.unfinished or not all(isinstance(f.object, Pod) and not is_server(f.object) for f in facts):
             self._changed.set()
 
     async def _operate(self) -> None:
@@ -99,7 +100,8 @@ class Operator(Service):
                     self._ctx.log.warning("nats_not_served", error=str(error))
                 served = False
             if self.leader.leading:
-                state = await self.link.look_after(self.core.seen.certificate_end(NATS_TLS))
+                seen = self.core.seen
+                state = await self.link.look_after(seen.certificate_end(NATS_TLS), wanted_tag(seen.stateful_set))
                 if state != self.core.seen.nats:
                     self.core.seen.nats = state
                     self._changed.set()

@@ -1,0 +1,64 @@
+"""When a pod of StatefulSet kerf-nats is replaced: where its template asks for it, one pod at a time. Pure.
+
+The StatefulSet replaces none itself (OnDelete): its template names Kerf's image, and a new version of Kerf is no reason
+to end a NATS server, for which everything waits. The reasons are in the template's annotations; a pod without one of
+them is of an earlier template. That covers `kubectl rollout restart`, which sets an annotation too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from services.operator.messages import Write
+from services.operator.objects import NATS_SERVERS, Pod, StatefulSet
+from shared.kube.resources import POD
+
+LABEL = "app.kubernetes.io/name"
+USERS = "kerf.dev/nats-users"
+"""Annotation of StatefulSet and pods, and prefix of the servers' tag: the digest of the users' permissions, which
+servers read again without a restart."""
+
+
+def is_server(pod: Pod) -> bool:
+    return pod.metadata.labels.get(LABEL) == NATS_SERVERS
+
+
+def wanted_tag(servers: StatefulSet | None) -> str:
+    """The tag of a server that has read the present permissions; empty where none is asked for."""
+    digest = servers.metadata.annotations.get(USERS, "") if servers else ""
+    return f"{USERS}:{digest}" if digest else ""
+
+
+def outdated(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Pod]:
+    """The pods of an earlier template, the last of the StatefulSet first, as its own controller replaces them."""
+    reasons = servers.spec.template.metadata.annotations.items() if servers else ()
+    found = [pod for pod in pods if not reasons <= pod.metadata.annotations.items()] if reasons else []
+    return sorted(found, key=lambda pod: pod.metadata.name, reverse=True)
+
+
+def decide(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Write]:
+    """Replaces one outdated pod while all are ready, or one that is not ready anyway. Where the users' permissions have
+    changed, each pod gets their digest as an annotation: a changed pod is what lets the kubelet update its volumes at
+    once instead of within a minute or two."""
+    if servers is None:
+        return []
+    pods = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+    writes = []
+    replaced = None
+    if old := outdated(servers, pods):
+        down = [pod for pod in old if not pod.ready]
+        whole = len(pods) == servers.spec.replicas and all(pod.ready for pod in pods)
+        replaced = down[0] if down else old[0] if whole else None
+    if replaced is not None:
+        meta = replaced.metadata
+        why = f"pod {meta.name} is replaced: StatefulSet {NATS_SERVERS} has other settings now"
+        body = {"preconditions": {"uid": meta.uid}}
+        writes.append(Write(method="DELETE", resource=POD, name=meta.name, body=body, why=why))
+    digest = servers.metadata.annotations.get(USERS, "")
+    for pod in pods:
+        if pod is not replaced and digest and pod.metadata.annotations.get(USERS) != digest:
+            told: dict[str, Any] = {"metadata": {"uid": pod.metadata.uid, "annotations": {USERS: digest}}}
+            why = f"pod {pod.metadata.name} is told of the users' new permissions"
+            writes.append(Write(method="PATCH", resource=POD, name=pod.metadata.name, body=told, why=why))
+    return writes
