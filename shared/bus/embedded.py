@@ -216,7 +216,9 @@ class EmbeddedServer:
             lines.append(self._extra)
         if self._config_file is not None:
             # Includes are looked up beside the including file, absolute or not.
-            shutil.copyfile(self._config_file, self._run_dir / "included.conf")
+            link = self._run_dir / "included.conf"
+            link.unlink(missing_ok=True)
+            link.symlink_to(self._config_file.resolve())
             lines.append("include 'included.conf'")
         return "\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from services.operator import nats_servers
 from services.operator.service import Operator
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -37,10 +38,16 @@ class Installation:
         self.port = free_ports(1)[0]
         self.server: EmbeddedServer
         self.ca = str(folder / "ca.crt")
+        self.users = folder / "kerf.conf"
 
     def config(self, **settings: Any) -> Any:
         return self.site.config(
-            nats_url=f"nats://127.0.0.1:{self.port}", check_s=0.5, retry_s=0.2, reload_after_s=0.5, **settings
+            nats_url=f"nats://127.0.0.1:{self.port}",
+            check_s=0.5,
+            retry_s=0.2,
+            reload_after_s=0.5,
+            reload_users_after_s=0.5,
+            **settings,
         )
 
     def mount(self) -> None:
@@ -57,7 +64,8 @@ class Installation:
         tls = (
             f"tls {{ cert_file: '{self.folder}/server-tls.crt', key_file: '{self.folder}/server-tls.key', timeout: 5 }}"
         )
-        self.server = EmbeddedServer(config_file=CONF, extra_config=tls, port=self.port)
+        self.users.write_text(CONF.read_text())
+        self.server = EmbeddedServer(config_file=self.users, extra_config=tls, port=self.port)
         await self.server.start()
 
     async def as_user(self, user: str) -> NatsBus:
@@ -231,6 +239,38 @@ async def test_a_renewed_certificate_is_served_without_a_restart(installation: I
         await eventually(agent.alive)
         assert await placement.alive()
         await eventually(lambda: "NATS" not in site.data("configmaps", "kerf-status")["summary"])
+
+
+async def test_new_permissions_are_read_and_new_settings_replace_the_pod(installation: Installation) -> None:
+    """The server's process stays for the first. For the second its pod is deleted: its StatefulSet makes a new one."""
+    site, sets = installation.site, f"/apis/apps/v1/namespaces/{installation.site.namespace}/statefulsets"
+    labels = {nats_servers.LABEL: "kerf-nats"}
+    spec = {"containers": [{"name": "nats", "image": "i"}]}
+
+    def template(restart: str) -> dict[str, Any]:
+        return {"metadata": {"labels": labels, "annotations": {"kerf.dev/nats-restart": restart}}, "spec": spec}
+
+    body = {
+        "metadata": {"name": "kerf-nats", "annotations": {nats_servers.USERS: "abc"}},
+        "spec": {"selector": {"matchLabels": labels}, "serviceName": "kerf-nats", "template": template("1")},
+    }
+    assert site.call("POST", sets, body)[0] == 201
+    site.call(
+        "POST", site.path("pods"), template("1") | {"metadata": template("1")["metadata"] | {"name": "kerf-nats-0"}}
+    )
+
+    def pod() -> Any:
+        status, found = site.call("GET", site.path("pods", "kerf-nats-0"))
+        return found["metadata"]["annotations"] if status == 200 else None
+
+    await site.until(lambda: pod().get(nats_servers.USERS) == "abc")
+    await site.until(lambda: "earlier permissions" in site.data("configmaps", "kerf-status")["summary"])
+    installation.users.write_text(f'server_tags: ["{nats_servers.USERS}:abc"]\n{CONF.read_text()}')
+    pid = installation.server.pid
+    await site.until(lambda: "earlier permissions" not in site.data("configmaps", "kerf-status")["summary"])
+    assert (installation.server.pid, pod() is None) == (pid, False)
+    site.call("PATCH", f"{sets}/kerf-nats", {"spec": {"template": template("2")}}, patch=True)
+    await site.until(lambda: pod() is None)
 
 
 async def test_three_servers_with_tls_between_them_serve_and_reload(

@@ -218,20 +218,40 @@ def test_a_rollback_does_too(cluster: InstallCluster) -> None:
     assert user_data(cluster) == before
 
 
+def test_new_settings_of_the_nats_servers_restart_them(cluster: InstallCluster) -> None:
+    """The operator does it: the StatefulSet replaces no pod itself."""
+    before = nats_servers(cluster)
+    cluster.shell(f"{UPGRADE.replace('TAG', NEXT_TAG)} --set=nats.resources.requests.cpu=150m")
+
+    def restarted() -> bool:
+        found = nats_servers(cluster)
+        return len(found) == len(before) and not before & found and all(map(ready, cluster.kerf_pods()))
+
+    cluster.eventually(restarted, within_s=120, what="the NATS server is replaced and ready")
+    cluster.eventually(lambda: cluster.shell(STATUS) == "Kerf is in order", within_s=60, what="the status is good")
+
+
+def nats_servers(cluster: InstallCluster) -> set[str]:
+    """The UIDs of their pods."""
+    return {p["metadata"]["uid"] for p in cluster.kerf_pods() if p["metadata"]["name"].startswith("kerf-nats-")}
+
+
 def changes(cluster: InstallCluster, prefix: str, command: str, image: str) -> None:
-    """Runs helm, and binds pods until every pod of Kerf's has this image and is ready."""
+    """Runs helm, and binds pods until every pod of Kerf's has this image and is ready. NATS goes on as it is."""
+    servers = nats_servers(cluster)
     stream = Stream(cluster, prefix)
     stream.bind_one()
     cluster.shell(command)
 
     def changed() -> bool:
         stream.bind_one()
-        pods = cluster.kerf_pods()
+        pods = [pod for pod in cluster.kerf_pods() if pod["metadata"]["uid"] not in servers]
         images = {c["image"] for pod in pods for c in pod["spec"]["containers"]}
         return images == {image} and all(ready(p) and "deletionTimestamp" not in p["metadata"] for p in pods)
 
     cluster.eventually(changed, within_s=240, what=f"all of Kerf runs {image}")
     stream.bind_one()
+    assert nats_servers(cluster) == servers
     waits_s = sorted(stream.waits_s)
     report(change=prefix, pods_bound=len(waits_s), longest_waits_s=[round(wait, 1) for wait in waits_s[-3:]])
 
