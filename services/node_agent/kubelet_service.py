@@ -102,6 +102,16 @@ class KubeletAdapter:
             await end(other_plugins_check)
 
         self._ctx.on_drain(close)
+        self._ctx.on_drain(self._leave)
+
+    async def _leave(self) -> None:
+        """Says first that this node takes no new slices: without an agent the kubelet has no slots and refuses pods."""
+        try:
+            await self._node.devices.detach()
+        except OSError as error:  # no checkpoint can be written: the agent ends because of that
+            self._ctx.log.warning("end_not_announced", error=str(error))
+            return
+        await self._node.publisher.publish_inventories()
 
     async def _check_other_plugins(self) -> None:
         while True:
@@ -116,8 +126,7 @@ class KubeletAdapter:
     def _plugin(self, on_watch: Callable[[bool], None]) -> SlotPlugin:
         def watched(begun: bool) -> None:
             on_watch(begun)
-            if begun:
-                self._node.devices.attach()
+            self._node.devices.attach(self._device_plugin.watched)
 
         return SlotPlugin(
             agent=self._node,

@@ -35,11 +35,11 @@ class NodeRuntime:
         self.devices = DeviceMonitor(
             ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle
         )
-        self._publisher = Publisher(ctx)
+        self.publisher = Publisher(ctx)
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
-            self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self._publisher.evict)
+            self.strategies = Strategies(ctx, config, self.agent, owner=self.devices.owner, evict=self.publisher.evict)
             self.devices.offered = self.strategies.offered
             self.devices.observe(self.strategies.observer)
         self._serial = asyncio.Lock()
@@ -47,6 +47,7 @@ class NodeRuntime:
         self._unsaved = ""
         """Why the state in memory is newer than the one on disk. Once set, the agent decides and answers nothing any
         more."""
+        self._ended = False
         self._saved = ctx.metrics.histogram("kerf_agent_save_seconds", "Time to make a checkpoint durable.")
 
     async def start(self) -> None:
@@ -59,9 +60,14 @@ class NodeRuntime:
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
         ctx.spawn(
-            self._publisher.send_heartbeats(subjects.heartbeat(node), lambda: (node,), self._config.beat_s),
+            self.publisher.send_heartbeats(subjects.heartbeat(node), lambda: (node,), self._config.beat_s),
             name="heartbeats",
         )
+
+    async def end(self) -> None:
+        """Waits for the input that is being handled. Nothing is written after it: the next agent reads what is."""
+        async with self._serial:
+            self._ended = True
 
     async def start_container(
         self, uid: str, container: str, slot: str = "", pod: tuple[str, str] | None = None
@@ -114,7 +120,7 @@ class NodeRuntime:
         async with self._serial:
             if self._unsaved:
                 raise OSError(self._unsaved)
-            if not if_so():
+            if self._ended or not if_so():
                 return []
             # Not the wall clock, which may be set: the core measures durations.
             orders = self.agent.handle(event, asyncio.get_running_loop().time())
@@ -144,13 +150,13 @@ class NodeRuntime:
                 # both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.PutInventory():
-                self._publisher.put(order.inventory)
+                self.publisher.put(order.inventory)
             case m.Publish():
-                self._publisher.publish(self._config.node, order)
+                self.publisher.publish(self._config.node, order)
             case m.ClearAilments():
                 self.devices.clear_ailments(order.gpus)
             case m.EvictPods():
-                self._publisher.evict(order.evictions)
+                self.publisher.evict(order.evictions)
             case m.RefuseStart():
                 self._ctx.log.info(
                     "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence

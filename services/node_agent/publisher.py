@@ -116,11 +116,11 @@ class Publisher:
             except TimeoutError:
                 await self._check_store()
             self._wake.clear()
-            if not await self._publish_inventories():
+            if not await self.publish_inventories():
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
 
-    async def _publish_inventories(self) -> bool:
+    async def publish_inventories(self) -> bool:
         """Puts the inventories that are not in the store yet. Returns False if one could not be put."""
         all_put = True
         while self._unpublished and all_put:

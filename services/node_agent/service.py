@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
+from services.node_agent.node_lock import NodeLock
 from services.node_agent.node_service import NodeRuntime
 from shared.contracts.permissions import agent_inbox
 from shared.service import Context, Lifecycle, Service, load_simulator
@@ -38,7 +40,25 @@ class NodeAgent(Service):
             self.fleet = FleetRuntime(ctx, Fleet(load_simulator("hollow").machines(hollow, ctx.instance)))
             await self.fleet.start(config.beat_s)
             return
+        lock = NodeLock(Path(config.checkpoint_file).with_name("agent.lock"))
+        if lock.take():
+            await self._work(ctx, config, lock)
+        else:
+            ctx.health.set("node", ok=True, detail="another agent works on this node; this one takes over when it ends")
+            ctx.log.info("waiting_for_the_other_agent")
+            ctx.spawn(self._take_over(ctx, config, lock), name="take-over")
+
+    async def _take_over(self, ctx: Context, config: Config, lock: NodeLock) -> None:
+        """Waits ready: an update of the agents ends the earlier one when this one is."""
+        await lock.wait()
+        ctx.health.clear("node")
+        await self._work(ctx, config, lock)
+        ctx.log.info("taken_over")
+
+    async def _work(self, ctx: Context, config: Config, lock: NodeLock) -> None:
+        ctx.on_drain(lock.give_back)
         self.node = NodeRuntime(ctx, config)
+        ctx.on_drain(self.node.end)
         await self.node.start()
         if config.has_kubelet():
             # Imported here, so that a process of simulated nodes does not load gRPC.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
@@ -58,26 +59,55 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         assert kubelet.lists < len(pods), "one list serves all concurrent callers"
 
 
-async def test_no_pod_comes_before_the_kubelet_knows_the_slots(
+async def states(bus: NatsBus) -> set[str]:
+    """Those of the node's GPUs, as placement sees them."""
+    entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+    return set() if entry.value is None else {gpu.state for gpu in decode(entry.value, Inventory).gpus}
+
+
+async def become(bus: NatsBus, state: str) -> None:
+    async def they_are() -> bool:
+        return await states(bus) == {state}
+
+    await eventually(they_are, what=f"the GPUs are {state}")
+
+
+async def test_pods_come_only_while_the_kubelet_knows_the_slots(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """A kubelet that does not know the resource admits the pod without a slot, and its containers never start."""
-
-    async def states() -> set[str]:
-        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
-        return set() if entry.value is None else {gpu.state for gpu in decode(entry.value, Inventory).gpus}
-
+    """Before, it admits a pod without a slot, whose containers never start; afterwards it refuses the pod."""
     await kubelet.stop()
     async with agent(nats, host):
-        await eventually(states, what="the inventory")
-        assert await states() == {"suspect"}
+        await eventually(lambda: states(bus), what="the inventory")
+        assert await states(bus) == {"suspect"}
         await kubelet.start()
-
-        async def healthy() -> bool:
-            return await states() == {"healthy"}
-
-        await eventually(healthy, what="the GPUs take pods")
+        await become(bus, "healthy")
         assert len(kubelet.healthy) == 64
+        await kubelet.stop()
+        await become(bus, "suspect")
+        await kubelet.start()
+        await become(bus, "healthy")
+    assert await states(bus) == {"suspect"}
+
+
+async def test_the_next_agent_waits_ready_and_takes_over_at_the_end_of_the_one_that_works(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    one = pod("one")
+    async with contextlib.AsyncExitStack() as stack:
+        async with agent(nats, host) as first:
+            await kubelet.sees_slots()
+            await kubelet.admit(one)
+            await grant(bus, "one")
+            name = await kubelet.start_container(one)
+            second = await stack.enter_async_context(agent(nats, host))
+            assert (first.health.ready, second.health.ready, len(kubelet.registrations)) == (True, True, 1)
+            assert "another agent" in second.health.report()["parts"]["node"]["detail"]
+            assert await states(bus) == {"healthy"}
+        await become(bus, "healthy")
+        assert len(kubelet.registrations) == 2
+        assert await kubelet.start_container(one) == name
+        assert "node" not in second.health.report()["parts"]
 
 
 async def test_a_container_without_a_grant_does_not_start_and_the_error_says_why(

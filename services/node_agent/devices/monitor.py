@@ -51,7 +51,8 @@ class DeviceMonitor:
         self._reported: States = {}
         self._offered_elsewhere: Mapping[str, str] = {}
         self._attached = not config.has_kubelet()
-        """Whether the kubelet knows the slots. Before, it admits a pod without any, and its containers never start."""
+        """Whether the kubelet watches the slots. Before it does, it admits pods without any, whose containers never
+        start; afterwards it refuses pods."""
         self._dra = False
         self._alarm = asyncio.Event()
         self._meter = Meter(ctx, self._devices, agent, config.usage_s)
@@ -113,11 +114,16 @@ class DeviceMonitor:
             self._offered_elsewhere = gpus_offered_elsewhere
             await self._report()
 
-    def attach(self) -> None:
-        """Notes that the kubelet has taken the slots: from now on pods may come."""
-        if not self._attached:
-            self._attached = True
+    def attach(self, attached: bool) -> None:
+        """Notes whether the kubelet watches the slots: pods may come only while it does."""
+        if attached != self._attached:
+            self._attached = attached
             self._alarm.set()
+
+    async def detach(self) -> None:
+        """Reports that no pods may come, because this agent ends."""
+        self._attached = False
+        await self._report()
 
     def clear_ailments(self, gpus: tuple[str, ...]) -> None:
         """Forgets the ailments of GPUs that an operator has repaired."""
@@ -153,7 +159,10 @@ class DeviceMonitor:
         if state[0] != "healthy":
             return state
         if not self._attached:
-            return ("suspect", "the kubelet has not taken this node's slots yet; the agent is registering them")
+            return (
+                "suspect",
+                "the kubelet does not watch this node's slots; the agent registers them, or is being replaced",
+            )
         if resource is None:
             return state
         return (

@@ -57,6 +57,11 @@ class DevicePluginServer:
         self._watchers = 0
         self._closed = False
 
+    @property
+    def watched(self) -> bool:
+        """Whether the kubelet watches the slots."""
+        return self._watchers > 0
+
     async def start(self) -> None:
         self._ctx.health.set("kubelet", ok=False, detail="not registered with the kubelet yet")
         self._ctx.on_drain(self.close)
@@ -87,7 +92,7 @@ class DevicePluginServer:
         if self._server is None or _identity(self._dir / ENDPOINT) is None:
             self._registered_with = None
             await self._serve()
-        silent = not self._watchers and self._now() - self._registered_at > WATCH_TIMEOUT_S
+        silent = not self.watched and self._now() - self._registered_at > WATCH_TIMEOUT_S
         if kubelet != self._registered_with or silent:
             await self._register(kubelet)
 
@@ -130,8 +135,8 @@ class DevicePluginServer:
 
     def _on_watch(self, begun: bool) -> None:
         self._watchers += 1 if begun else -1
-        ok = self._watchers > 0
-        self._ctx.health.set("kubelet", ok=ok, detail="" if ok else "the kubelet does not watch the slots")
+        detail = "" if self.watched else "the kubelet does not watch the slots"
+        self._ctx.health.set("kubelet", ok=self.watched, detail=detail)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -9,6 +9,7 @@ from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
+from shared.model import names
 from shared.model.units import MIB, format_cpu, format_mib
 from shared.scheduling.filters.base import Check, Filter
 from shared.scheduling.filters.remedies import Change, Remedy, no_change
@@ -117,8 +118,11 @@ def _extended(pod: PodState, node: NodeState) -> Reason | None:
 def lacking_extended(demand: Demand, node: NodeState) -> tuple[str, int, int] | None:
     """Returns the first extended resource that a node lacks: its name, the amount needed, and what is free."""
     for name, amount in demand.extended:
-        if name.startswith("kerf.dev/") and name not in node.extended_total:
-            continue  # the slot, on a node whose agent serves no kubelet: nothing counts it there
+        if name == names.RESOURCE_SLOT and not node.extended_total.get(name):
+            # A node whose agent serves no kubelet has none. Elsewhere the node's status, which the kubelet renews every
+            # 10 s, may still be that of a moment without an agent; the agent itself says at once whether the kubelet
+            # watches its slots, and its GPUs take no slices while it does not.
+            continue
         free = node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
         if amount > free:
             return name, amount, free
