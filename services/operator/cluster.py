@@ -60,7 +60,8 @@ class Cluster:
         return await self._send("PATCH", path, write.body, content_type=content)
 
     async def announce(self, notice: Notice, now_s: float) -> Result:
-        """Writes an Event. One on a node is in namespace default, where `kubectl describe node` looks."""
+        """Writes an Event. One on a node is in namespace default and has the node's name as its uid, as the kubelet's
+        Events have: `kubectl describe node` looks for both."""
         self._events += 1
         space = "default" if notice.node else self._namespace
         about = (
