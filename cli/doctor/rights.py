@@ -13,7 +13,7 @@ class Rights:
         site.connection()
         if not site.user:
             status: Status = "ok" if site.simulated else "warn"
-            text = "the connection has no NATS user: the server lets everybody do everything"
+            text = "the connection has no NATS user: the server permits every client everything"
             return [Finding(self.name, status, text, "" if status == "ok" else "use the users of k8s/nats.conf")]
         user = next((known for known in permissions.USERS if known.name == site.user), None)
         if user is None:

@@ -1,6 +1,6 @@
 """Which operator leads: a Lease of coordination.k8s.io. `decide` is pure; `Leader` renews and watches it.
 
-The rules are client-go's: a Lease is taken when nobody holds it, or when it has not changed for its duration by one's
+The rules are client-go's: a Lease is taken when it has no holder, or when it has not changed for its duration by one's
 own clock (the clocks of two nodes are never compared). https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 

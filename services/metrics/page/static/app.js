@@ -83,7 +83,7 @@ async function show() {
   if (known === "cost") await views.cost(model);
 }
 
-// Anything that fails because nobody is signed in leads to the form; the rest is shown where it happened.
+// Anything that fails because no user is signed in leads to the form; the rest is shown where it happened.
 async function guarded(work) {
   try {
     await work();
