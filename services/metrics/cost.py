@@ -9,7 +9,7 @@ import msgspec
 
 from services.metrics.pricing import Prices
 from services.metrics.usage import Spent
-from shared.contracts.queries import CostCapacity, CostRow
+from shared.contracts.metrics_queries import CostCapacity, CostRow
 from shared.model.timestamps import seconds_text
 
 _HOUR_S = 3600

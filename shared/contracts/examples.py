@@ -11,6 +11,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import metrics_queries as mq
 from shared.contracts import node_commands as n
 from shared.contracts import preemption as pre
 from shared.contracts import queries as q
@@ -191,7 +192,7 @@ DECIDED = e.PlacementDecided(
     feasible_nodes=3,
     waited_ms=4,
 )
-SPAN = q.Span(
+SPAN = mq.Span(
     trace_id=TRACEPARENT[3:35],
     span_id="50fa3fbcf765e019",
     parent_id=TRACEPARENT[36:52],
@@ -517,9 +518,9 @@ _EXAMPLES: tuple[Any, ...] = (
         waiting=(EXPLANATION,),
         synced_nodes=3,
     ),
-    q.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
-    q.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
-    q.SpanBatch(spans=(SPAN,)),
+    mq.TraceQuery(namespace=NAMESPACE, name=POD, uid=UID),
+    mq.TraceAnswer(trace_id=SPAN.trace_id, spans=(SPAN,)),
+    mq.SpanBatch(spans=(SPAN,)),
     sm.UsageSample(
         node=NODE,
         at_ms=1_795_254_277_000,

@@ -13,7 +13,8 @@ import msgspec
 
 from shared.contracts import subjects as s
 from shared.contracts.events import EVENTS
-from shared.contracts.queries import QUERIES, Query
+from shared.contracts.queries import QUERIES
+from shared.contracts.query import Query
 from shared.contracts.registry import EVENTS as EVENT_CHANNELS
 
 
