@@ -23,7 +23,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     publisher: str = "cli"
     description: str
     examples: tuple[Message, ...] = ()
-    """Of question and answer, where they need no objects of `examples.py`."""
+    """Of question and answer, where they need no objects of `example_objects.py`."""
 
     @property
     def subject(self) -> str:
