@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
-.PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas protos model sim mutants chaos churn kube fakes bench docs picture clean
+.PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
+  protos model sim mutants chaos churn kube fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'

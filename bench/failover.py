@@ -150,7 +150,7 @@ class Stream:
         return [name for name, at in self.created.items() if at < until and name not in self._watched.bound]
 
     def vanished(self) -> set[str]:
-        """Pods that are gone and that nobody here deleted."""
+        """Pods that are gone and that this bench did not delete."""
         return self._watched.gone - self.deleted
 
 
@@ -293,7 +293,7 @@ class Bench:
         )
 
     async def lost(self) -> list[str]:
-        """Pods that are never bound, or gone, though nobody deleted them."""
+        """Pods that are never bound, or are gone and were not deleted by this bench."""
         with contextlib.suppress(AssertionError):
             await eventually(lambda: not self.stream.waiting(0), within_s=PATIENCE_S, every_s=0.1)
         return sorted({*self.stream.waiting(0), *self.stream.vanished()})

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import Failure, out, print_json
-from shared.contracts import queries
-from shared.contracts.queries import CostAnswer, CostQuery, CostRow
+from shared.contracts import metrics_queries
+from shared.contracts.metrics_queries import CostAnswer, CostQuery, CostRow
 
 _CSV_FIELDS = (
     "key",
@@ -39,7 +39,7 @@ async def run(args: argparse.Namespace) -> None:
 
         async def of(by: str) -> CostAnswer:
             query = CostQuery(by=by, since=since, until=until, most=args.most)
-            return await ask(bus, queries.COST.subject, query, CostAnswer)
+            return await ask(bus, metrics_queries.COST.subject, query, CostAnswer)
 
         if form == "report":
             answers = {by: await of(by) for by in dict.fromkeys((args.by, "model"))}

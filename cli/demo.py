@@ -18,8 +18,9 @@ from cli.demo_check import double_bookings
 from cli.demo_cluster import Cluster
 from cli.output import Failure, err, out, print_json
 from cli.stack import Stack, quiet_logs, stack
-from shared.contracts import queries
-from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, TraceAnswer, TraceQuery, WhyQuery
+from shared.contracts import metrics_queries, queries
+from shared.contracts.metrics_queries import TraceAnswer, TraceQuery
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, WhyQuery
 
 NAMESPACE = "openb"
 SUPPLY = 1.0
@@ -187,9 +188,8 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
     if bound:
         out.rule(f"kerf trace {bound[-1]}", align="left")
         await asyncio.sleep(1.0)  # spans travel twice a second
-        trace.show(
-            await ask(made.bus, queries.TRACE.subject, TraceQuery(namespace=NAMESPACE, name=bound[-1]), TraceAnswer)
-        )
+        query = TraceQuery(namespace=NAMESPACE, name=bound[-1])
+        trace.show(await ask(made.bus, metrics_queries.TRACE.subject, query, TraceAnswer))
 
 
 @contextlib.asynccontextmanager

@@ -8,14 +8,15 @@ from rich.table import Table
 
 from cli.ask import ask, connected
 from cli.output import out, print_json
-from shared.contracts import queries
-from shared.contracts.queries import StatusAnswer, StatusQuery, UsageAnswer, UsageQuery
+from shared.contracts import metrics_queries, queries
+from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
+from shared.contracts.queries import StatusAnswer, StatusQuery
 
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
         status = await ask(bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)
-        usage = await ask(bus, queries.USAGE.subject, UsageQuery(by=args.by), UsageAnswer)
+        usage = await ask(bus, metrics_queries.USAGE.subject, UsageQuery(by=args.by), UsageAnswer)
     if args.json:
         print_json({"status": status, "usage": usage.rows})
         return

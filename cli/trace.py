@@ -8,16 +8,15 @@ from rich.tree import Tree
 
 from cli.ask import ask, connected
 from cli.output import Failure, out, print_json
-from shared.contracts import queries
-from shared.contracts.queries import Span, TraceAnswer, TraceQuery
+from shared.contracts import metrics_queries
+from shared.contracts.metrics_queries import Span, TraceAnswer, TraceQuery
 
 
 async def run(args: argparse.Namespace) -> None:
     namespace, _, name = args.pod.rpartition("/")
     async with connected(args.nats) as bus:
-        answer = await ask(
-            bus, queries.TRACE.subject, TraceQuery(namespace=namespace or args.namespace, name=name), TraceAnswer
-        )
+        query = TraceQuery(namespace=namespace or args.namespace, name=name)
+        answer = await ask(bus, metrics_queries.TRACE.subject, query, TraceAnswer)
     if args.json:
         print_json(answer)
         return

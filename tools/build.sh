@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the Kubernetes control plane that tests and benches run against, and what a node needs, from the module
-# versions pinned beside this file. Prints the directory of the binaries alone on stdout; everything else goes to stderr.
+# versions pinned beside this file. Prints the directory of the binaries alone on stdout; all else goes to stderr.
 #
 #   tools/build.sh                        kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, etcd
 #   tools/build.sh node                   all that tests/node runs: a control plane, kubelet, containerd, runc, workload
@@ -11,9 +11,15 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 K8S_VERSION=v1.36.4
+die() { # status, text
+  echo "tools/build.sh: $2" >&2
+  exit "$1"
+}
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
-[ "${wanted[*]}" != node ] || wanted=(etcd kube-apiserver kube-controller-manager kubelet containerd containerd-shim-runc-v2 ctr runc workload)
+[ "${wanted[*]}" != node ] || wanted=(
+  etcd kube-apiserver kube-controller-manager kubelet containerd containerd-shim-runc-v2 ctr runc workload
+)
 
 key=$(cat "$here"/*/go.mod "$here"/*/go.sum "$here"/*/*.go | sha256sum | cut -c1-12)
 bin=${XDG_CACHE_HOME:-$HOME/.cache}/kerf/kube/$K8S_VERSION-$key
@@ -31,23 +37,28 @@ for name in "${wanted[@]}"; do
     ln -sf "$KUBEBUILDER_ASSETS/$name" "$bin/$name"
     continue
   fi
-  command -v go >/dev/null || { echo "tools/build.sh: $name is not cached and there is no Go to build it with; install Go 1.26 or set KUBEBUILDER_ASSETS to a directory that has it" >&2; exit 3; }
+  command -v go >/dev/null || die 3 "$name is not cached and there is no Go to build it with; install Go 1.26 or set \
+KUBEBUILDER_ASSETS to a directory that has it"
   cgo=0 tags=
   case $name in
-    containerd | containerd-shim-runc-v2 | ctr) module=containerd package=github.com/containerd/containerd/v2/cmd/$name tags=no_btrfs ;;
+    containerd | containerd-shim-runc-v2 | ctr)
+      module=containerd package=github.com/containerd/containerd/v2/cmd/$name tags=no_btrfs ;;
     runc)
-      # The kubelet wants a seccomp profile around every pod's first process, and runc knows seccomp by libseccomp alone.
-      pkg-config --exists libseccomp 2>/dev/null || { echo "tools/build.sh: runc is built with libseccomp; install libseccomp-dev and pkg-config" >&2; exit 3; }
+      # The kubelet wants a seccomp profile around every pod's first process, and runc's seccomp is libseccomp's.
+      pkg-config --exists libseccomp 2>/dev/null || die 3 "runc is built with libseccomp; install libseccomp-dev and \
+pkg-config"
       module=containerd package=github.com/opencontainers/runc cgo=1 tags=seccomp ;;
     workload) module=workload package=. ;;
     etcd) module=etcd package=go.etcd.io/etcd/server/v3 ;;
     kwok) module=kwok package=sigs.k8s.io/kwok/cmd/kwok ;;
-    kube-apiserver | kube-controller-manager | kube-scheduler | kubelet | kubectl) module=k8s package=k8s.io/kubernetes/cmd/$name ;;
-    *) echo "tools/build.sh: no such binary: $name" >&2; exit 2 ;;
+    kube-apiserver | kube-controller-manager | kube-scheduler | kubelet | kubectl)
+      module=k8s package=k8s.io/kubernetes/cmd/$name ;;
+    *) die 2 "no such binary: $name" ;;
   esac
   echo "building $name (minutes from empty caches, seconds from warm ones)" >&2
   # Built beside its final name and moved: a build that was cut off leaves nothing that looks finished.
-  (cd "$here/$module" && CGO_ENABLED=$cgo go build -trimpath -tags "$tags" -ldflags "$ldflags" -o "$bin/.$name.$$" "$package" >&2)
+  (cd "$here/$module" && CGO_ENABLED=$cgo \
+    go build -trimpath -tags "$tags" -ldflags "$ldflags" -o "$bin/.$name.$$" "$package" >&2)
   mv "$bin/.$name.$$" "$bin/$name"
 done
 echo "$bin"

@@ -50,6 +50,14 @@ class Site(msgspec.Struct, kw_only=True):
         """Whether all nodes are simulated: there is no cluster behind them then."""
         return bool(self.nodes) and all(node.simulated for node in self.nodes)
 
+    def connection(self, error: str = "") -> NatsBus:
+        """The connection to NATS. Raises CannotLook without one, or for `error`: why a question over it failed."""
+        if self.bus is None:
+            raise CannotLook("there is no connection to NATS")
+        if error:
+            raise CannotLook(error)
+        return self.bus
+
     async def get(self, path: str) -> Any:
         """A document of the API server, None where it does not exist. Raises CannotLook."""
         if self.kube is None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cli.doctor.base import CannotLook, Finding, Site
+from cli.doctor.base import Finding, Site
 
 
 class Drivers:
@@ -9,10 +9,7 @@ class Drivers:
     name = "drivers"
 
     async def run(self, site: Site) -> list[Finding]:
-        if site.bus is None:
-            raise CannotLook("there is no connection to NATS")
-        if site.nodes_error:
-            raise CannotLook(site.nodes_error)
+        site.connection(site.nodes_error)
         if not site.nodes:
             do = "label a GPU node kerf.dev/managed=true, and see that its kerf-node-agent runs"
             return [Finding(self.name, "warn", "no node has GPUs", do)]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cli.doctor.base import CannotLook, Finding, Site, Status
+from cli.doctor.base import Finding, Site, Status
 from shared.contracts import permissions, queries, subjects
 
 
@@ -10,11 +10,10 @@ class Rights:
     name = "rights"
 
     async def run(self, site: Site) -> list[Finding]:
-        if site.bus is None:
-            raise CannotLook("there is no connection to NATS")
+        site.connection()
         if not site.user:
             status: Status = "ok" if site.simulated else "warn"
-            text = "the connection has no NATS user: the server lets everybody do everything"
+            text = "the connection has no NATS user: the server permits every client everything"
             return [Finding(self.name, status, text, "" if status == "ok" else "use the users of k8s/nats.conf")]
         user = next((known for known in permissions.USERS if known.name == site.user), None)
         if user is None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cli.doctor.base import CannotLook, Finding, Site
+from cli.doctor.base import Finding, Site
 
 NEEDED = ("placement", "watcher", "metrics")
 """Without the preemptor no pod is preempted; admission has no connection to NATS; agents are counted by node."""
@@ -14,10 +14,7 @@ class Services:
     name = "services"
 
     async def run(self, site: Site) -> list[Finding]:
-        if site.bus is None:
-            raise CannotLook("there is no connection to NATS")
-        if site.services_error:
-            raise CannotLook(site.services_error)
+        site.connection(site.services_error)
         count = Counter(about.answer.service for about in site.services)
         findings = [
             Finding(

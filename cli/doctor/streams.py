@@ -12,12 +12,11 @@ class Streams:
     name = "streams"
 
     async def run(self, site: Site) -> list[Finding]:
-        if site.bus is None:
-            raise CannotLook("there is no connection to NATS")
+        bus = site.connection()
         found: dict[str, StreamInfo] = {}
         for config in wanted():
             try:
-                found[config["name"]] = await site.bus.js.stream_info(config["name"])
+                found[config["name"]] = await bus.js.stream_info(config["name"])
             except NoStream:
                 continue
             except BusError as error:

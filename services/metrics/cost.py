@@ -9,7 +9,8 @@ import msgspec
 
 from services.metrics.pricing import Prices
 from services.metrics.usage import Spent
-from shared.contracts.queries import CostCapacity, CostRow
+from shared.contracts.metrics_queries import CostCapacity, CostRow
+from shared.model.timestamps import seconds_text
 
 _HOUR_S = 3600
 _PPM_MS = 1_000_000_000
@@ -103,4 +104,4 @@ def _month_of(now_ms: int) -> int:
 
 
 def _text(at_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(at_ms // 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return seconds_text(at_ms // 1000)

@@ -22,22 +22,19 @@ from services.metrics.pricing import read_prices
 from services.metrics.traces import TraceStore
 from services.metrics.usage import Record, Stranded, UsageBook
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.envelope import unwrap
-from shared.contracts.queries import (
+from shared.contracts.metrics_queries import (
     CostAnswer,
     CostQuery,
-    QueuesAnswer,
-    QueuesQuery,
     SpanBatch,
-    StatusAnswer,
-    StatusQuery,
     TraceAnswer,
     TraceQuery,
     UsageAnswer,
     UsageQuery,
 )
+from shared.contracts.queries import QueuesAnswer, QueuesQuery, StatusAnswer, StatusQuery
 from shared.contracts.samples import UsageSample
 from shared.kube.client import connect
 from shared.model.gpu import Inventory
@@ -129,9 +126,9 @@ class MetricsService(Service):
         )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
-        await ctx.bus.subscribe(queries.USAGE.subject, self._usage)
-        await ctx.bus.subscribe(queries.COST.subject, self._cost)
-        await ctx.bus.subscribe(queries.TRACE.subject, self._trace)
+        await ctx.bus.subscribe(metrics_queries.USAGE.subject, self._usage)
+        await ctx.bus.subscribe(metrics_queries.COST.subject, self._cost)
+        await ctx.bus.subscribe(metrics_queries.TRACE.subject, self._trace)
         await ctx.bus.subscribe(subjects.SPANS_ALL, self._spans)
         ctx.spawn(self._follow(), name="follow")
         ctx.spawn(self._writes(), name="usage")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from shared.contracts.queries import Span
+from shared.contracts.metrics_queries import Span
 
 MOST_SPANS = 400
 """The most spans in one trace: a pod that is tried for ever adds no more."""

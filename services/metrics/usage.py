@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shared.contracts.queries import UsageRow
+from shared.contracts.metrics_queries import UsageRow
 
 VERSION = 1
 """Tables that are added later do not change it: an earlier version of Kerf ignores them, so a rollback works."""

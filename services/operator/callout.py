@@ -1,4 +1,4 @@
-"""NATS' question who a client is, and the answer: the node whose agent's token it has, or why not. Pure.
+"""Identifies a client for a NATS server: the node whose agent's token it has, or why it is refused. Pure.
 
 A server asks on `$SYS.REQ.USER.AUTH` about each client that no user of its configuration matches. The answer names a
 user token with the permissions of that node's agent (`permissions.agent_of`).
@@ -72,7 +72,7 @@ class Review(KubeObject, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose agent it is, or why it is refused."""
+    """The node that the agent runs on, or why it is refused."""
 
     node: str = ""
     refusal: str = ""

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from services.operator.messages import Entropy
+from shared.model.timestamps import seconds_text
 
 DAY_S = 86400.0
 BACKDATED_S = 300.0
@@ -170,7 +171,7 @@ def why_issue(
     if _names_of(present) != set(names):
         return f"its server names were not {', '.join(names)}"
     if due(present, now_s, renew_left):
-        return f"it would have ended at {_time(not_after(present))}"
+        return f"it would have ended at {seconds_text(not_after(present))}"
     if signed_by(present, signer.certificate):
         return ""
     if not any(signed_by(present, other) for other in trusted):
@@ -266,7 +267,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
 
 def _when(unix_s: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(unix_s), datetime.UTC)
-
-
-def _time(unix_s: float) -> str:
-    return _when(unix_s).strftime("%Y-%m-%dT%H:%M:%SZ")

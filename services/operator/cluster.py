@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from shared.kube.reflector import Reflector, Timing
 from shared.kube.resources import EVENT, NODE
 from shared.kube.sender import Sender
 from shared.kube.transport import JSON, MERGE_PATCH, STRATEGIC_PATCH, Transport
+from shared.model.timestamps import micros_text
 
 REPORTER = "kerf.dev/operator"
 TIMING = Timing(backoff_max_s=5.0)
@@ -60,7 +60,8 @@ class Cluster:
         return await self._send("PATCH", path, write.body, content_type=content)
 
     async def announce(self, notice: Notice, now_s: float) -> Result:
-        """Writes an Event. One on a node is in namespace default, where `kubectl describe node` looks."""
+        """Writes an Event. One on a node is in namespace default and has the node's name as its uid, as the kubelet's
+        Events have: `kubectl describe node` looks for both."""
         self._events += 1
         space = "default" if notice.node else self._namespace
         about = (
@@ -68,12 +69,11 @@ class Cluster:
             if notice.node
             else {"apiVersion": "v1", "kind": CONFIG_MAP.kind, "name": STATUS, "namespace": space}
         )
-        when = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds")
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": f"kerf-operator.{self._instance}.{self._events}".lower(), "namespace": space},
-            "eventTime": when.replace("+00:00", "Z"),
+            "eventTime": micros_text(now_s),
             "type": "Warning" if notice.warning else "Normal",
             "reason": notice.reason,
             "action": notice.reason,

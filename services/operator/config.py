@@ -30,7 +30,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     warn_days: Days = 14.0
     """Certificates that others renew are reported this long before their end."""
     nats_url: str = "nats://kerf-nats:4222"
-    """The NATS servers of this installation; empty: they belong to others, who make their users and certificates."""
+    """The NATS servers of this installation; empty: others run them, and make their users and certificates."""
     nats_tls: bool = True
     nats_servers: Count = 1
     agent_account: str = "kerf-node-agent"

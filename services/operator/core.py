@@ -8,7 +8,6 @@ has changed, so two operators at once do no harm.
 from __future__ import annotations
 
 import base64
-import datetime
 from typing import Any
 
 import msgspec
@@ -36,6 +35,7 @@ from services.operator.objects import (
 )
 from services.operator.observed import Observed
 from shared.kube.resources import Resource
+from shared.model.timestamps import seconds_text
 
 PART_OF = {"app.kubernetes.io/part-of": "kerf"}
 NODES_AT_ONCE = 50
@@ -144,7 +144,7 @@ class Core:
 
     def _report(self, now_s: float, notices: list[Notice]) -> list[Write]:
         known = {c.type: c for c in _read_conditions(self.seen.maps.get(STATUS))}
-        when = datetime.datetime.fromtimestamp(int(now_s), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        when = seconds_text(now_s)
         found = []
         for condition in conditions(self.seen, self.config, now_s):
             before = known.get(condition.type)

@@ -52,13 +52,8 @@ def _enrol(node: Node) -> tuple[Write | None, Notice | None]:
         return None, None
     notice = None
     if labels:
-        notice = Notice(
-            reason="Enrolled",
-            note=f"Kerf manages the GPUs of this node; taint {names.TAINT_MANAGED}:{EFFECT} was added",
-            node=node.metadata.name,
-            uid=node.metadata.uid,
-            warning=False,
-        )
+        note = f"Kerf manages the GPUs of this node; taint {names.TAINT_MANAGED}:{EFFECT} was added"
+        notice = _notice(node, "Enrolled", note, warning=False)
     return _patch(node, labels, taints, "node enrolled"), notice
 
 
@@ -67,14 +62,11 @@ def _leave(node: Node, grants: int) -> tuple[Write | None, Notice | None]:
     if taints is None:
         return None, None
     pods = "1 pod uses" if grants == 1 else f"{grants} pods use"
-    notice = Notice(
-        reason="LeavingKerf",
-        note=f"label {names.LABEL_MANAGED} was removed and {pods} GPUs here; the node gets no new pods, and leaves "
-        "Kerf when they have ended. To speed it up: kubectl drain, or kerf drain",
-        node=node.metadata.name,
-        uid=node.metadata.uid,
+    note = (
+        f"label {names.LABEL_MANAGED} was removed and {pods} GPUs here; the node gets no new pods, and leaves "
+        "Kerf when they have ended. To speed it up: kubectl drain, or kerf drain"
     )
-    return _patch(node, {}, taints, "node is leaving"), notice
+    return _patch(node, {}, taints, "node is leaving"), _notice(node, "LeavingKerf", note, warning=True)
 
 
 def _release(node: Node, watcher: str) -> tuple[Write | None, Notice | None]:
@@ -83,14 +75,12 @@ def _release(node: Node, watcher: str) -> tuple[Write | None, Notice | None]:
     labels: dict[str, str | None] = dict.fromkeys(written_by(node, watcher), None)
     if names.LABEL_ENROLLED in have:
         labels[names.LABEL_ENROLLED] = None
-    notice = Notice(
-        reason="LeftKerf",
-        note=f"Kerf no longer manages this node; taint {names.TAINT_MANAGED} and Kerf's labels were removed",
-        node=node.metadata.name,
-        uid=node.metadata.uid,
-        warning=False,
-    )
-    return _patch(node, labels, taints, "node released"), notice
+    note = f"Kerf no longer manages this node; taint {names.TAINT_MANAGED} and Kerf's labels were removed"
+    return _patch(node, labels, taints, "node released"), _notice(node, "LeftKerf", note, warning=False)
+
+
+def _notice(node: Node, reason: str, note: str, *, warning: bool) -> Notice:
+    return Notice(reason=reason, note=note, node=node.metadata.name, warning=warning)
 
 
 def written_by(node: Node, manager: str) -> tuple[str, ...]:

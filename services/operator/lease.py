@@ -1,13 +1,13 @@
 """Which operator leads: a Lease of coordination.k8s.io. `decide` is pure; `Leader` renews and watches it.
 
-The rules are client-go's: a Lease is taken when nobody holds it, or when it has not changed for its duration by one's
+The rules are client-go's: a Lease is taken when it has no holder, or when it has not changed for its duration by one's
 own clock (the clocks of two nodes are never compared). https://pkg.go.dev/k8s.io/client-go/tools/leaderelection
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
+import time
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from services.operator.objects import LEASE, LEASE_NAME
 from shared.kube.transport import Transport, TransportError
 from shared.model.kube_object import KubeObject, Meta
+from shared.model.timestamps import micros_text
 
 
 class LeaseSpec(KubeObject, frozen=True):
@@ -119,7 +120,7 @@ class Leader:
 
 
 def _renewed(lease: Lease | None, me: str, namespace: str, lease_s: float, action: str) -> dict[str, Any]:
-    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    when = micros_text(time.time())
     spec = LeaseSpec() if lease is None else lease.spec
     taken = action == "take"
     return _body(

@@ -31,7 +31,6 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     note: str
     node: str = ""
-    uid: str = ""
     warning: bool = True
 
 

@@ -82,7 +82,7 @@ class Fields(KubeObject, frozen=True):
 
 
 class ManagedFields(KubeObject, frozen=True):
-    """Who owns which field. Of all of them only labels are kept: nodes are many, and their status is long."""
+    """A field manager and the labels that it owns. Other fields are skipped: nodes are many, their status is long."""
 
     manager: str = ""
     fields_v1: Fields = Fields()

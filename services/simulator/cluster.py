@@ -22,12 +22,12 @@ from services.simulator.rules import (
     exhausted_budget,
     failure,
     precondition,
-    timestamp,
     too_long,
 )
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
 from shared.model.kinds import KINDS
+from shared.model.timestamps import seconds_text
 
 Key = tuple[str, str, str]
 """kind, namespace, name"""
@@ -97,7 +97,7 @@ class SimulatedCluster:
         meta |= {
             "name": name,
             "uid": f"{self._prefix}-0000-4000-8000-{self._uids:012x}",
-            "creationTimestamp": timestamp(now),
+            "creationTimestamp": seconds_text(now),
         }
         if namespace:
             meta["namespace"] = namespace
@@ -159,7 +159,7 @@ class SimulatedCluster:
         if why:
             return failure(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{name}": {why}')
         meta = {**have, **{k: {**(have.get(k) or {}), **wanted[k]} for k in ("annotations", "labels") if wanted.get(k)}}
-        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": timestamp(now)}
+        scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": seconds_text(now)}
         status = merge(old["status"], {"conditions": [scheduled]}, strategic=True)
         status["conditions"] = [scheduled if c["type"] == "PodScheduled" else c for c in status["conditions"]]
         node = binding["target"]["name"]
@@ -202,7 +202,7 @@ class SimulatedCluster:
             grace = options.get("gracePeriodSeconds")
             grace = int(spec.get("terminationGracePeriodSeconds", 30) if grace is None else grace)
             if spec.get("nodeName") and phase not in TERMINAL and grace > 0:
-                ends = timestamp(now + grace)
+                ends = seconds_text(now + grace)
                 if old["metadata"].get("deletionTimestamp"):
                     return 200, old
                 meta = {**old["metadata"], "deletionTimestamp": ends, "deletionGracePeriodSeconds": grace}
@@ -217,7 +217,7 @@ class SimulatedCluster:
                     **old,
                     "metadata": {
                         **old["metadata"],
-                        "deletionTimestamp": timestamp(now),
+                        "deletionTimestamp": seconds_text(now),
                         "deletionGracePeriodSeconds": 0,
                     },
                 },
@@ -281,10 +281,10 @@ class SimulatedCluster:
         ):
             return
         ready = [
-            {"type": t, "status": "True", "lastTransitionTime": timestamp(now)}
+            {"type": t, "status": "True", "lastTransitionTime": seconds_text(now)}
             for t in ("Initialized", "ContainersReady", "Ready")
         ]
-        running = {"phase": "Running", "startTime": timestamp(now), "conditions": ready}
+        running = {"phase": "Running", "startTime": seconds_text(now), "conditions": ready}
         started = self._store(key, {**pod, "status": merge(pod["status"], running, strategic=True)})
         seconds = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_SECONDS)
         if seconds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,10 +42,6 @@ def failure(code: int, reason: str, message: str, *, causes: list[Json] | None =
 
 def decode(kind: str, document: Json) -> Any:
     return msgspec.convert(document, KINDS[kind])
-
-
-def timestamp(now: float) -> str:
-    return datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def too_long(kind: str, name: str, document: Json) -> Reply | None:

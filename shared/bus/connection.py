@@ -120,7 +120,7 @@ class Connection:
         """Connects, waiting up to `timeout_s` for a server. Raises BusError with the reason if none accepts the
         connection.
 
-        `token` is called at each connection. A refusal of it is waited out too: whoever reviews tokens may not be up.
+        `token` is called at each connection. A refusal of it is waited out too: what reviews tokens may not be up.
         """
         self._refusal = asyncio.get_running_loop().create_future()
         self._waits_out_refusals = token is not None

@@ -90,7 +90,7 @@ class NatsBus:
     ) -> NatsBus:
         """Connects to `url` (several, separated by commas, for a cluster; may contain user and password).
 
-        `credentials` is the path of a NATS .creds file, `token_file` of a token that says who we are, `ca_file` of the
+        `credentials` is the path of a NATS .creds file, `token_file` of a token that identifies us, `ca_file` of the
         CAs for TLS (`ca_data`: the same in PEM). Token and CAs are read anew at each connection. `on_closed` is called
         with the reason when the client closes for good by itself: the process should end then. Raises BusError with
         the reason.

@@ -13,7 +13,7 @@ import msgspec
 
 ACCEPT = "Kerf-Accept"
 ACCEPT_PARTS = {ACCEPT: "parts"}
-"""The header of a request whose asker joins parts."""
+"""The header of a request that accepts its answer in parts."""
 ANSWER = "Kerf-Answer"
 """An id: parts of one answer have the same one. Two responders may answer one request."""
 PART = "Kerf-Part"

@@ -5,7 +5,6 @@ https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparen
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from typing import Any
 
@@ -13,6 +12,7 @@ import msgspec
 
 from shared.contracts.base import Message, decode, encode
 from shared.contracts.events import EVENTS, Event
+from shared.model.timestamps import micros_text
 
 CONTENT_TYPE = "application/cloudevents+json"
 
@@ -42,15 +42,12 @@ def wrap(
 ) -> tuple[str, bytes]:
     """The event's id (also its Nats-Msg-Id) and its bytes. `now_s` is Unix time; `subject` names what it is about."""
     identity = event_id or uuid.uuid4().hex
-    time = (
-        datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    )
     envelope = Envelope(
         specversion="1.0",
         id=identity,
         source=source,
         type=type_of(type(event)),
-        time=time,
+        time=micros_text(now_s),
         subject=subject,
         traceparent=traceparent,
         data=msgspec.Raw(encode(event)),

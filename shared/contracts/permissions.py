@@ -13,7 +13,8 @@ import msgspec
 
 from shared.contracts import subjects as s
 from shared.contracts.events import EVENTS
-from shared.contracts.queries import QUERIES, Query
+from shared.contracts.queries import QUERIES
+from shared.contracts.query import Query
 from shared.contracts.registry import EVENTS as EVENT_CHANNELS
 
 
@@ -269,11 +270,11 @@ def granted(user: User) -> dict[str, Any]:
 
 
 OPERATOR_SERVICE = "operator_service"
-"""The user of services/operator: it answers who an agent is (auth_callout)."""
+"""The user of services/operator: it identifies agents to the servers (auth_callout)."""
 SYSTEM_USER = "system"
 """The user of NATS' system account, for services/operator: it lets servers reload their certificates."""
 AUTH_REQUEST = "$SYS.REQ.USER.AUTH"
-"""Where a server asks who a client is that no user of its configuration matches."""
+"""Where a server asks about a client that matches no user of its configuration."""
 
 _OPERATOR_SERVICE = User(
     name=OPERATOR_SERVICE,
@@ -303,7 +304,7 @@ def render(*more: User) -> str:
 
 
 def render_callout() -> str:
-    """The same for servers that the operator serves: it says who an agent is, and reloads their certificates."""
+    """The same for servers that the operator serves: it identifies agents to them, and reloads their certificates."""
     users = (*USERS, _OPERATOR_SERVICE)
     listed = ", ".join((*(user.name for user in users), SYSTEM_USER))
     return f"""{_HEAD}

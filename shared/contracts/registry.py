@@ -14,6 +14,7 @@ from shared.contracts import commands as c
 from shared.contracts import events as e
 from shared.contracts import facts as f
 from shared.contracts import log as lg
+from shared.contracts import metrics_queries as mq
 from shared.contracts import node_commands as n
 from shared.contracts import preemption as pre
 from shared.contracts import queries as q
@@ -345,7 +346,7 @@ SAMPLES: tuple[Channel, ...] = (
         name="spans",
         address=f"{s.VERSION}.spans.{{service}}",
         kind="sample",
-        message=q.SpanBatch,
+        message=mq.SpanBatch,
         publisher="every service",
         receivers="metrics",
         description="Finished spans of sampled pods.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-
 from shared.contracts.commands import AnnounceEvent
 from shared.kube import resources
 from shared.kube.outcomes import Result
 from shared.kube.sender import Send
 from shared.model import names
+from shared.model.timestamps import micros_text
 
 NOTE_LIMIT = 1024
 """events.k8s.io/v1 refuses longer notes."""
@@ -21,16 +20,11 @@ class EventWrites:
 
     async def announce(self, event: AnnounceEvent, *, event_name: str, now_s: float) -> Result:
         """An Event on a pod or a node. `event_name` must be new in the namespace."""
-        when = (
-            datetime.datetime.fromtimestamp(now_s, datetime.UTC)
-            .isoformat(timespec="microseconds")
-            .replace("+00:00", "Z")
-        )
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"name": event_name, "namespace": event.namespace},
-            "eventTime": when,
+            "eventTime": micros_text(now_s),
             "type": event.type,
             "reason": event.reason,
             "action": event.action or event.reason,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from shared.contracts.commands import DeletePod, Evict
@@ -11,6 +10,7 @@ from shared.kube.outcomes import Result
 from shared.kube.sender import Send
 from shared.kube.transport import MERGE_PATCH, STRATEGIC_PATCH
 from shared.model import names
+from shared.model.timestamps import seconds_text
 
 
 class PodWrites:
@@ -44,7 +44,7 @@ class PodWrites:
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": _seconds(now_s),
+            "lastTransitionTime": seconds_text(now_s),
         }
         body = {"metadata": metadata, "status": {"conditions": [condition]}}
         return await self._send(
@@ -84,7 +84,3 @@ class PodWrites:
 
 def _preconditions(uid: str, resource_version: str) -> dict[str, str]:
     return {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
-
-
-def _seconds(now_s: float) -> str:
-    return datetime.datetime.fromtimestamp(now_s, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,7 @@ a subject of its own, and the NATS servers know at once that no process listens 
 has vanished, or that is frozen, is succeeded after the TTL.
 
 And because it is only a hint, a leader does not end its work while the servers elect a leader of the key's stream: an
-election may take longer than the TTL, and nobody can take the key meanwhile. When the key is there again and has
+election may take longer than the TTL, and no process can take the key meanwhile. When the key is there again and has
 expired, the others leave it to a holder that says that it still leads.
 """
 

@@ -16,7 +16,8 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Bus, BusError, Incoming, NoStream, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.queries import ABOUT, AboutAnswer, SpanBatch
+from shared.contracts.metrics_queries import SpanBatch
+from shared.contracts.queries import ABOUT, AboutAnswer
 from shared.plugins import loaded
 from shared.service.base import Context, Health, Service, new_instance
 from shared.service.http import HealthServer, as_json

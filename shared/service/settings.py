@@ -39,7 +39,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     nats_credentials: str = ""
     """Path of a NATS .creds file."""
     nats_token_file: str = ""
-    """Path of a token that tells NATS who this is: a node agent's ServiceAccount token. Read at each connection."""
+    """Path of a token that identifies a client to NATS (a node agent's ServiceAccount). Read at each connection."""
     nats_ca: str = ""
     """Path of the CA of the NATS servers, for TLS."""
     nats_inbox_prefix: str = "_INBOX"

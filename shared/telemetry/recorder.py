@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from shared.contracts.queries import Span
+from shared.contracts.metrics_queries import Span
 from shared.telemetry.trace_ids import SpanRef, format_traceparent, parse_traceparent
 
 MAX_WAITING = 8192

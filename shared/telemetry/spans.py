@@ -1,8 +1,8 @@
 """Spans of pods, sampled by the pod's UID; an unsampled one costs a hash and a comparison.
 
 Recorded spans are made by the real OpenTelemetry SDK. They go to OTLP over HTTP where OTEL_EXPORTER_OTLP_ENDPOINT is
-set, and as `contracts.queries.SpanBatch` onto the bus, where metrics keeps the newest traces for `kerf trace`. The SDK
-is imported when the first span is recorded, or by `warm` in a thread.
+set, and as `contracts.metrics_queries.SpanBatch` onto the bus, where metrics keeps the newest traces for `kerf trace`.
+The SDK is imported when the first span is recorded, or by `warm` in a thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from shared.contracts.queries import Span
+from shared.contracts.metrics_queries import Span
 from shared.telemetry.trace_ids import (
     SpanRef,
     format_traceparent,

@@ -10,9 +10,10 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from shared.contracts import queries
+from shared.contracts import metrics_queries, queries
 from shared.contracts.base import encode
-from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer, UsageAnswer, UsageQuery
+from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
+from shared.contracts.queries import InspectAnswer, InspectQuery, StatusAnswer
 from shared.kube.transport import TransportError
 from shared.model.hollow_node import HollowNode
 from shared.model.objects import Pod
@@ -109,7 +110,7 @@ class ChaosCluster:
         await self.repair_all()
         self.fair(await self.settled(load), load)
         assert await self._book() == book, "the rebuilt book is not the lost one"
-        usage = await self.site.ask(queries.USAGE.subject, UsageQuery(), UsageAnswer)
+        usage = await self.site.ask(metrics_queries.USAGE.subject, UsageQuery(), UsageAnswer)
         assert usage is not None, "metrics does not answer"
         assert usage.error == ""
         dead = [name for name, process in self.site.services.items() if not process.alive]

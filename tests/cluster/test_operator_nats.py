@@ -23,6 +23,7 @@ from shared.bus.provision import provision, scale
 from shared.contracts import permissions, subjects
 from shared.service import running
 from tests.cluster.test_operator import Site
+from tests.support.nats_cluster import cluster_section
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane, free_ports
 
@@ -289,12 +290,10 @@ async def test_three_servers_with_tls_between_them_serve_and_reload(
             monkeypatch.setenv(f"KERF_NATS_{key.upper()}", text)
         own = tmp_path / "server-tls"
         files = f"cert_file: '{own}.crt', key_file: '{own}.key', timeout: 5"
-        others = json.dumps([f"nats-route://127.0.0.1:{port}" for port in routes])
         servers = []
         for i, port in enumerate(ports):
             between = f"tls {{ {files}, ca_file: '{tmp_path}/server-ca.crt', verify: true }}"
-            cluster = f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[i]}', routes: {others}, {between} }}"
-            extra = f"tls {{ {files} }}\n{cluster}"
+            extra = f"tls {{ {files} }}\n{cluster_section(i, routes, between)}"
             server = EmbeddedServer(config_file=CONF, extra_config=extra, port=port, server_name=f"kerf-nats-{i}")
             servers.append(server)
             stack.push_async_callback(server.stop)

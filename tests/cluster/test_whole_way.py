@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from cli.ask import ask
-from shared.contracts import queries
+from shared.contracts import metrics_queries, queries
 from shared.contracts.base import decode, encode
-from shared.contracts.queries import InspectAnswer, InspectQuery, Span, TraceAnswer, TraceQuery
+from shared.contracts.metrics_queries import Span, TraceAnswer, TraceQuery
+from shared.contracts.queries import InspectAnswer, InspectQuery
 from shared.model.grant import decode_grant
 from tests.cluster.test_admission_webhook import DATA, webhook
 from tests.support.waiting import eventually
@@ -112,7 +113,7 @@ async def test_one_trace_contains_spans_of_every_service(world: Whole) -> None:
     async def whole_trace() -> tuple[Span, ...] | None:
         """Spans travel twice a second, so there may be none yet."""
         spans = decode(
-            await world.made.bus.request(queries.TRACE.subject, encode(query), timeout_s=10), TraceAnswer
+            await world.made.bus.request(metrics_queries.TRACE.subject, encode(query), timeout_s=10), TraceAnswer
         ).spans
         return (
             spans

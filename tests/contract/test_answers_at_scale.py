@@ -29,8 +29,10 @@ from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import queries, subjects
 from shared.contracts.base import decode, encode
+from shared.contracts.metrics_queries import Span, SpanBatch
 from shared.contracts.preemption import PreemptAnswer, PreemptQuery
-from shared.contracts.queries import QUERIES, AddGpus, AddNodes, Query, Span, SpanBatch
+from shared.contracts.queries import QUERIES, AddGpus, AddNodes
+from shared.contracts.query import Query
 from shared.service import Lifecycle, load, running
 from shared.telemetry.trace_ids import trace_id_for
 from tests.support import build

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from cli.stack import Stack, stack
 from cli.up import apply, node_object
 from shared.bus.port import NoResponder
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimDelete
 from shared.contracts.queries import ExplainAnswer, StatusQuery, WhyQuery
@@ -147,13 +147,13 @@ ASKED: list[tuple[str, str, Any, str]] = [
     ("grant: fields missing", queries.GRANT.subject, {}, "missing required field `uid`"),
     ("grant: no such pod", queries.GRANT.subject, {"uid": "u", "node": "n0"}, "no pod with uid u is bound"),
     ("status: no JSON", queries.STATUS.subject, b"[", "this is no StatusQuery"),
-    ("usage: no JSON", queries.USAGE.subject, b"{", "this is no UsageQuery"),
-    ("usage: wrong type", queries.USAGE.subject, {"by": 3}, "Expected `str`, got `int`"),
-    ("usage: no such key", queries.USAGE.subject, {"by": "colour"}, "colour"),
-    ("trace: no JSON", queries.TRACE.subject, b"\x00", "this is no TraceQuery"),
+    ("usage: no JSON", metrics_queries.USAGE.subject, b"{", "this is no UsageQuery"),
+    ("usage: wrong type", metrics_queries.USAGE.subject, {"by": 3}, "Expected `str`, got `int`"),
+    ("usage: no such key", metrics_queries.USAGE.subject, {"by": "colour"}, "colour"),
+    ("trace: no JSON", metrics_queries.TRACE.subject, b"\x00", "this is no TraceQuery"),
     (
         "trace: no pod of that name",
-        queries.TRACE.subject,
+        metrics_queries.TRACE.subject,
         {"namespace": "a", "name": "b"},
         "no event has spoken of pod a/b",
     ),

@@ -20,6 +20,7 @@ from shared.contracts import queries
 from shared.contracts.base import encode
 from shared.contracts.explain import GpuReason, NodeExplanation, PodExplanation, Reason, WhenExplanation
 from shared.contracts.queries import ExplainAnswer, InspectAnswer, InspectGpu, InspectNode, WhenAnswer
+from shared.contracts.query import Query
 from tests.support.command import Command, kerf, kerf_on_terminal
 from tests.support.waiting import eventually
 
@@ -28,7 +29,7 @@ NODES = [{"name": f"gpu-{i}", "model": "NVIDIA-A100", "count": 2, "memory_mib": 
 LONG = "gke-production-eu-gpu-pool-h200-8g-{:05d}.europe-west4-b.example.internal"
 
 
-async def answering(bus: NatsBus, query: queries.Query, answer: Any) -> None:
+async def answering(bus: NatsBus, query: Query, answer: Any) -> None:
     async def respond(incoming: Incoming) -> None:
         await bus.respond(incoming, encode(answer))
 

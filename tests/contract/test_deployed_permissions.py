@@ -12,7 +12,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.bus.provision import provision
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, queries, subjects
 from shared.service import Leadership
 from tests.support.waiting import eventually
 
@@ -135,7 +135,7 @@ async def test_metrics_can_follow_events_and_query_placement(clients: Clients) -
         await placement.subscribe(query.subject, status)
         assert await bus.request(query.subject, b"{}") == b"{}"
     await bus.subscribe(subjects.USAGE_ALL, status)
-    for query in (queries.USAGE, queries.COST, queries.TRACE):
+    for query in (metrics_queries.USAGE, metrics_queries.COST, metrics_queries.TRACE):
         await bus.subscribe(query.subject, echo)
         assert await (await clients.as_("reader")).request(query.subject, b"{}") == b"{}"
     await eventually(lambda: came)

@@ -15,22 +15,12 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.bus.provision import provision
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event, SliceEnforced, SliceReleased
-from shared.contracts.queries import (
-    QueuesAnswer,
-    QueueStanding,
-    Span,
-    SpanBatch,
-    StatusAnswer,
-    TraceAnswer,
-    TraceQuery,
-    UsageAnswer,
-    UsageQuery,
-    UsageRow,
-)
+from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
+from shared.contracts.queries import QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
@@ -68,9 +58,14 @@ def say(bus: NatsBus, event: Event, at_s: float) -> None:
 
 
 async def usage(bus: NatsBus, by: str = "pod") -> dict[str, UsageRow]:
-    answer = decode(await bus.request(queries.USAGE.subject, encode(UsageQuery(by=by))), UsageAnswer)
+    answer = decode(await bus.request(metrics_queries.USAGE.subject, encode(UsageQuery(by=by))), UsageAnswer)
     assert not answer.error
     return {row.key: row for row in answer.rows}
+
+
+async def trace_of(bus: NatsBus, name: str) -> TraceAnswer:
+    query = encode(TraceQuery(namespace="team", name=name))
+    return decode(await bus.request(metrics_queries.TRACE.subject, query), TraceAnswer)
 
 
 async def test_usage_is_exact_across_crash_and_restart(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
@@ -132,16 +127,12 @@ async def test_the_newest_traces_can_be_queried_by_name(nats: EmbeddedServer, bu
         await bus.publish(subjects.spans("placement"), encode(SpanBatch(spans=spans)))
 
         async def traced() -> TraceAnswer | None:
-            answer = decode(
-                await bus.request(queries.TRACE.subject, encode(TraceQuery(namespace="team", name="a"))), TraceAnswer
-            )
+            answer = await trace_of(bus, "a")
             return answer if answer.spans else None
 
         found = await eventually(traced)
         assert (found.trace_id, [s.start_ns for s in found.spans]) == (trace_id, [1, 2])
-        unknown = decode(
-            await bus.request(queries.TRACE.subject, encode(TraceQuery(namespace="team", name="none"))), TraceAnswer
-        )
+        unknown = await trace_of(bus, "none")
         assert unknown.error == "no event has spoken of pod team/none"
 
 
@@ -180,7 +171,7 @@ async def test_a_malformed_event_stops_nothing(nats: EmbeddedServer, bus: NatsBu
 
 async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
     async with running(MetricsService, Config(), bus_url=nats.url):
-        answer = decode(await bus.request(queries.USAGE.subject, encode(UsageQuery(by="colour"))), UsageAnswer)
+        answer = decode(await bus.request(metrics_queries.USAGE.subject, encode(UsageQuery(by="colour"))), UsageAnswer)
         assert "not by 'colour'" in answer.error
 
 

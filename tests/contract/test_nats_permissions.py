@@ -18,13 +18,13 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.log import TermRecord
+from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
 from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease
 from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
-from shared.contracts.queries import UsageAnswer, UsageQuery
 from shared.model.hollow_node import HollowNode
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
@@ -234,7 +234,7 @@ async def test_agents_and_metrics_work_with_their_own_users(nats: EmbeddedServer
                 subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid="u", grant_id="g"))
             )
             assert decode(reply, Accepted).ok
-            answer = decode(await reader.request(queries.USAGE.subject, encode(UsageQuery())), UsageAnswer)
+            answer = decode(await reader.request(metrics_queries.USAGE.subject, encode(UsageQuery())), UsageAnswer)
             assert answer == UsageAnswer()
             with pytest.raises(BusError):
                 await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
 from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.service import Context, Lifecycle, load, running
+from tests.support.nats_cluster import cluster_section
 from tests.support.waiting import eventually
 from tools.control_plane import free_ports
 
@@ -54,15 +54,12 @@ class Servers:
     async def become(self, count: int) -> None:
         """As a StatefulSet whose pods are replaced."""
         await asyncio.gather(*(server.stop() for server in self.running))
-        others = f"routes: {json.dumps([f'nats-route://127.0.0.1:{port}' for port in self.routes])}, no_advertise: true"
         self.running = [
             EmbeddedServer(
                 port=self.ports[i],
                 server_name=f"n{i}",
                 store_dir=self.folder / f"{'cluster' if count > 1 else 'alone'}-{i}",
-                extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{self.routes[i]}', {others} }}"
-                if count > 1
-                else "",
+                extra_config=cluster_section(i, self.routes) if count > 1 else "",
             )
             for i in range(count)
         ]

@@ -14,7 +14,7 @@ from cli.up import apply, node_object
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
-from shared.contracts import queries, subjects
+from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import PodBound, PreemptionAbandoned
@@ -50,12 +50,12 @@ class PreemptingCluster:
         self.bound: set[str] = set()
         self.heard: list[tuple[str, str]] = []
         """Of each event about a plan: its kind, and its namespace."""
-        self.spans: list[queries.Span] = []
+        self.spans: list[metrics_queries.Span] = []
         self.uids: dict[str, str] = {}
         """Of bound pods, by name."""
 
     async def trace(self, incoming: Incoming) -> None:
-        self.spans += decode(incoming.payload, queries.SpanBatch).spans
+        self.spans += decode(incoming.payload, metrics_queries.SpanBatch).spans
 
     async def hear(self, incoming: Incoming) -> None:
         _, event = unwrap(incoming.payload)

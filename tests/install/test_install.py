@@ -181,7 +181,7 @@ def test_the_status_says_that_all_is_well(cluster: InstallCluster) -> None:
 
 def test_accounts_that_are_not_listed_are_warned_first_and_refused_on_request(cluster: InstallCluster) -> None:
     def refused() -> str:
-        """What the API server says of a Binding by an account that is nobody's scheduler."""
+        """What the API server says of a Binding by an account that is not a scheduler's."""
         run_pod(cluster, "foreign", {"schedulerName": "other", "containers": [{"name": "main", "image": WORKLOAD}]})
         binding = {
             "apiVersion": "v1",

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError
+from shared.bus.provision import provision
+from tests.support.waiting import eventually
 from tools.control_plane import free_ports
+
+ELECTED_WITHIN_S = 40.0
+
+
+def cluster_section(index: int, routes: Sequence[int], more: str = "no_advertise: true") -> str:
+    """The section of a server's configuration that joins it to the servers that listen for routes on these ports."""
+    others = json.dumps([f"nats-route://127.0.0.1:{port}" for port in routes])
+    return f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[index]}', routes: {others}, {more} }}"
+
+
+async def provision_cluster(bus: NatsBus, *, replicas: int) -> None:
+    """Creates the streams. Servers that have just started elect a leader first, and refuse until then."""
+
+    async def provisioned() -> bool:
+        with contextlib.suppress(BusError):
+            await provision(bus, replicas=replicas)
+            return True
+        return False
+
+    await eventually(provisioned, within_s=ELECTED_WITHIN_S)
 
 
 class NatsCluster:
@@ -16,13 +41,12 @@ class NatsCluster:
 
     def __init__(self, folder: Path, *, count: int = 3) -> None:
         ports, routes = free_ports(count), free_ports(count)
-        others = f"routes: {json.dumps([f'nats-route://127.0.0.1:{port}' for port in routes])}, no_advertise: true"
         self.servers = [
             EmbeddedServer(
                 port=ports[i],
                 server_name=f"n{i}",
                 store_dir=folder / f"nats-{i}",
-                extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[i]}', {others} }}",
+                extra_config=cluster_section(i, routes),
             )
             for i in range(count)
         ]

@@ -24,7 +24,7 @@ _SOURCES = [
     path.read_text()
     for folder in ("services", "shared")
     for path in (ROOT / folder).rglob("*.py")
-    if path.name != "examples.py"
+    if path.name not in ("examples.py", "example_objects.py")
 ]
 
 

@@ -28,6 +28,7 @@ class Level(msgspec.Struct, frozen=True):
 
 BENIGN_REFUSALS = "gpu-memory-full|gpu-compute-full|mig-slices-taken|suspended"
 """The kubelet asks again, and gets the slice when the previous pod has ended."""
+_REFUSED = f'(sum(rate(kerf_agent_refused_total{{{{code!~"{BENIGN_REFUSALS}"}}}}[{{w}}])) or vector(0))'
 
 LEVELS = (
     Level(
@@ -48,9 +49,7 @@ LEVELS = (
         "enforcement",
         0.99,
         "Slices are handed over when the kubelet asks for them.",
-        f'(sum(rate(kerf_agent_refused_total{{{{code!~"{BENIGN_REFUSALS}"}}}}[{{w}}])) or vector(0))'
-        f' / ((sum(rate(kerf_agent_refused_total{{{{code!~"{BENIGN_REFUSALS}"}}}}[{{w}}])) or vector(0))'
-        " + sum(rate(kerf_agent_handed_over_total[{w}])) > 0)",
+        f"{_REFUSED} / ({_REFUSED} + sum(rate(kerf_agent_handed_over_total[{{w}}])) > 0)",
     ),
     Level(
         "agent-availability",

@@ -12,7 +12,8 @@ from services.metrics.page.sign_in import Denied
 from shared.bus.port import Bus, BusError
 from shared.contracts import queries
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.queries import CostAnswer, ExplainAnswer, StatusAnswer, TraceAnswer, WhatIfQuery, WhyQuery
+from shared.contracts.metrics_queries import CostAnswer, TraceAnswer
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, WhatIfQuery, WhyQuery
 
 ANSWER_S = 20.0
 

@@ -7,7 +7,6 @@ objects are in its way is tried where and when there would be room first; if so 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -19,6 +18,7 @@ from services.placement.scheduling.trial import Trial
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
 from shared.model.life import STUCK_S, ends_by, started_at
+from shared.model.timestamps import seconds_text
 from shared.scheduling.assignment import assign
 
 _NODES_A_STEP = 16
@@ -78,7 +78,7 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
             told,
             state="now",
             sentence=f"now, on {place.node}",
-            at=_time(now),
+            at=seconds_text(now),
             node=place.node,
             assumptions=_assumptions(state, (), ahead, 0),
         )
@@ -121,7 +121,7 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
         state="known",
         sentence=sentence,
         in_s=in_s,
-        at=_time(at),
+        at=seconds_text(at),
         node=name,
         counts_on=counts_on[:_SHOWN_MOST],
         assumptions=_assumptions(state, counts_on, ahead, without),
@@ -218,10 +218,6 @@ def _assumptions(state: PodState, counts_on: Sequence[KnownEnd], ahead: int, wit
         said.append(f"of gang {state.gang.name} this pod alone is spoken of; it starts with the others or not at all")
     said.append("nodes stay as they are, and no pod is preempted")
     return tuple(said)
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _duration(seconds: int) -> str:

@@ -10,7 +10,8 @@ from services.placement.explain.steps import in_slices
 from services.placement.queries import Answers, Moment, questions, reader
 from shared.bus.port import Bus, Incoming
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.queries import ExplainAnswer, Query
+from shared.contracts.queries import ExplainAnswer
+from shared.contracts.query import Query
 
 ANSWERS: Answers = questions.ANSWERS | reader.ANSWERS
 

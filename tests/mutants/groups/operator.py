@@ -1,4 +1,4 @@
-"""The operator: who an agent is, what clients trust, and what is never made anew."""
+"""The operator: the identity of an agent, what clients trust, and what is never made anew."""
 
 from tests.mutants.mutant import Mutant
 

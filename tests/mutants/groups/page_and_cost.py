@@ -1,4 +1,4 @@
-"""Who reads the live page, what it shows of what has ended, and what a slice costs."""
+"""Which users may read the live page, what it shows of what has ended, and what a slice costs."""
 
 from tests.mutants.mutant import Mutant
 

@@ -1,4 +1,4 @@
-"""Who may read the live page: one way in a file each."""
+"""How users sign in to the live page: one way in a file each."""
 
 from __future__ import annotations
 

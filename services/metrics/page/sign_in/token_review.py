@@ -1,4 +1,4 @@
-"""Sign-in by a Kubernetes token. The API server says whose it is, and whether that user may read the page.
+"""Sign-in by a Kubernetes token. The API server names its user, and says whether that user may read the page.
 
 Needs the ClusterRole system:auth-delegator (creates TokenReviews and SubjectAccessReviews) and nothing else. A token
 alone is not enough, since every pod has one: its user must be allowed to `get` the URL path /kerf/live.

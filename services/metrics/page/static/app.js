@@ -5,8 +5,11 @@ import { FleetMap } from "./map.js";
 import { Model } from "./model.js";
 import * as views from "./views.js";
 
-const model = new Model(), map = new FleetMap(model), table = new views.Table(model);
-let stream = null, clock = 0; // clock: the server's time less ours, in seconds
+const model = new Model(),
+  map = new FleetMap(model),
+  table = new views.Table(model);
+let stream = null,
+  clock = 0; // clock: the server's time less ours, in seconds
 
 function link(state, text) {
   $("link").dataset.state = state;
@@ -21,13 +24,15 @@ function theme(name) {
 }
 
 function arrive(message, fresh = Infinity) {
-  const was = model.order.length, changed = model.apply(message);
+  const was = model.order.length,
+    changed = model.apply(message);
   if (message.now_s) clock = message.now_s - Date.now() / 1000;
   views.figures(model);
   if (view() !== "fleet") return;
   if (changed.nodes || was === 0) {
     views.legend(model);
-    if (was !== model.order.length) map.layout(); else map.draw();
+    if (was !== model.order.length) map.layout();
+    else map.draw();
     map.describe();
     if (!$("table").hidden) table.draw();
   }
@@ -49,10 +54,13 @@ async function follow() {
     link("live", "live");
     arrive(JSON.parse(event.data), model.decisions[0]?.number ?? 0);
   };
-  stream.addEventListener("signed-out", () => { stream.close(); begin(); });
+  stream.addEventListener("signed-out", () => {
+    stream.close();
+    begin();
+  });
 }
 
-const view = () => (location.hash.slice(1).split("/")[0] || "fleet");
+const view = () => location.hash.slice(1).split("/")[0] || "fleet";
 
 async function show() {
   const [name, ...rest] = (location.hash.slice(1) || "fleet").split("/");
@@ -83,7 +91,7 @@ async function show() {
   if (known === "cost") await views.cost(model);
 }
 
-// Anything that fails because nobody is signed in leads to the form; the rest is shown where it happened.
+// Anything that fails because no user is signed in leads to the form; the rest is shown where it happened.
 async function guarded(work) {
   try {
     await work();
@@ -109,12 +117,19 @@ async function begin() {
   await follow();
 }
 
-document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $("main").focus(); });
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  $("main").focus();
+});
 $("sign-in").addEventListener("submit", async (event) => {
   event.preventDefault();
   $("sign-in-error").textContent = "";
   try {
-    await ask("/api/session", { method: "POST", body: JSON.stringify({ token: $("token").value }), headers: { "Content-Type": "application/json" } });
+    await ask("/api/session", {
+      method: "POST",
+      body: JSON.stringify({ token: $("token").value }),
+      headers: { "Content-Type": "application/json" },
+    });
     $("token").value = "";
     await guarded(begin);
   } catch (error) {
@@ -122,28 +137,59 @@ $("sign-in").addEventListener("submit", async (event) => {
     $("token").focus();
   }
 });
-$("sign-out").addEventListener("click", () => guarded(async () => { await ask("/api/session", { method: "DELETE" }); model.clear(); await begin(); }));
+$("sign-out").addEventListener("click", () =>
+  guarded(async () => {
+    await ask("/api/session", { method: "DELETE" });
+    model.clear();
+    await begin();
+  }),
+);
 $("theme").addEventListener("click", () => {
   const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   localStorage.setItem("kerf-theme", name);
   theme(name);
 });
-for (const input of document.querySelectorAll("input[name=scale]")) input.addEventListener("change", () => { map.scale = input.value; map.draw(); });
-for (const input of document.querySelectorAll("input[name=shape]")) input.addEventListener("change", () => {
-  $("map").hidden = input.value !== "map";
-  $("table").hidden = input.value !== "table";
-  if (input.value === "table") table.draw(); else map.layout();
+for (const input of document.querySelectorAll("input[name=scale]"))
+  input.addEventListener("change", () => {
+    map.scale = input.value;
+    map.draw();
+  });
+for (const input of document.querySelectorAll("input[name=shape]"))
+  input.addEventListener("change", () => {
+    $("map").hidden = input.value !== "map";
+    $("table").hidden = input.value !== "table";
+    if (input.value === "table") table.draw();
+    else map.layout();
+  });
+$("find").addEventListener("input", () => {
+  map.find = table.find = $("find").value.trim().toLowerCase();
+  table.page = 0;
+  map.draw();
+  if (!$("table").hidden) table.draw();
 });
-$("find").addEventListener("input", () => { map.find = table.find = $("find").value.trim().toLowerCase(); table.page = 0; map.draw(); if (!$("table").hidden) table.draw(); });
 $("pod-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const { namespace, name } = event.target.elements, hash = `#pod/${encodeURIComponent(namespace.value.trim())}/${encodeURIComponent(name.value.trim())}`;
-  if (location.hash === hash) guarded(show); else location.hash = hash;
+  const { namespace, name } = event.target.elements,
+    hash = `#pod/${encodeURIComponent(namespace.value.trim())}/${encodeURIComponent(name.value.trim())}`;
+  if (location.hash === hash) guarded(show);
+  else location.hash = hash;
 });
-$("what-if").addEventListener("submit", (event) => { event.preventDefault(); guarded(() => views.whatIf(event.target)); });
-window.addEventListener("hashchange", () => guarded(async () => { await show(); $("main").focus({ preventScroll: true }); }));
-setInterval(() => { if (view() === "fleet" && !$("view-fleet").hidden) views.queue(model, now()); }, 10_000);
+$("what-if").addEventListener("submit", (event) => {
+  event.preventDefault();
+  guarded(() => views.whatIf(event.target));
+});
+window.addEventListener("hashchange", () =>
+  guarded(async () => {
+    await show();
+    $("main").focus({ preventScroll: true });
+  }),
+);
+setInterval(() => {
+  if (view() === "fleet" && !$("view-fleet").hidden) views.queue(model, now());
+}, 10_000);
 const system = matchMedia("(prefers-color-scheme: dark)");
-system.addEventListener("change", () => { if (!localStorage.getItem("kerf-theme")) theme(system.matches ? "dark" : "light"); });
+system.addEventListener("change", () => {
+  if (!localStorage.getItem("kerf-theme")) theme(system.matches ? "dark" : "light");
+});
 theme(localStorage.getItem("kerf-theme") || (system.matches ? "dark" : "light"));
 guarded(begin);

@@ -12,6 +12,29 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+// The heading of a column of numbers, which are set flush right.
+export const numeric = (title) => ({ title, class: "number" });
+
+// A table. A heading is text, an element or `numeric`; a cell is text, an element or a list of both; `totals` are rows.
+export function table(headings, rows, totals = []) {
+  const columns = headings.map((heading) => (heading.class ? heading : { title: heading }));
+  return h(
+    "table",
+    {},
+    h(
+      "thead",
+      {},
+      h("tr", {}, ...columns.map((column) => h("th", { scope: "col", class: column.class }, column.title))),
+    ),
+    h(
+      "tbody",
+      {},
+      ...rows.map((row) => h("tr", {}, ...row.map((cell, i) => h("td", { class: columns[i].class }, cell)))),
+    ),
+    totals.length ? h("tfoot", {}, ...totals) : null,
+  );
+}
+
 export const $ = (id) => document.getElementById(id);
 
 export function gib(mib) {
@@ -37,11 +60,19 @@ export function number(value, digits = 0) {
 }
 
 export function podLink(namespace, name, text) {
-  return h("a", { href: `#pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}` }, text || `${namespace}/${name}`);
+  return h(
+    "a",
+    { href: `#pod/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}` },
+    text || `${namespace}/${name}`,
+  );
 }
 
 export async function ask(path, options) {
-  const response = await fetch(path, { headers: { Accept: "application/json" }, credentials: "same-origin", ...options });
+  const response = await fetch(path, {
+    headers: { Accept: "application/json" },
+    credentials: "same-origin",
+    ...options,
+  });
   const body = await response.json();
   if (!response.ok) {
     const error = new Error(body.error || response.statusText);

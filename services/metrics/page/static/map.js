@@ -3,7 +3,8 @@
 import { $, gib, h, podLink } from "./dom.js";
 
 const SIZES = [240, 200, 170, 150, 132, 118, 106, 96, 80, 68, 56, 46, 38, 30];
-const LABEL = 16, HEADING = 20;
+const LABEL = 16,
+  HEADING = 20;
 const EDGE = 2; // room for the outline of the current GPU
 
 export class FleetMap {
@@ -25,7 +26,8 @@ export class FleetMap {
 
   // The largest blocks with which all nodes are in view; the smallest ones scroll.
   layout() {
-    const width = this.box.clientWidth, height = this.box.clientHeight;
+    const width = this.box.clientWidth,
+      height = this.box.clientHeight;
     if (!width || !height) return;
     for (const size of SIZES) {
       this.at = this.arrange(size, width);
@@ -45,22 +47,38 @@ export class FleetMap {
   // Rows of nodes, each as high as its largest node, under a heading for each GPU model where there are several.
   arrange(size, width) {
     const nodes = this.model.order;
-    const bar = Math.max(3, Math.min(22, Math.round(size / 8))), step = bar + (bar > 6 ? 2 : 1);
-    const gap = size >= 68 ? 14 : size >= 46 ? 9 : 6, label = size >= 68 ? LABEL : 0;
+    const bar = Math.max(3, Math.min(22, Math.round(size / 8))),
+      step = bar + (bar > 6 ? 2 : 1);
+    const gap = size >= 68 ? 14 : size >= 46 ? 9 : 6,
+      label = size >= 68 ? LABEL : 0;
     const columns = Math.max(1, Math.floor((width + gap) / (size + gap)));
-    const modelOf = (node) => node.gpus[0]?.model ?? "", several = nodes.length > 0 && modelOf(nodes[0]) !== modelOf(nodes[nodes.length - 1]);
-    const rows = [], rowOf = new Array(nodes.length);
+    const modelOf = (node) => node.gpus[0]?.model ?? "",
+      several = nodes.length > 0 && modelOf(nodes[0]) !== modelOf(nodes[nodes.length - 1]);
+    const rows = [],
+      rowOf = new Array(nodes.length);
     let y = 0;
     for (let i = 0; i < nodes.length;) {
       const model = modelOf(nodes[i]);
-      let end = i, gpus = 0;
+      let end = i,
+        gpus = 0;
       while (end < nodes.length && modelOf(nodes[end]) === model) gpus += nodes[end++].gpus.length;
       const heading = several ? `${model}: ${gpus} GPUs on ${end - i} ${end - i === 1 ? "node" : "nodes"}` : "";
       for (let first = i; first < end; first += columns) {
-        const count = Math.min(columns, end - first), head = first === i && heading ? HEADING : 0;
+        const count = Math.min(columns, end - first),
+          head = first === i && heading ? HEADING : 0;
         let most = 1;
-        for (let k = first; k < first + count; k++) { most = Math.max(most, nodes[k].gpus.length); rowOf[k] = rows.length; }
-        rows.push({ first, count, y, top: y + head, heading: head ? heading : "", end: y + head + label + most * step + gap });
+        for (let k = first; k < first + count; k++) {
+          most = Math.max(most, nodes[k].gpus.length);
+          rowOf[k] = rows.length;
+        }
+        rows.push({
+          first,
+          count,
+          y,
+          top: y + head,
+          heading: head ? heading : "",
+          end: y + head + label + most * step + gap,
+        });
         y = rows[rows.length - 1].end;
       }
       y += several ? 6 : 0;
@@ -72,19 +90,30 @@ export class FleetMap {
   draw() {
     if (this.wanted) return;
     this.wanted = true;
-    requestAnimationFrame(() => { this.wanted = false; this.paint(); });
+    requestAnimationFrame(() => {
+      this.wanted = false;
+      this.paint();
+    });
   }
 
   theme() {
     const style = getComputedStyle(document.documentElement);
-    this.inks = Object.fromEntries(["card", "free", "bad", "soft", "text", "focus", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    this.inks = Object.fromEntries(
+      ["card", "free", "bad", "soft", "text", "focus", "c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"].map(
+        (name) => [name, style.getPropertyValue(`--${name}`).trim()],
+      ),
+    );
     this.draw();
   }
 
   paint() {
     if (!this.at || !this.inks) return;
-    const { size, gap, label, rows } = this.at, ink = this.inks, c = this.context;
-    const ratio = window.devicePixelRatio || 1, top = this.box.scrollTop, height = this.box.clientHeight;
+    const { size, gap, label, rows } = this.at,
+      ink = this.inks,
+      c = this.context;
+    const ratio = window.devicePixelRatio || 1,
+      top = this.box.scrollTop,
+      height = this.box.clientHeight;
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.fillStyle = ink.card;
     c.fillRect(0, 0, this.box.clientWidth, height);
@@ -98,18 +127,31 @@ export class FleetMap {
       }
       c.font = "11.5px system-ui, sans-serif";
       for (let k = 0; k < row.count; k++) {
-        const i = row.first + k, node = this.model.order[i], x = EDGE + k * (size + gap), y = row.top - top + EDGE;
+        const i = row.first + k,
+          node = this.model.order[i],
+          x = EDGE + k * (size + gap),
+          y = row.top - top + EDGE;
         if (label) {
           c.fillStyle = ink.soft;
           c.fillText(shortened(c, node.name, size), x, y);
         }
-        node.gpus.forEach((gpu, j) => this.bar(node, gpu, x, y + label + j * this.at.step, this.current && this.current[0] === i && this.current[1] === j));
+        node.gpus.forEach((gpu, j) =>
+          this.bar(
+            node,
+            gpu,
+            x,
+            y + label + j * this.at.step,
+            this.current && this.current[0] === i && this.current[1] === j,
+          ),
+        );
       }
     }
   }
 
   bar(node, gpu, x, y, current) {
-    const { size, bar } = this.at, ink = this.inks, c = this.context;
+    const { size, bar } = this.at,
+      ink = this.inks,
+      c = this.context;
     const faded = this.find && !this.matches(node, gpu);
     c.globalAlpha = faded ? 0.18 : 1;
     c.fillStyle = ink.free;
@@ -119,7 +161,14 @@ export class FleetMap {
     gpu.slices.forEach((slice, k) => {
       const share = Math.min(1, this.share(slice, gpu));
       const width = Math.max(1, share * size);
-      c.globalAlpha = (this.find && !this.hits(node, gpu, slice)) || faded ? 0.18 : slice.phase === "starting" ? 0.4 : k % 2 ? 0.78 : 1;
+      c.globalAlpha =
+        (this.find && !this.hits(node, gpu, slice)) || faded
+          ? 0.18
+          : slice.phase === "starting"
+            ? 0.4
+            : k % 2
+              ? 0.78
+              : 1;
       c.fillStyle = ink[`c${this.model.colours.get(slice.namespace) ?? 8}`];
       c.fillRect(left, y, Math.max(1, Math.min(width, x + size - left) - line), bar);
       left = Math.min(x + size - 1, left + width);
@@ -151,16 +200,22 @@ export class FleetMap {
   }
 
   matches(node, gpu) {
-    return `${node.name} ${gpu.uuid} ${gpu.model}`.toLowerCase().includes(this.find) || gpu.slices.some((slice) => this.hits(node, gpu, slice));
+    return (
+      `${node.name} ${gpu.uuid} ${gpu.model}`.toLowerCase().includes(this.find) ||
+      gpu.slices.some((slice) => this.hits(node, gpu, slice))
+    );
   }
 
   point(event) {
     if (!this.at) return;
     const bounds = this.box.getBoundingClientRect();
-    const x = event.clientX - bounds.left - EDGE, y = event.clientY - bounds.top + this.box.scrollTop - EDGE;
-    const row = this.at.rows.find((one) => y < one.end), k = Math.floor(x / (this.at.size + this.at.gap));
+    const x = event.clientX - bounds.left - EDGE,
+      y = event.clientY - bounds.top + this.box.scrollTop - EDGE;
+    const row = this.at.rows.find((one) => y < one.end),
+      k = Math.floor(x / (this.at.size + this.at.gap));
     if (!row || k < 0 || k >= row.count || x - k * (this.at.size + this.at.gap) > this.at.size) return;
-    const i = row.first + k, j = Math.floor((y - row.top - this.at.label) / this.at.step);
+    const i = row.first + k,
+      j = Math.floor((y - row.top - this.at.label) / this.at.step);
     if (this.model.order[i].gpus[j]) this.select(i, j);
   }
 
@@ -171,10 +226,13 @@ export class FleetMap {
     const last = nodes.length - 1;
     // The node in the same column, `by` rows further; the row's last node where it is shorter.
     const beside = (by) => {
-      const { rows, rowOf } = this.at, row = rows[rowOf[i]], to = rows[rowOf[i] + by];
+      const { rows, rowOf } = this.at,
+        row = rows[rowOf[i]],
+        to = rows[rowOf[i] + by];
       return to ? Math.min(to.first + i - row.first, to.first + to.count - 1) : -1;
     };
-    const below = beside(1), above = beside(-1);
+    const below = beside(1),
+      above = beside(-1);
     const moves = {
       ArrowDown: () => (j + 1 < nodes[i].gpus.length ? [i, j + 1] : below >= 0 ? [below, 0] : null),
       ArrowUp: () => (j > 0 ? [i, j - 1] : above >= 0 ? [above, nodes[above].gpus.length - 1] : null),
@@ -184,12 +242,18 @@ export class FleetMap {
       PageUp: () => [above >= 0 ? above : 0, 0],
       Home: () => [0, 0],
       End: () => [last, nodes[last].gpus.length - 1],
-      Enter: () => { $("map-pods").querySelector("a")?.focus(); return null; },
+      Enter: () => {
+        $("map-pods").querySelector("a")?.focus();
+        return null;
+      },
     };
     if (!moves[event.key]) return;
     event.preventDefault();
     const to = moves[event.key]();
-    if (to) { this.select(...to); this.show(to[0]); }
+    if (to) {
+      this.select(...to);
+      this.show(to[0]);
+    }
   }
 
   show(i) {
@@ -207,25 +271,40 @@ export class FleetMap {
 
   describe() {
     if (!this.current) return;
-    const node = this.model.order[this.current[0]], gpu = node?.gpus[this.current[1]];
-    if (!gpu) { this.current = null; return; }
+    const node = this.model.order[this.current[0]],
+      gpu = node?.gpus[this.current[1]];
+    if (!gpu) {
+      this.current = null;
+      return;
+    }
     const text = sentence(node, gpu);
     if ($("map-current").textContent !== text) $("map-current").textContent = text;
-    $("map-pods").replaceChildren(...gpu.slices.map((slice) => h("li", {},
-      h("span", { class: `swatch k${this.model.colours.get(slice.namespace) ?? 8}`, "aria-hidden": "true" }),
-      podLink(slice.namespace, slice.pod), amounts(slice))));
+    $("map-pods").replaceChildren(
+      ...gpu.slices.map((slice) =>
+        h(
+          "li",
+          {},
+          h("span", { class: `swatch k${this.model.colours.get(slice.namespace) ?? 8}`, "aria-hidden": "true" }),
+          podLink(slice.namespace, slice.pod),
+          amounts(slice),
+        ),
+      ),
+    );
   }
 }
 
 export function amounts(slice) {
-  return ` ${gib(slice.mib)}${slice.milli ? `, ${slice.milli / 10} % compute` : ""}${slice.phase === "starting" ? ", starting" : ""}`;
+  const compute = slice.milli ? `, ${slice.milli / 10} % compute` : "";
+  return ` ${gib(slice.mib)}${compute}${slice.phase === "starting" ? ", starting" : ""}`;
 }
 
 export function sentence(node, gpu) {
-  const taken = gpu.slices.reduce((sum, slice) => sum + slice.mib, 0), milli = gpu.slices.reduce((sum, slice) => sum + slice.milli, 0);
+  const taken = gpu.slices.reduce((sum, slice) => sum + slice.mib, 0),
+    milli = gpu.slices.reduce((sum, slice) => sum + slice.milli, 0);
   const state = gpu.state === "healthy" ? "" : `, ${gpu.state}${gpu.reason ? `: ${gpu.reason}` : ""}`;
   const count = gpu.slices.length === 1 ? "1 slice" : `${gpu.slices.length} slices`;
-  return `${node.name}, GPU ${gpu.index}, ${gpu.model}${gpu.mig ? " in MIG mode" : ""}${state}: ${gib(taken)} of ${gib(gpu.mib)} memory and ${milli / 10} % compute in ${count}.`;
+  const name = `${node.name}, GPU ${gpu.index}, ${gpu.model}${gpu.mig ? " in MIG mode" : ""}${state}`;
+  return `${name}: ${gib(taken)} of ${gib(gpu.mib)} memory and ${milli / 10} % compute in ${count}.`;
 }
 
 function shortened(context, text, width) {

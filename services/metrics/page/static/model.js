@@ -3,7 +3,9 @@
 export const COLOURS = 8;
 
 export class Model {
-  constructor() { this.clear(); }
+  constructor() {
+    this.clear();
+  }
 
   clear() {
     this.version = 0;
@@ -33,31 +35,63 @@ export class Model {
     this.version = changes.version;
     this.overview = overview;
     if ((changes.nodes || []).length) this.colour();
-    return { nodes: (changes.nodes || []).length + (changes.gone || []).length > 0, decisions: (changes.decisions || []).length > 0, queue: Boolean(changes.queue) };
+    return {
+      nodes: (changes.nodes || []).length + (changes.gone || []).length > 0,
+      decisions: (changes.decisions || []).length > 0,
+      queue: Boolean(changes.queue),
+    };
   }
 
-  // Namespaces keep their colour for as long as the page is open; the largest get one first, the ninth and later share the last.
+  // Namespaces keep their colour for as long as the page is open; the largest get one first, the ninth and later share
+  // the last.
   colour() {
     const sizes = new Map();
-    for (const node of this.order) for (const slice of node.slices) sizes.set(slice.namespace, (sizes.get(slice.namespace) || 0) + slice.mib);
-    const fresh = [...sizes.keys()].filter((name) => !this.colours.has(name)).sort((a, b) => sizes.get(b) - sizes.get(a) || a.localeCompare(b));
+    for (const node of this.order)
+      for (const slice of node.slices) sizes.set(slice.namespace, (sizes.get(slice.namespace) || 0) + slice.mib);
+    const fresh = [...sizes.keys()]
+      .filter((name) => !this.colours.has(name))
+      .sort((a, b) => sizes.get(b) - sizes.get(a) || a.localeCompare(b));
     for (const name of fresh) this.colours.set(name, Math.min(this.colours.size, COLOURS));
     this.sizes = sizes;
   }
 
-  models() { return [...new Set(this.order.flatMap((node) => node.gpus.map((gpu) => gpu.model)))].sort(); }
+  models() {
+    return [...new Set(this.order.flatMap((node) => node.gpus.map((gpu) => gpu.model)))].sort();
+  }
 }
 
 // Nodes of one GPU model stand together, those with the most GPUs first.
 const NAMES = new Intl.Collator("en", { numeric: true });
 function byModel(a, b) {
-  return NAMES.compare(a.gpus[0]?.model ?? "", b.gpus[0]?.model ?? "") || b.gpus.length - a.gpus.length || NAMES.compare(a.name, b.name);
+  return (
+    NAMES.compare(a.gpus[0]?.model ?? "", b.gpus[0]?.model ?? "") ||
+    b.gpus.length - a.gpus.length ||
+    NAMES.compare(a.name, b.name)
+  );
 }
 
 function read(node) {
-  const gpus = node.gpus.map(([uuid, model, mib, state, reason, mig], index) => ({ uuid, model, mib, state, reason, mig, index, slices: [] }));
+  const gpus = node.gpus.map(([uuid, model, mib, state, reason, mig], index) => ({
+    uuid,
+    model,
+    mib,
+    state,
+    reason,
+    mig,
+    index,
+    slices: [],
+  }));
   const byUuid = new Map(gpus.map((gpu) => [gpu.uuid, gpu]));
-  const slices = node.slices.map(([uuid, mib, milli, phase, namespace, pod, container, strategy]) => ({ uuid, mib, milli, phase, namespace, pod, container, strategy }));
+  const slices = node.slices.map(([uuid, mib, milli, phase, namespace, pod, container, strategy]) => ({
+    uuid,
+    mib,
+    milli,
+    phase,
+    namespace,
+    pod,
+    container,
+    strategy,
+  }));
   slices.sort((a, b) => a.namespace.localeCompare(b.namespace) || a.pod.localeCompare(b.pod));
   for (const slice of slices) byUuid.get(slice.uuid)?.slices.push(slice);
   return { name: node.name, gpus, slices };

@@ -21,7 +21,8 @@ from shared.contracts.events import (
     TermTaken,
 )
 from shared.contracts.explain import PodExplanation, Reason
-from shared.contracts.queries import QueueStanding, Span, StatusAnswer
+from shared.contracts.metrics_queries import Span
+from shared.contracts.queries import QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.telemetry import Metrics
 

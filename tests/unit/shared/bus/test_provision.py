@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import BusError, NotConnected, Refused, Unknown
+from shared.bus.port import NotConnected, Refused, Unknown
 from shared.bus.provision import provision, scale, wanted
 from shared.contracts import subjects
+from tests.support.nats_cluster import NatsCluster, provision_cluster
 from tests.support.waiting import eventually
-from tools.control_plane import free_ports
 
 NAMES = {config["name"] for config in wanted()}
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[list[EmbeddedServer]]:
-    ports = free_ports(3)
-    routes = json.dumps([f"nats-route://127.0.0.1:{port}" for port in ports])
-    servers = [
-        EmbeddedServer(
-            server_name=f"n{i}",
-            extra_config=f"cluster {{ name: kerf, listen: '127.0.0.1:{port}', routes: {routes}, no_advertise: true }}",
-        )
-        for i, port in enumerate(ports)
-    ]
-    try:
-        await asyncio.gather(*(server.start() for server in servers))
-        yield servers
-    finally:
-        await asyncio.gather(*(server.stop() for server in servers))
 
 
 async def replicas(bus: NatsBus) -> dict[str, int]:
@@ -48,17 +28,9 @@ async def replicas(bus: NatsBus) -> dict[str, int]:
     return found
 
 
-async def test_streams_go_from_one_to_three_replicas_and_back_under_load(cluster: list[EmbeddedServer]) -> None:
-    urls = ",".join(server.url for server in cluster)
-    async with await NatsBus.connect(urls) as bus:
-
-        async def provisioned() -> bool:
-            with contextlib.suppress(BusError):
-                await provision(bus, replicas=1)
-                return True
-            return False
-
-        await eventually(provisioned, within_s=40)
+async def test_streams_go_from_one_to_three_replicas_and_back_under_load(tmp_path: Path) -> None:
+    async with NatsCluster(tmp_path) as cluster, await NatsBus.connect(cluster.url) as bus:
+        await provision_cluster(bus, replicas=1)
         assert await replicas(bus) == dict.fromkeys(NAMES, 1)
         term = await bus.append(subjects.LOG_TERM, b"t", fence_subject=subjects.LOG_TERM, fence_sequence=0)
         acknowledged: list[bytes] = []

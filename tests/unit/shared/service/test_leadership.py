@@ -17,7 +17,7 @@ from shared.contracts import subjects
 from shared.service import Leadership
 from shared.service import leadership as leadership_module
 from shared.service.leadership import PROBES
-from tests.support.nats_cluster import NatsCluster
+from tests.support.nats_cluster import NatsCluster, provision_cluster
 from tests.support.waiting import eventually
 
 
@@ -207,14 +207,7 @@ async def test_an_expired_key_is_left_for_a_moment_to_a_holder_that_says_that_it
 async def test_a_leader_outlives_the_election_of_its_keys_stream(tmp_path: Path) -> None:
     """The election takes 4 to 9 s, and the TTL is 1 s."""
     async with NatsCluster(tmp_path) as cluster, await NatsBus.connect(cluster.url) as bus:
-
-        async def provisioned() -> bool:
-            with contextlib.suppress(BusError):
-                await provision(bus, replicas=3)
-                return True
-            return False
-
-        await eventually(provisioned, within_s=40)
+        await provision_cluster(bus, replicas=3)
         one, two = Candidate(bus, "one", ttl_s=1.0), Candidate(bus, "two", ttl_s=1.0)
         await eventually(lambda: one.said or two.said)
         leader, other = (one, two) if one.said else (two, one)

@@ -18,7 +18,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PodBound
-from shared.contracts.queries import SpanBatch
+from shared.contracts.metrics_queries import SpanBatch
 from shared.service import Context, Lifecycle, Service, ServiceFailed, load, run, running
 from tests.support.waiting import eventually
 

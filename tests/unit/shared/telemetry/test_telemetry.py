@@ -167,7 +167,7 @@ def test_what_grpc_itself_says_is_not_between_the_json_lines() -> None:
     )
     assert _run(program) == []
     shown = _run(program, GRPC_VERBOSITY="DEBUG")
-    assert any("Failed to add port" in line for line in shown), "who wants to see it can"
+    assert any("Failed to add port" in line for line in shown), "a user who asks for these lines sees them"
 
 
 @pytest.mark.parametrize("pretty", [False, True])

@@ -157,7 +157,7 @@ async def test_a_session_begins_with_a_token_and_ends(fleet: Fleet, answers: Ans
         for _ in range(MAX_SIGN_INS + 1):
             async with session.post("/api/session", json={"token": "bad"}) as answer:
                 answers_to.append(answer.status)
-        assert answers_to == [401] * MAX_SIGN_INS + [429], "nobody floods the API server with reviews"
+        assert answers_to == [401] * MAX_SIGN_INS + [429], "a caller cannot flood the API server with reviews"
         clock.now = 211.0
         async with session.post("/api/session", json={"token": "good"}) as answer:
             assert answer.status == 200

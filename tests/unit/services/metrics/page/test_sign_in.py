@@ -1,4 +1,4 @@
-"""Who may read the page: nobody from elsewhere, a proxy's user, the user of a token who is allowed to."""
+"""Which users may read the page: none from another machine, a proxy's user, or a permitted user of a token."""
 
 from __future__ import annotations
 
