@@ -36,7 +36,7 @@ def test_a_case_that_fails_is_reported() -> None:
     assert (answer["passed"], answer["failed"][0]["wrong"]) == (0, "expected [1], got [0]")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_best_effort_gives_what_looking_at_every_division_gives(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 7))

@@ -175,7 +175,6 @@ def test_work_lost_by_an_eviction_is_counted_and_repeated() -> None:
 
 
 @given(some_jobs(), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 1000))
-@settings(deadline=None)
 def test_under_any_scheduler_all_work_is_done_and_no_job_is_slower_than_necessary(
     jobs: tuple[Job, ...], interference: float, seed: int
 ) -> None:
@@ -184,14 +183,13 @@ def test_under_any_scheduler_all_work_is_done_and_no_job_is_slower_than_necessar
 
 
 @given(some_jobs(), st.sampled_from(sorted(USES)))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_the_cores_overcommit_nothing_and_no_result_is_better_than_the_bound(jobs: tuple[Job, ...], use: str) -> None:
     outcome, least = replayed(jobs, 2, Kerf(jobs, 2, USES[use])), bound(jobs, 2, 0.1)
     assert_no_better(outcome, least)
 
 
 @given(some_jobs())
-@settings(deadline=None)
 def test_whole_gpus_slow_no_job_down_and_stay_within_their_bound(jobs: tuple[Job, ...]) -> None:
     replay = Replay(jobs, 2, 0.5)
     outcome = replay.run(Native(jobs, 2))

@@ -91,7 +91,7 @@ def recomputed(story: list[tuple[Any, ...]], by: str, since: int, until: int) ->
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     story=stories, since=times, length=st.integers(1, 10_000), by=st.sampled_from(["namespace", "pod", "label:team"])
 )

@@ -185,4 +185,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestAgent = Machine.TestCase
-TestAgent.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAgent.settings = settings(max_examples=150, stateful_step_count=40)

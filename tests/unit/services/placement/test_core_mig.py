@@ -227,7 +227,7 @@ _ASKS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(_ASKS, min_size=1, max_size=20), st.data())
 def test_columns_equal_the_gpus_and_nothing_overlaps_whatever_comes_and_goes(
     asks: list[dict[str, str]], data: st.DataObject

@@ -127,7 +127,7 @@ def judge(cluster: Cluster) -> None:
         assert bound == 0 or bound >= least, f"{gang} is torn"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3), arrivals=ARRIVALS, least=st.integers(0, 2))
 def test_the_cluster_settles_and_no_eviction_is_wasted(nodes: list[int], arrivals: list[Arrival], least: int) -> None:
     cluster = Cluster(
@@ -173,7 +173,7 @@ queues:
 """
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nodes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     arrivals=ARRIVALS,
@@ -197,7 +197,7 @@ SLICES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nodes=st.lists(st.integers(1, 2), min_size=1, max_size=2),
     arrivals=ARRIVALS,

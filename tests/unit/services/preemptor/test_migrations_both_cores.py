@@ -86,7 +86,7 @@ def torn(small: list[Arrival], large: list[Arrival]) -> list[Arrival]:
     return [*small, msgspec.structs.replace(large[0], after_s=8.0), *large[1:]]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(nodes=NODES, small=SMALL, elastic=ELASTIC, large=LARGE, most=BUDGETS, patience=PATIENCE)
 def test_migrated_pods_and_their_beneficiaries_are_placed(
     nodes: list[int], small: list[Arrival], elastic: list[Arrival], large: list[Arrival], most: int, patience: float
@@ -105,7 +105,7 @@ def test_migrated_pods_and_their_beneficiaries_are_placed(
     event("moves" if judge_moves(cluster, most) else "no moves")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     nodes=NODES,
     small=SMALL,

@@ -180,7 +180,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(STEPS)
 def test_the_columns_always_equal_what_the_entries_add_up_to(steps: list[tuple[str, int]]) -> None:
     book = make_book(*build.put(build.node("n"), build.node("m")))

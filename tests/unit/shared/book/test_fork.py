@@ -56,7 +56,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, 3), max_size=8), STEPS)
 def test_the_origin_stays_as_it_was_and_rows_of_the_fork_are_as_from_scratch(asks: list[int], steps: Any) -> None:
     placement = leader_of(asks)

@@ -74,7 +74,7 @@ def step(transaction: Transaction, what: str, number: int) -> None:
             transaction.release(orphans[number % len(orphans)])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, STEPS)
 def test_rolled_back_steps_leave_no_trace(kept: list[tuple[str, int]], tried: list[tuple[str, int]]) -> None:
     transaction = Transaction(Fork(placement().core.book))

@@ -119,7 +119,7 @@ class Workload:
         return any(start <= at_ms < end for start, end in self.plans[index])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     ranks=st.lists(st.sampled_from([(0, 0), (1, 0), (1, 7)]), min_size=2, max_size=5),
     stretches=st.lists(

@@ -174,7 +174,7 @@ ASKS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(ASKS, st.integers(0, 3)), max_size=25),
     st.lists(ASKS, min_size=1, max_size=4),

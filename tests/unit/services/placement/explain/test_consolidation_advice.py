@@ -227,7 +227,7 @@ RUNNING = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), RUNNING, st.integers(1, 4), st.integers(1, 2))
 def test_following_the_advice_frees_the_promised_capacity(shapes: list[int], pods: Any, gpus: int, groups: int) -> None:
     """Some pods end, so that free GPUs are scattered. The moves are made on the real core: all pods that move end, are
@@ -271,7 +271,7 @@ SMALL = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(2, 4), min_size=1, max_size=3),
     SMALL,

@@ -103,7 +103,7 @@ def waiting(wants: dict[str, Any]) -> Any:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(NODES, RUNNING, WAITS)
 def test_a_pod_that_is_rewritten_as_a_counterfactual_proposes_is_placed(nodes: Any, running: Any, wants: Any) -> None:
     placement = cluster(nodes, running)
@@ -137,7 +137,7 @@ def _moves(placement: Placement, pod: Any, told: Any) -> None:
 _EXACT = ("taint", "node-selector", "gpu-model", "isolation", "less-cpu")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(NODES, RUNNING, WAITS)
 def test_each_reason_falls_where_it_is_removed_and_takes_no_other_with_it(nodes: Any, running: Any, wants: Any) -> None:
     placement = cluster(nodes, running)

@@ -96,7 +96,7 @@ ENDS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=3),
     ENDS,

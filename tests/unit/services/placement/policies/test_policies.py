@@ -33,7 +33,6 @@ from tests.support.harness.placement import Placement
 # --- the parts --------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)  # the first call of a compiled loop loads it
 @given(st.dictionaries(st.integers(1, STEPS), st.floats(0.01, 1.0), max_size=6), st.floats(0.001, 0.1))
 def test_no_rest_wastes_more_than_itself_and_a_rest_below_every_size_wastes_all(
     sizes: dict[int, float], give_up: float
@@ -182,7 +181,7 @@ def _hold(engine: Engine, state: PodState, number: int) -> None:
         )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(SHAPES))
 def test_compiled_scores_equal_interpreted_scores_with_bounds_checks(seed: int, shape: dict) -> None:
     engine, book = some_cluster(seed)
@@ -196,7 +195,7 @@ def test_compiled_scores_equal_interpreted_scores_with_bounds_checks(seed: int, 
     assert np.array_equal(rate_rows(*arguments), rate_rows.py_func(*arguments))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(SHAPES))
 def test_the_loop_for_the_common_case_equals_the_general_one(seed: int, shape: dict) -> None:
     _, book = some_cluster(seed)
@@ -210,7 +209,7 @@ def test_the_loop_for_the_common_case_equals_the_general_one(seed: int, shape: d
     assert fit is None or np.array_equal(fit, general_fit)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 100), st.sampled_from(SHAPES))
 def test_a_nodes_score_does_not_depend_on_its_row(seed: int, shuffle: int, shape: dict) -> None:
     """Without pods nothing depends on an earlier choice between equals; then the order of nodes may decide only between
@@ -227,7 +226,7 @@ def test_a_nodes_score_does_not_depend_on_its_row(seed: int, shuffle: int, shape
     assert scores[0] == scores[1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.sampled_from(SHAPES))
 def test_the_terms_of_a_node_add_up_to_its_score(seed: int, shape: dict) -> None:
     engine, book = some_cluster(seed)

@@ -69,7 +69,7 @@ def ring_by_hand(fabric: Fabric, places: tuple[int, ...]) -> int:
     return max(min(fabric.mb_s[a][b] for a, b in pairwise(tour)) for tour in rounds)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(inventories())
 def test_the_strength_of_a_ring_is_that_of_the_best_tour(machine: Inventory) -> None:
     fabric = fabric_of(machine)
@@ -90,7 +90,7 @@ def test_on_every_known_machine_the_chosen_ring_is_the_best_there_is(name: str) 
         )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_choice_is_of_what_is_free_and_no_other_set_is_better(data: st.DataObject) -> None:
     fabric = fabric_of(data.draw(inventories()))
@@ -108,7 +108,7 @@ def test_the_choice_is_of_what_is_free_and_no_other_set_is_better(data: st.DataO
     assert (quality(fabric, mask(*chosen)), worth(fabric, fitting & ~mask(*chosen))) == best
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(inventories(), st.randoms())
 def test_the_order_in_which_an_agent_names_gpus_and_links_changes_nothing(machine: Inventory, rng: object) -> None:
     gpus, links = list(machine.gpus), list(machine.links)
@@ -121,7 +121,7 @@ def test_the_order_in_which_an_agent_names_gpus_and_links_changes_nothing(machin
         assert choose_gpus(fabric_of(machine), choice) == choose_gpus(fabric_of(shuffled), choice)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(inventories(), st.data())
 def test_twins_can_be_swapped_without_changing_what_a_set_is_worth(machine: Inventory, data: st.DataObject) -> None:
     fabric = fabric_of(machine)

@@ -124,7 +124,7 @@ def instances_of(cut: MigCut) -> Instances:
     return Instances(known.free[None], np.zeros((1, MASKS)), known.after[None], known.sizes[None])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(CUTS),
     st.dictionaries(st.integers(0, 2 * MOST - 1), st.floats(0.001, 1.0), max_size=6),
@@ -172,7 +172,7 @@ ASKS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(CUTS), st.integers(0, MASKS - 1), ASKS)
 def test_a_request_takes_the_same_in_the_tables_as_in_the_book(cut: MigCut, taken: int, ask: GpuAsk) -> None:
     room = MigRoom(cut.geometry, cut.instances is None, cut.instances or (), taken)
@@ -276,7 +276,7 @@ def busy_cluster(seed: int) -> Engine:
     return engine
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.sampled_from(WISHES))
 def test_compiled_scores_equal_interpreted_scores_with_bounds_checks(seed: int, wish: dict[str, Any]) -> None:
     engine = busy_cluster(seed)
@@ -309,7 +309,7 @@ def interpreted(*arguments: Any) -> Any:
             setattr(module, name, value)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000), st.sampled_from(WISHES))
 def test_the_terms_of_a_node_add_up_to_its_score(seed: int, wish: dict[str, Any]) -> None:
     engine = busy_cluster(seed)

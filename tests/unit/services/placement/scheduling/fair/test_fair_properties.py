@@ -80,7 +80,7 @@ def trees(draw: st.DrawFn) -> tuple[tuple[QueueRule, ...], dict[str, int]]:
     return tuple(rules), sizes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), st.integers(0, 30))
 def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_have(
     made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int
@@ -93,7 +93,7 @@ def test_no_queue_is_ever_above_its_limit_and_a_parent_has_what_its_children_hav
             assert queue.used.gpu_milli == sum(child.used.gpu_milli for child in queue.children)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=8), st.integers(0, 20), st.data())
 def test_with_enough_demand_every_queue_gets_its_guarantee(
     guaranteed: list[int], spare: int, data: st.DataObject
@@ -108,7 +108,7 @@ def test_with_enough_demand_every_queue_gets_its_guarantee(
     assert all(has[f"q{i}"] >= g * GPU for i, g in enumerate(guaranteed))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.integers(1, 9), st.integers(0, 5), st.sampled_from((100, 250, 500, 1000, 3000))),
@@ -130,7 +130,7 @@ def test_the_remainder_is_divided_by_weight_within_one_pod(drawn: list[tuple[int
                 assert surplus / weight <= (has[f"q{j}"] + size - other_guarantee * GPU) / other_weight + 1e-6
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), st.integers(0, 20), st.randoms(use_true_random=False))
 def test_names_and_their_order_in_the_file_have_no_effect(
     made: tuple[tuple[QueueRule, ...], dict[str, int]], capacity: int, chance: Any
@@ -161,7 +161,7 @@ def best(tree: Tree, at: Branch) -> Offer | None:
     return min(waiting, key=lambda child: child.key(tree.capacity)).offer if waiting else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(trees(), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 3), st.integers(1, 4)), max_size=40))
 def test_the_heaps_find_the_same_queue_as_a_full_scan(
     made: tuple[tuple[QueueRule, ...], dict[str, int]], steps: list[tuple[int, int, int]]
@@ -213,7 +213,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_limits_hold_and_what_is_counted_is_what_the_book_has(
     steps: list[tuple[str, int, dict[str, Any], str]],

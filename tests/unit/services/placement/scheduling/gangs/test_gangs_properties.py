@@ -88,7 +88,7 @@ def states_of(placement: Placement, wanted: list[tuple[dict[str, Any], bool]]) -
     return [placement.core.book.pods[p.metadata.uid] for p in pods]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, FILLED, WANTED, TOPOLOGY, st.integers(1, 8))
 def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct(
     shapes: list[int], filled: list[dict[str, Any]], wanted: list[tuple[dict[str, Any], bool]], topology: str, need: int
@@ -118,7 +118,7 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
         assert engine.row(state).refresh().tolist() == fresh.refresh().tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, FILLED, st.sampled_from(ASKS), st.integers(1, 12))
 def test_counting_never_excludes_a_request_that_fits(
     shapes: list[int], filled: list[dict[str, Any]], ask: dict[str, Any], count: int
@@ -148,7 +148,7 @@ SIZES = ((3, 3), (4, 2), (2, 2))
 """(size, minimum) of the gangs in play."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SHAPES, st.lists(EVENT, min_size=5, max_size=60), TOPOLOGY)
 def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
     shapes: list[int], events: list[tuple[str, int, Any]], topology: str
