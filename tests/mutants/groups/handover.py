@@ -71,4 +71,22 @@ MUTANTS = [
         new="        if False:\n            # The server",
         tests=("tests/unit/services/watcher/test_executors.py::test_an_unknown_node_is_never_bound_to",),
     ),
+    Mutant(
+        name="two-agents-on-a-node",
+        what="the next agent works beside the earlier one, and both write the checkpoint",
+        file="services/node_agent/node_lock.py",
+        old="        except BlockingIOError:\n            return False",
+        new="        except BlockingIOError:\n            return True",
+        tests=(
+            "tests/unit/services/node_agent/test_node_lock.py::test_the_second_waits_until_the_first_gives_it_back",
+        ),
+    ),
+    Mutant(
+        name="pods-come-without-an-agent",
+        what="an agent that the kubelet has left goes on to offer its GPUs, and the kubelet refuses the next pod for good",
+        file="services/node_agent/kubelet_service.py",
+        old="attach(self._device_plugin.watched)",
+        new="attach(True)",
+        tests=("tests/contract/test_device_plugin.py::test_pods_come_only_while_the_kubelet_knows_the_slots",),
+    ),
 ]

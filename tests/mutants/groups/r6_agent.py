@@ -115,16 +115,16 @@ MUTANTS = [
         name="concurrent-inputs",
         what="two inputs of an agent are handled at the same time",
         file=RUNTIME,
-        old="        async with self._serial:\n",
-        new="        if True:\n",
+        old="        async with self._serial:\n            if self._unsaved:\n",
+        new="        if True:\n            if self._unsaved:\n",
         tests=(f"{REAL}::test_a_start_that_the_kubelet_abandons_is_saved_before_the_next_one",),
     ),
     Mutant(
         name="end-not-checked-last",
         what="a lease is ended although its container was started again",
         file=RUNTIME,
-        old="            if not if_so():\n                return []\n",
-        new="",
+        old="if self._ended or not if_so():",
+        new="if self._ended:",
         tests=(f"{REAL}::test_the_end_of_a_container_is_checked_when_no_start_can_come_between",),
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS = [
         file=RUNTIME,
         old="        async with self._serial:\n            if self._unsaved:\n"
         "                raise OSError(self._unsaved)\n"
-        "            if not if_so():\n                return []\n",
+        "            if self._ended or not if_so():\n                return []\n",
         new="        if not if_so():\n            return []\n        async with self._serial:\n"
         "            if self._unsaved:\n                raise OSError(self._unsaved)\n",
         tests=(f"{REAL}::test_the_end_of_a_container_is_checked_when_no_start_can_come_between",),

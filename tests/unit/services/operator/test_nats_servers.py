@@ -55,7 +55,9 @@ def test_outdated_pods_are_replaced_one_at_a_time_from_the_last() -> None:
     assert write.body == {"preconditions": {"uid": "uid-0"}}
 
 
-@pytest.mark.parametrize("third", [pod(2, "2", ready=False), pod(2, leaving=True), None], ids=str)
+@pytest.mark.parametrize(
+    "third", [pod(2, "2", ready=False), pod(2, leaving=True), None], ids=("starting", "leaving", "gone")
+)
 def test_none_is_replaced_while_another_is_away(third: Pod | None) -> None:
     assert replaced(stateful_set(restart="2"), pod(0), pod(1), *([third] if third else [])) == []
 
