@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from cli.ask import ask, connected
 from cli.migrations import show_migrations
@@ -11,8 +12,11 @@ from cli.why import show
 from shared.contracts import queries
 from shared.contracts.explain import WorldExplanation
 from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, WhatIfQuery
+from shared.model import names
 
 _SHOWN = 10
+_FOREIGN = ("aliyun.com/gpu-", "nvidia.com/gpu", "nvidia.com/mig-")
+"""How the resources of other systems begin that services/admission/dialects reads."""
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -42,13 +46,30 @@ def _query(args: argparse.Namespace) -> WhatIfQuery:
         namespace, name = pod_name(args.resize, args.namespace)
         resize = (Resize(namespace=namespace, name=name, limits=dict(_limit(text) for text in args.limit)),)
     return WhatIfQuery(
-        pod=read_pod(args.file) if args.file else None,
+        pod=_canonical(args.file) if args.file else None,
         max_nodes=args.nodes,
         drain=tuple(args.drain),
         resize=resize,
         add_nodes=(AddNodes(like=args.add_node, count=args.count),) if args.add_node else (),
         add_gpus=(AddGpus(node=args.add_gpus, count=args.count),) if args.add_gpus else (),
     )
+
+
+def _canonical(file: str) -> Any:
+    """The pod of a file. Raises Failure for a pod that only admission can read: placement would take its resources for
+    extended ones, which no node has."""
+    pod = read_pod(file)
+    spec = pod.get("spec") or {}
+    found = [c for part in ("containers", "initContainers") for c in spec.get(part) or () if isinstance(c, dict)]
+    limits = {name for c in found for name in (c.get("resources") or {}).get("limits") or {}}
+    foreign = sorted(name for name in limits if name.startswith(_FOREIGN))
+    if foreign and not any(names.is_gpu_resource(name) for name in limits):
+        raise Failure(
+            f"the pod asks for {', '.join(foreign)}, which admission rewrites at its creation where it reads that "
+            "dialect. Ask about what it makes of the pod: "
+            f"kubectl create --dry-run=server -o yaml -f {file} | kerf what-if -f -"
+        )
+    return pod
 
 
 def _limit(text: str) -> tuple[str, str]:

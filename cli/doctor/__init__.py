@@ -79,7 +79,7 @@ async def examine(site: Site) -> list[Finding]:
         try:
             findings += await check.run(site)
         except CannotLook as error:
-            findings.append(Finding(check.name, "warn", f"not checked: {error}", "give it access, and run it again"))
+            findings.append(Finding(check.name, "warn", f"not checked: {error}", error.remedy))
     return findings
 
 

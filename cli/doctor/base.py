@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -61,7 +62,7 @@ class Site(msgspec.Struct, kw_only=True):
     async def get(self, path: str) -> Any:
         """A document of the API server, None where it does not exist. Raises CannotLook."""
         if self.kube is None:
-            raise CannotLook(self.kube_error)
+            raise CannotLook(self.kube_error, "name a cluster by --kubeconfig")
         try:
             answer = await self.kube.request("GET", path)
         except TransportError as error:
@@ -69,12 +70,20 @@ class Site(msgspec.Struct, kw_only=True):
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise CannotLook(f"the API server answers {answer.status} to {path}")
+            remedy = "give the account that asks the right to read it"
+            if "KUBERNETES_SERVICE_HOST" in os.environ:
+                # In a pod, as by the krew plugin, it asks as that pod's account.
+                remedy = "run `kerf doctor` on a machine with a kubeconfig: this pod's account may not read it"
+            raise CannotLook(f"the API server answers {answer.status} to {path}", remedy)
         return msgspec.json.decode(answer.body)
 
 
 class CannotLook(Exception):
-    """A check has no access to what it looks at; the text says why."""
+    """A check has no access to what it looks at; the text says why, and `remedy` what to do."""
+
+    def __init__(self, text: str, remedy: str = "give it access, and run it again") -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
 
 class Check(Protocol):

@@ -26,9 +26,7 @@ class Certificates:
         try:
             findings += await self._of_webhook(site)
         except CannotLook as error:
-            findings.append(
-                Finding(self.name, "warn", f"the webhook's are not checked: {error}", "name a cluster by --kubeconfig")
-            )
+            findings.append(Finding(self.name, "warn", f"the webhook's are not checked: {error}", error.remedy))
         return findings
 
     async def _of_webhook(self, site: Site) -> list[Finding]:
@@ -40,13 +38,18 @@ class Certificates:
         bundle = webhook["webhooks"][0].get("clientConfig", {}).get("caBundle", "")
         if not bundle:
             text = "the webhook kerf-dialects has no caBundle: the API server refuses every pod that it is asked about"
-            findings.append(Finding(self.name, "fail", text, "see docs/operators.md, Install"))
+            findings.append(
+                Finding(self.name, "fail", text, "look at ConfigMap kerf-status and the log of kerf-operator")
+            )
         for ca in x509.load_pem_x509_certificates(base64.b64decode(bundle)) if bundle else ():
             findings.append(judge("the webhook's CA", ca))
         secret = await site.get(SECRET)
         if secret is None:
             text = "there is no Secret kerf-admission, so the webhook has no certificate"
-            return [*findings, Finding(self.name, "fail", text, "see docs/operators.md, Install")]
+            return [
+                *findings,
+                Finding(self.name, "fail", text, "look at ConfigMap kerf-status and the log of kerf-operator"),
+            ]
         leaf = x509.load_pem_x509_certificates(base64.b64decode(secret["data"]["tls.crt"]))[0]
         return [*findings, judge("the webhook's certificate", leaf)]
 

@@ -46,7 +46,8 @@ class As:
     def create(self, manifest: dict[str, Any], namespace: str = "default") -> tuple[int, Any]:
         return self("POST", f"/api/v1/namespaces/{namespace}/pods", manifest)
 
-    def bind(self, name: str, node: str = "n1", **annotations: str) -> tuple[int, Any]:
+    def bind(self, name: str, former_path: bool = False, **annotations: str) -> tuple[int, Any]:
+        """To node n1. By `former_path` as POST of `bindings`, which Kubernetes had before pods/binding."""
         meta = {
             "name": name,
             "annotations": {k.replace("__", "/").replace("_", "."): v for k, v in annotations.items()},
@@ -55,9 +56,10 @@ class As:
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": meta,
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
         }
-        return self("POST", f"/api/v1/namespaces/default/pods/{name}/binding", body)
+        where = "bindings" if former_path else f"pods/{name}/binding"
+        return self("POST", f"/api/v1/namespaces/default/{where}", body)
 
     def annotate(self, name: str, key: str, value: str | None, subresource: str = "") -> tuple[int, Any]:
         path = f"/api/v1/namespaces/default/pods/{name}{subresource}"
@@ -80,11 +82,12 @@ def plane() -> Iterator[ControlPlane]:
 
 def _give_everyone_pods(plane: ControlPlane) -> None:
     """RBAC lets an ordinary user and the scheduler bind and annotate; only the policies stop them."""
+    resources = ["pods", "pods/binding", "bindings", "pods/status"]
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": "pods-all"},
-        "rules": [{"apiGroups": [""], "resources": ["pods", "pods/binding", "pods/status"], "verbs": ["*"]}],
+        "rules": [{"apiGroups": [""], "resources": resources, "verbs": ["*"]}],
     }
     users = [
         {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": n}
@@ -199,12 +202,16 @@ def test_an_ordinary_user_cannot_bind_pods(ordinary_user: As) -> None:
     assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "foreign-binding")
 
 
-def test_the_listed_schedulers_can_still_bind_and_write_no_grant(plane: ControlPlane, ordinary_user: As) -> None:
+@pytest.mark.parametrize("former_path", [False, True])
+def test_the_listed_schedulers_can_still_bind_and_write_no_grant(
+    plane: ControlPlane, ordinary_user: As, former_path: bool
+) -> None:
     scheduler = As(plane, plane.kubeconfig("system:kube-scheduler"))
-    ordinary_user.create(named("theirs", pod(container())))
-    _, answer = scheduler.bind("theirs", kerf_dev__grant="{}")
+    name = f"theirs-{former_path}".lower()
+    ordinary_user.create(named(name, pod(container())))
+    _, answer = scheduler.bind(name, former_path, kerf_dev__grant="{}")
     assert manifests.code_of(answer["message"]) == "spoofed-grant"
-    assert scheduler.bind("theirs")[0] == 201
+    assert scheduler.bind(name, former_path)[0] == 201
 
 
 @pytest.mark.parametrize("subresource", ["", "/status"])

@@ -70,6 +70,7 @@ IN_KUBERNETES: list[tuple[str, str, str, str, Any]] = [
     ("a tenant writes a grant at creation", TENANT, "POST", PODS, named("spoofed", GRANTED)),
     ("a tenant writes a grant later", TENANT, "PATCH", f"{PODS}/p", WITH_GRANT),
     ("a tenant binds its own pod", TENANT, "POST", f"{PODS}/p/binding", BINDING),
+    ("a tenant binds its own pod by the former path", TENANT, "POST", "/api/v1/namespaces/team-a/bindings", BINDING),
     ("a tenant names the node of a GPU pod", TENANT, "POST", PODS, named("n", pod(container(gpu="1"), nodeName="n1"))),
     ("a tenant writes the queues", TENANT, "POST", f"{SYSTEM}/configmaps", {"metadata": {"name": "kerf-policy"}}),
     ("a tenant lists itself as a scheduler", TENANT, "PATCH", f"{SYSTEM}/configmaps/kerf-schedulers", ALL_ACCOUNTS),
@@ -116,9 +117,8 @@ def plane() -> Iterator[ControlPlane]:
             manifests.apply_all(made, "00-", "1", "20-", "21-", "22-", "23-", "24-", "40-")
             made.request("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
             made.request("POST", NODES, {"metadata": {"name": "n1"}})
-            rules = [
-                {"apiGroups": [""], "resources": ["pods", "pods/binding", "secrets", "configmaps"], "verbs": ["*"]}
-            ]
+            resources = ["pods", "pods/binding", "bindings", "secrets", "configmaps"]
+            rules = [{"apiGroups": [""], "resources": resources, "verbs": ["*"]}]
             role = {"metadata": {"name": "tenant"}, "rules": rules}
             made.request("POST", f"{RBAC}/namespaces/team-a/roles", role)
             bound = {

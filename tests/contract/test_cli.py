@@ -151,6 +151,15 @@ async def test_what_if_accepts_only_pods(cluster: CliCluster) -> None:
     assert "is no Pod manifest" in done.err
 
 
+async def test_what_if_says_how_to_ask_about_a_pod_of_another_dialect(cluster: CliCluster) -> None:
+    pod = manifest("theirs")
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": 3}}
+    done = await cluster.kerf("what-if", "-f", cluster.file(pod))
+    assert done.code == 1
+    assert "aliyun.com/gpu-mem" in done.err
+    assert "kubectl create --dry-run=server" in done.err
+
+
 async def test_what_if_a_node_were_lost_or_added(cluster: CliCluster) -> None:
     lost = (await cluster.json("what-if", "--drain", "gpu-0", "--drain", "gpu-1"))["world"]
     assert "half" in {pod["name"] for pod in lost["stranded"]}

@@ -61,9 +61,9 @@ def change(
         if place is not None:
             moves.append(as_move(price_of(engine.book.pods[state.uid], engine.book, now), place.node, engine.book))
         else:
-            stranded.append(
-                PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place outside {source}")
-            )
+            # A resized pod was tried on its own node too.
+            where = f"outside {source}" if source in query.drain else f"on {source} or elsewhere"
+            stranded.append(PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place {where}"))
         yield
     fits = yield from _newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
     left = len(waiting) - len(fits) + len(stranded)

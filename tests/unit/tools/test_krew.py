@@ -74,7 +74,7 @@ case "$*" in
   *exec*) while [ "$1" != -- ]; do shift; done; shift; exec "$@" ;;
 esac
 """,
-        "kerf": '#!/bin/sh\necho "$KERF_NATS_URL $KERF_NATS_INBOX_PREFIX"; for word; do echo "<$word>"; done\n',
+        "kerf": '#!/bin/sh\necho "$KERF_NATS_URL $KERF_NATS_INBOX_PREFIX"; for word; do echo "<$word>"; done; cat\n',
     }
     for name, text in programs.items():
         path = tmp_path / name
@@ -87,3 +87,12 @@ esac
     log = (tmp_path / "log").read_text()
     assert "--context prod -n kerf-system" in log
     assert "s3cret" not in log
+
+    # A file is one of this machine, also where it is standard input.
+    (tmp_path / "a pod.yaml").write_text("kind: Pod\n")
+    for name, given in ((f"{tmp_path}/a pod.yaml", ""), ("-", "kind: Pod\n")):
+        script = [str(FOLDER / "kubectl-kerf"), "what-if", "-f", name, "--json"]
+        done = subprocess.run(script, env=env, input=given, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[1:] == ["<what-if>", "<-f>", "<->", "<--json>", "kind: Pod"]
+    done = subprocess.run([*script[:3], "nowhere"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "kubectl kerf: nowhere cannot be read\n")

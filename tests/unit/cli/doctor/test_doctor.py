@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -163,3 +164,22 @@ def certificate(days: float) -> x509.Certificate:
 def test_certificates_are_judged_by_the_days_that_are_left(days: int, status: str, says: str) -> None:
     finding = judge("the webhook's CA", certificate(days), NOW)
     assert (finding.status, says in finding.text, bool(finding.do)) == (status, True, status != "ok")
+
+
+@pytest.mark.parametrize(("host", "remedy"), [("", "give the account"), ("10.0.0.1", "on a machine with a kubeconfig")])
+async def test_what_the_api_server_forbids_says_whose_right_is_missing(
+    monkeypatch: pytest.MonkeyPatch, host: str, remedy: str
+) -> None:
+    """In a pod, as the krew plugin has it, no option of the command helps."""
+
+    class Forbids:
+        async def request(self, _method: str, _path: str) -> Any:
+            return SimpleNamespace(status=403, body=b"{}")
+
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    if host:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    findings = await examine(site(bus=None, bus_error="no NATS at x", kube=Forbids()))
+    (cdi,) = (finding for finding in findings if finding.check == "cdi")
+    assert cdi.status == "warn"
+    assert remedy in cdi.do

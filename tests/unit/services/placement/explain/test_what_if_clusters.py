@@ -75,6 +75,9 @@ def test_a_resized_pod_stays_moves_or_does_not_fit() -> None:
     assert resized("40Gi") == ([], [])
     assert resized("70Gi") == (["b"], [])
     assert resized("90Gi") == ([], ["p"])
+    too_large = Resize(namespace="team", name="p", limits={"kerf.dev/gpu-memory": "90Gi"})
+    (stranded,) = world(placement, resize=(too_large,)).stranded
+    assert stranded.sentence.startswith("finds no place on ")
 
 
 def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
