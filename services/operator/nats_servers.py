@@ -20,6 +20,10 @@ USERS = "kerf.dev/nats-users"
 servers read again without a restart."""
 
 
+COUNT = "kerf.dev/nats-servers"
+"""Annotation of the template: how many servers there are. A server alone and a cluster have no streams in common."""
+
+
 def is_server(pod: Pod) -> bool:
     return pod.metadata.labels.get(LABEL) == NATS_SERVERS
 
@@ -38,26 +42,29 @@ def outdated(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Pod]:
 
 
 def decide(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Write]:
-    """Replaces one outdated pod while all are ready, or one that is not ready anyway. Where the users' permissions have
-    changed, each pod gets their digest as an annotation: a changed pod is what lets the kubelet update its volumes at
-    once instead of within a minute or two."""
+    """Replaces one outdated pod while all are ready, or one that is not ready anyway. Where the number of servers has
+    changed all are replaced at once: those of a new cluster are not ready while one of them still works alone.
+
+    Where the users' permissions have changed, each pod gets their digest as an annotation: a changed pod is what lets
+    the kubelet update its volumes at once instead of within a minute or two.
+    """
     if servers is None:
         return []
     pods = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+    count = servers.spec.template.metadata.annotations.get(COUNT)
+    old = outdated(servers, pods)
+    apart = [pod for pod in old if pod.metadata.annotations.get(COUNT) != count]
+    down = [pod for pod in old if not pod.ready]
+    whole = len(pods) == servers.spec.replicas and all(pod.ready for pod in pods)
+    replaced = apart or down[:1] or (old[:1] if whole else [])
     writes = []
-    replaced = None
-    if old := outdated(servers, pods):
-        down = [pod for pod in old if not pod.ready]
-        whole = len(pods) == servers.spec.replicas and all(pod.ready for pod in pods)
-        replaced = down[0] if down else old[0] if whole else None
-    if replaced is not None:
-        meta = replaced.metadata
-        why = f"pod {meta.name} is replaced: StatefulSet {NATS_SERVERS} has other settings now"
-        body = {"preconditions": {"uid": meta.uid}}
-        writes.append(Write(method="DELETE", resource=POD, name=meta.name, body=body, why=why))
+    for pod in replaced:
+        why = f"pod {pod.metadata.name} is replaced: StatefulSet {NATS_SERVERS} has other settings now"
+        body = {"preconditions": {"uid": pod.metadata.uid}}
+        writes.append(Write(method="DELETE", resource=POD, name=pod.metadata.name, body=body, why=why))
     digest = servers.metadata.annotations.get(USERS, "")
     for pod in pods:
-        if pod is not replaced and digest and pod.metadata.annotations.get(USERS) != digest:
+        if pod not in replaced and digest and pod.metadata.annotations.get(USERS) != digest:
             told: dict[str, Any] = {"metadata": {"uid": pod.metadata.uid, "annotations": {USERS: digest}}}
             why = f"pod {pod.metadata.name} is told of the users' new permissions"
             writes.append(Write(method="PATCH", resource=POD, name=pod.metadata.name, body=told, why=why))

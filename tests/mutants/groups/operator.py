@@ -63,8 +63,8 @@ MUTANTS = [
         name="nats-servers-replaced-at-once",
         what="a NATS server is replaced while another one is away, so that the streams have no leader",
         file="services/operator/nats_servers.py",
-        old="replaced = down[0] if down else old[0] if whole else None",
-        new="replaced = down[0] if down else old[0]",
+        old="(old[:1] if whole else [])",
+        new="old[:1]",
         tests=("tests/unit/services/operator/test_nats_servers.py::test_none_is_replaced_while_another_is_away",),
     ),
 ]

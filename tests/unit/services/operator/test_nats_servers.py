@@ -24,13 +24,15 @@ def stateful_set(restart: str = "1", users: str = "a", replicas: int = 3, **anno
     )
 
 
-def pod(number: int, restart: str = "1", users: str = "a", *, ready: bool = True, leaving: bool = False) -> Pod:
+def pod(
+    number: int, restart: str = "1", users: str = "a", *, ready: bool = True, leaving: bool = False, **annotations: str
+) -> Pod:
     return Pod(
         metadata=Meta(
             name=f"kerf-nats-{number}",
             uid=f"uid-{number}",
             labels={nats_servers.LABEL: "kerf-nats"},
-            annotations={RESTART: restart, nats_servers.USERS: users},
+            annotations={RESTART: restart, nats_servers.USERS: users} | annotations,
             deletion_timestamp="2026-01-01T00:00:00Z" if leaving else None,
         ),
         status=PodStatus(conditions=(PodCondition(type="Ready", status="True" if ready else "False"),)),
@@ -66,6 +68,16 @@ def test_an_outdated_pod_that_is_not_ready_is_replaced_first() -> None:
     """Waiting for it would wait for ever: the new settings may be what it needs."""
     assert replaced(stateful_set(restart="2"), pod(0), pod(1, ready=False), pod(2)) == ["kerf-nats-1"]
     assert replaced(stateful_set(restart="2", replicas=1), pod(0, ready=False)) == ["kerf-nats-0"]
+
+
+def test_all_are_replaced_where_one_server_becomes_three() -> None:
+    """The two new ones wait for a third, and the old one is no member of their cluster."""
+    three = stateful_set(restart="2", **{nats_servers.COUNT: "3"})
+    new = [pod(n, "2", ready=False, **{nats_servers.COUNT: "3"}) for n in (1, 2)]
+    assert replaced(three, pod(0), *new) == ["kerf-nats-0"]
+    one = stateful_set(restart="3", replicas=1, **{nats_servers.COUNT: "1"})
+    old = [pod(n, "2", **{nats_servers.COUNT: "3"}) for n in (0, 1)]
+    assert replaced(one, *old) == ["kerf-nats-1", "kerf-nats-0"]
 
 
 def test_a_rollout_restart_is_a_reason_too() -> None:
