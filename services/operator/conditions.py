@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 from services.operator import certificates as pki
 from services.operator import nats_servers, passwords, schedulers
 from services.operator.authority import server_names
@@ -22,6 +24,7 @@ def conditions(seen: Observed, config: Config, now_s: float) -> list[Condition]:
         _certificates(seen, config, now_s),
         _webhook(seen, config),
         _nats(seen, config),
+        _pods(seen, config, now_s),
         _nodes(seen, config),
         _schedulers(seen, config),
     ]
@@ -87,13 +90,31 @@ def _nats(seen: Observed, config: Config) -> Condition:
             "reload when the kubelet has updated their volume"
         )
         return Condition(type=kind, status="False", reason="NotReloaded", message=message)
-    if old := nats_servers.outdated(seen.stateful_set, seen.servers.values()):
+    if old := nats_servers.outdated(seen.stateful_set, seen.servers):
         message = (
             f"pods {', '.join(pod.metadata.name for pod in old)} have earlier settings; they are replaced one by one "
             "while all are ready"
         )
         return Condition(type=kind, status="False", reason="ServersOutdated", message=message)
     return Condition(type=kind, status="True", reason="ServersReady", message=f"{nats.servers} NATS servers answer")
+
+
+def _pods(seen: Observed, config: Config, now_s: float) -> Condition:
+    kind = "PodsReady"
+    late = sorted(
+        pod.metadata.name
+        for pod in seen.own.values()
+        if pod.metadata.namespace == config.namespace
+        and (since := pod.unready_since)
+        and now_s - datetime.datetime.fromisoformat(since).timestamp() > config.unready_s
+    )
+    if late:
+        message = (
+            f"pods {', '.join(late)} are not ready for more than {config.unready_s:g} s; look at "
+            f"kubectl -n {config.namespace} describe pod {late[0]}, and at its log"
+        )
+        return Condition(type=kind, status="False", reason="PodsNotReady", message=message)
+    return Condition(type=kind, status="True", reason="PodsReady", message="no pod of Kerf's is late")
 
 
 def _nodes(seen: Observed, config: Config) -> Condition:

@@ -27,6 +27,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How long a new CA is only trusted before it signs: until then every client has read the new bundle."""
     renew_left: Ratio = 1 / 3
     """A certificate is renewed when this part of its life is left."""
+    unready_s: Patience = 60.0
+    """A pod of Kerf's that is not ready for this time is reported."""
     warn_days: Days = 14.0
     """Certificates that others renew are reported this long before their end."""
     nats_url: str = "nats://kerf-nats:4222"

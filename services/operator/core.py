@@ -33,11 +33,10 @@ from services.operator.objects import (
     Secret,
     encoded,
 )
-from services.operator.observed import Observed
+from services.operator.observed import PART_OF, Observed
 from shared.kube.resources import Resource
 from shared.model.timestamps import seconds_text
 
-PART_OF = {"app.kubernetes.io/part-of": "kerf"}
 NODES_AT_ONCE = 50
 
 
@@ -55,7 +54,7 @@ class Core:
         notices: list[Notice] = []
         if self.config.nats_url:
             writes += self._users(entropy)
-            writes += nats_servers.decide(self.seen.stateful_set, self.seen.servers.values())
+            writes += nats_servers.decide(self.seen.stateful_set, self.seen.servers)
         if self.config.certificates == "bootstrap":
             writes += self._own_certificates(now_s, entropy)
         else:

@@ -101,6 +101,9 @@ class Node(KubeObject, frozen=True):
     spec: NodeSpec = NodeSpec()
 
 
+TERMINAL = ("Succeeded", "Failed")
+
+
 class PodSpec(KubeObject, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
@@ -110,6 +113,7 @@ class PodSpec(KubeObject, frozen=True):
 class PodCondition(KubeObject, frozen=True):
     type: str = ""
     status: str = ""
+    last_transition_time: str = ""
 
 
 class PodStatus(KubeObject, frozen=True):
@@ -125,6 +129,14 @@ class Pod(KubeObject, frozen=True):
     @property
     def ready(self) -> bool:
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def unready_since(self) -> str:
+        """The time, as the API has it; empty while it is ready, and where no container can ever be ready again."""
+        if self.ready or self.status.phase in TERMINAL or self.metadata.deletion_timestamp is not None:
+            return ""
+        found = [c.last_transition_time for c in self.status.conditions if c.type == "Ready"]
+        return found[0] if found else self.metadata.creation_timestamp
 
 
 class PodTemplate(KubeObject, frozen=True):

@@ -14,6 +14,7 @@ from services.operator.objects import (
     AUTHORITY,
     BUNDLE,
     NATS_TLS,
+    TERMINAL,
     ClusterRole,
     ClusterRoleBinding,
     ConfigMap,
@@ -26,7 +27,7 @@ from services.operator.objects import (
 )
 from shared.model import names
 
-TERMINAL = ("Succeeded", "Failed")
+PART_OF = {"app.kubernetes.io/part-of": "kerf"}
 
 
 class NatsState(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,10 @@ class NatsState(msgspec.Struct, frozen=True, kw_only=True):
     servers: int = 0
     stale: tuple[str, ...] = ()
     """Servers that still serve an earlier certificate, or know the users' earlier permissions."""
+
+
+def is_own(pod: Pod) -> bool:
+    return PART_OF.items() <= pod.metadata.labels.items()
 
 
 class Observed:
@@ -57,8 +62,8 @@ class Observed:
         """Nodes to look at."""
         self.stateful_set: StatefulSet | None = None
         """That of the NATS servers."""
-        self.servers: dict[str, Pod] = {}
-        """Its pods, by uid."""
+        self.own: dict[str, Pod] = {}
+        """Kerf's pods, by uid."""
         self._pods: dict[str, Pod] = {}
 
     def put(self, seen: Any) -> None:
@@ -85,8 +90,8 @@ class Observed:
                 bare = msgspec.structs.replace(seen, status=PodStatus(phase=seen.status.phase))
                 self._pods[seen.metadata.uid] = bare
                 self._count(bare, 1)
-                if nats_servers.is_server(seen):
-                    self.servers[seen.metadata.uid] = seen
+                if is_own(seen):
+                    self.own[seen.metadata.uid] = seen
             case StatefulSet():
                 self.stateful_set = seen
 
@@ -110,7 +115,7 @@ class Observed:
                 self.dirty.discard(name)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
-                self.servers.pop(seen.metadata.uid, None)
+                self.own.pop(seen.metadata.uid, None)
             case StatefulSet():
                 self.stateful_set = None
 
@@ -125,6 +130,11 @@ class Observed:
             # Of all pods only those of nodes that leave change what is to be done.
             if node is not None and enrolment.enrolled(node) and not enrolment.wanted(node):
                 self.dirty.add(spec.node_name)
+
+    @property
+    def servers(self) -> list[Pod]:
+        """The pods of the NATS servers."""
+        return [pod for pod in self.own.values() if nats_servers.is_server(pod)]
 
     def secret(self, name: str) -> Secret:
         """As observed; without data where there is none."""

@@ -13,8 +13,9 @@ from services.operator.core import Core
 from services.operator.lease import Leader
 from services.operator.messages import Decision
 from services.operator.nats_link import NatsLink
-from services.operator.nats_servers import is_server, wanted_tag
+from services.operator.nats_servers import wanted_tag
 from services.operator.objects import NATS_TLS, Pod
+from services.operator.observed import is_own
 from shared.bus.port import BusError
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.client import connect
@@ -61,7 +62,7 @@ class Operator(Service):
             elif isinstance(fact, Gone):
                 self.core.seen.gone(fact.object)
         # Pods come and go all the time, and few of them matter here.
-        if self.core.unfinished or not all(isinstance(f.object, Pod) and not is_server(f.object) for f in facts):
+        if self.core.unfinished or not all(isinstance(f.object, Pod) and not is_own(f.object) for f in facts):
             self._changed.set()
 
     async def _operate(self) -> None:

@@ -18,7 +18,6 @@ import structlog
 from services.operator import enrolment
 from services.operator.conditions import LISTED
 from services.operator.config import Config
-from services.operator.core import PART_OF
 from services.operator.lease import Leader
 from services.operator.objects import (
     CONFIG_MAP,
@@ -34,6 +33,7 @@ from services.operator.objects import (
     Pod,
     WebhookConfiguration,
 )
+from services.operator.observed import PART_OF
 from shared.kube.client import connect
 from shared.kube.outcomes import Result
 from shared.kube.resources import CLAIM, DEVICE_SLICE, NODE, POD, Resource

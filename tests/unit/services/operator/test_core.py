@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import itertools
 import json
 import random
@@ -15,7 +16,16 @@ from services.operator import certificates as pki
 from services.operator.config import Config
 from services.operator.core import Core
 from services.operator.messages import Decision, Write
-from services.operator.objects import ConfigMap, Node, Secret, Webhook, WebhookConfiguration
+from services.operator.objects import (
+    ConfigMap,
+    Node,
+    Pod,
+    PodCondition,
+    PodStatus,
+    Secret,
+    Webhook,
+    WebhookConfiguration,
+)
 from shared.model.kube_object import Meta
 
 NOW_S = 1.8e9
@@ -261,3 +271,27 @@ def test_the_first_nodes_are_enrolled_some_at_a_time() -> None:
     while world.core.unfinished:
         counts.append(len([w for w in world.decide().writes if w.resource.kind == "Node"]))
     assert counts == [50, 50, 20]
+
+
+def test_pods_of_kerfs_that_stay_not_ready_are_reported() -> None:
+    """One that has just begun, one that ends, and pods of others are not."""
+    world = World()
+    world.now_s = datetime.datetime(2026, 1, 1, 12, 1, 1, tzinfo=datetime.UTC).timestamp()
+    kerfs = {"app.kubernetes.io/part-of": "kerf"}
+    for name, since, labels, leaving in (
+        ("kerf-placement-a", "2026-01-01T12:00:00Z", kerfs, None),
+        ("kerf-placement-b", "2026-01-01T12:00:30Z", kerfs, None),
+        ("kerf-placement-c", "2026-01-01T11:00:00Z", kerfs, "2026-01-01T12:00:00Z"),
+        ("other", "2026-01-01T11:00:00Z", {}, None),
+    ):
+        meta = Meta(name=name, namespace="kerf-system", uid=name, labels=labels, deletion_timestamp=leaving)
+        ready = PodCondition(type="Ready", status="False", last_transition_time=since)
+        world.core.seen.put(Pod(metadata=meta, status=PodStatus(phase="Running", conditions=(ready,))))
+    world.decide()
+    (condition,) = [c for c in world.core.conditions if c.type == "PodsReady"]
+    assert (condition.status, condition.reason) == ("False", "PodsNotReady")
+    assert "pods kerf-placement-a are not ready for more than 60 s" in condition.message
+    world.core.seen.gone(next(pod for pod in world.core.seen.own.values() if pod.metadata.name == "kerf-placement-a"))
+    world.decide()
+    (condition,) = [c for c in world.core.conditions if c.type == "PodsReady"]
+    assert condition.status == "True"
