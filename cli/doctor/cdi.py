@@ -22,7 +22,7 @@ class Cdi:
         listed = await site.get("/api/v1/nodes?labelSelector=kerf.dev/managed%3Dtrue&limit=500")
         nodes = [] if listed is None else listed["items"]
         findings = [finding for node in nodes if (finding := self._of(node)) is not None]
-        return findings or [Finding(self.name, "ok", f"{len(nodes)} nodes have a runtime and a kubelet with CDI")]
+        return findings or [Finding(self.name, "ok", f"runtime and kubelet have CDI on every node ({len(nodes)})")]
 
     def _of(self, node: Any) -> Finding | None:
         name, info = node["metadata"]["name"], node.get("status", {}).get("nodeInfo", {})

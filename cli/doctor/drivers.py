@@ -26,10 +26,10 @@ class Drivers:
                     findings.append(Finding(self.name, "warn", text, "see docs/operators.md, GPUs that fail"))
         unknown = drivers.pop("", [])
         if unknown:
-            text = f"{len(unknown)} nodes report no driver, such as {unknown[0]}"
+            text = f"nodes without a driver: {len(unknown)}, such as {unknown[0]}"
             do = "see that nvidia-smi works there, and that the agent mounts the driver's root"
             findings.append(Finding(self.name, "fail", text, do))
         told = ", ".join(f"{version} on {len(nodes)}" for version, nodes in sorted(drivers.items()))
         if drivers:
-            findings.append(Finding(self.name, "ok", f"{len(site.nodes)} nodes, drivers: {told}"))
+            findings.append(Finding(self.name, "ok", f"nodes: {len(site.nodes)}, drivers: {told}"))
         return findings

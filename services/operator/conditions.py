@@ -124,7 +124,7 @@ def _nodes(seen: Observed, config: Config) -> Condition:
     if not count:
         message = f"no node is enrolled, so Kerf places no pods: kubectl label node NODE {names.LABEL_MANAGED}=true"
         return Condition(type=kind, status="False", reason="NoNodes", message=message)
-    return Condition(type=kind, status="True", reason="Enrolled", message=f"{count} nodes are enrolled")
+    return Condition(type=kind, status="True", reason="Enrolled", message=f"enrolled nodes: {count}")
 
 
 def _schedulers(seen: Observed, config: Config) -> Condition:

@@ -48,7 +48,7 @@ async def test_doctor_reads_certificates_and_runtimes_of_a_cluster(control_plane
         assert await said("certificates") == [
             ("warn", "there is no webhook kerf-dialects: pods in other systems' words are not read")
         ]
-        assert await said("cdi") == [("ok", "0 nodes have a runtime and a kubelet with CDI")]
+        assert await said("cdi") == [("ok", "runtime and kubelet have CDI on every node (0)")]
         (webhook,) = (m for m in manifests.load("24-") if m["kind"] == "MutatingWebhookConfiguration")
         for hook in webhook["webhooks"]:
             hook["clientConfig"]["caBundle"] = pem(300)

@@ -31,7 +31,7 @@ async def test_a_simulated_cluster_is_well() -> None:
         assert (done.code, told["fail"], told["warn"]) == (0, 0, 0), done.out
         text = {finding["check"]: finding["text"] for finding in told["findings"]}
         assert text["services"] == "connected and well: 1 metrics, 1 node_agent, 1 placement, 1 watcher"
-        assert text["drivers"] == "1 nodes, drivers: simulated on 1"
+        assert text["drivers"] == "nodes: 1, drivers: simulated on 1"
         people = await kerf("doctor", nats=made.url)
         assert (people.code, "9 ok, 0 warnings, 0 failures" in people.out) == (0, True)
 

@@ -105,7 +105,7 @@ async def test_clocks_that_are_off_are_named_with_the_seconds() -> None:
 
 async def test_drivers_are_counted_and_silent_agents_and_ill_gpus_named() -> None:
     (fine,) = await Drivers().run(site(nodes=(node("a"), node("b"), node("c", driver_version="550.1"))))
-    assert fine.text == "3 nodes, drivers: 550.1 on 1, 580.65.06 on 2"
+    assert fine.text == "nodes: 3, drivers: 550.1 on 1, 580.65.06 on 2"
     findings = await Drivers().run(
         site(nodes=(node("a", synced=False), node("b", state="hung"), node("c", driver_version="")))
     )
