@@ -1,6 +1,6 @@
 """The krew plugin `kerf`: its archive, and the manifest that names the archive's checksum.
 
-    python -m tools.krew [--out dist] [--base https://kerf.dev/releases/v0.1.0]
+    python -m tools.krew [--out dist] [--base https://kerf.dev/releases/v0.2.0]
 
 The archive is stored and not compressed, with fixed times: the same files give the same bytes on any machine, so the
 manifest in the repository, `k8s/krew/kerf.yaml`, can have its checksum. A test compares them.

@@ -28,7 +28,7 @@ EXAMPLE_IMAGE = "nvcr.io/nvidia/cuda:13.0.1-base-ubuntu24.04"
 """That of k8s/examples/pod.yaml. Here it is the workload of the node's tests."""
 MODEL = "NVIDIA H100 80GB HBM3"
 MEMORY_MIB = 81_920
-NEXT_TAG = "0.1.1"
+NEXT_TAG = "0.2.1"
 """The same image by another tag, as an upgrade has it."""
 
 
@@ -131,7 +131,7 @@ def install_cluster() -> Iterator[InstallCluster]:
             sandbox.start()
             ctr = ("ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "image")
             sandbox.run(*ctr, "import", str(ARCHIVE))
-            sandbox.run(*ctr, "tag", "docker.io/library/kerf:0.1.0", f"docker.io/library/kerf:{NEXT_TAG}")
+            sandbox.run(*ctr, "tag", "docker.io/library/kerf:0.2.0", f"docker.io/library/kerf:{NEXT_TAG}")
             _put_driver(sandbox)
             _put_volumes(plane, sandbox)
             yield InstallCluster(plane, sandbox)

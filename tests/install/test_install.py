@@ -214,7 +214,7 @@ def test_an_upgrade_keeps_what_is_the_users_and_pods_are_bound_meanwhile(cluster
 
 def test_a_rollback_does_too(cluster: InstallCluster) -> None:
     before = user_data(cluster)
-    changes(cluster, "rollback", ROLLBACK, "docker.io/library/kerf:0.1.0")
+    changes(cluster, "rollback", ROLLBACK, "docker.io/library/kerf:0.2.0")
     assert user_data(cluster) == before
 
 

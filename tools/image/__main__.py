@@ -14,7 +14,7 @@ from tools.image.build import Builder, BuildError
 from tools.image.dockerfile import DockerfileError, configuration, read
 
 ROOT = Path(__file__).resolve().parents[2]
-NAME = "docker.io/library/kerf:0.1.0"
+NAME = "docker.io/library/kerf:0.2.0"
 
 
 def image(to: Path, name: str = NAME, context: Path = ROOT) -> dict[str, object]:

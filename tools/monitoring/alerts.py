@@ -93,7 +93,7 @@ ALERTS = (
         "is not scraped.",
         example=Example(
             series={
-                f'kerf_build_info{{service="{name}",version="0.1.0"}}': "1x20"
+                f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x20"
                 for name in ("placement", "watcher", "admission", "metrics")
             },
             at="8m",

@@ -15,7 +15,7 @@ HEALTHY = {
     'kerf_placement_leader{instance="a"}': "1x300",
     'kerf_placement_leader{instance="b"}': "0x300",
     **{
-        f'kerf_build_info{{service="{name}",version="0.1.0"}}': "1x300"
+        f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x300"
         for name in ("placement", "watcher", "admission", "metrics", "preemptor")
     },
     'kerf_placement_log_failures_total{cause="Unknown",instance="a",request="AppendRecord"}': "3x300",
