@@ -16,7 +16,7 @@ from cli import openb, top, trace, why
 from cli.ask import ask
 from cli.demo_check import double_bookings
 from cli.demo_cluster import Cluster
-from cli.output import Failure, err, out, print_json
+from cli.output import Failure, err, heading, out, print_json
 from cli.stack import Stack, quiet_logs, stack
 from shared.contracts import metrics_queries, queries
 from shared.contracts.metrics_queries import TraceAnswer, TraceQuery
@@ -179,14 +179,14 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
     for explanation in status.waiting[:5]:
         out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {explanation.sentence}")
     if pending:
-        out.rule(f"kerf why {pending[0]}", align="left")
+        heading(f"kerf why {pending[0]}")
         answer = await ask(
             made.bus, queries.WHY.subject, WhyQuery(namespace=NAMESPACE, name=pending[0], max_nodes=2), ExplainAnswer
         )
         if answer.explanation is not None:
             why.show(answer.explanation)
     if bound:
-        out.rule(f"kerf trace {bound[-1]}", align="left")
+        heading(f"kerf trace {bound[-1]}")
         await asyncio.sleep(1.0)  # spans travel twice a second
         query = TraceQuery(namespace=NAMESPACE, name=bound[-1])
         trace.show(await ask(made.bus, metrics_queries.TRACE.subject, query, TraceAnswer))

@@ -10,10 +10,12 @@ from typing import Any, NoReturn
 import msgspec
 from rich.console import Console
 from rich.markup import escape
+from rich.rule import Rule
 from rich.table import Table
 
 from shared.redaction import redact
 
+PAGE_COLUMNS = 100
 # A pipe has no width of its own: neither columns nor words may be lost to a guess.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
 err = Console(stderr=True, highlight=False)
@@ -40,6 +42,11 @@ def say(text: str, *, indent: str = "", hanging: str = "") -> None:
         break_on_hyphens=False,
     )
     out.print("\n".join(lines), markup=False)
+
+
+def heading(text: str) -> None:
+    """A line with a text at its left; of the terminal's width, and in a pipe no longer than a page."""
+    out.print(Rule(text, align="left"), width=min(out.width, PAGE_COLUMNS))
 
 
 def fits(table: Table) -> bool:
