@@ -37,10 +37,12 @@ def test_a_manifest_applies_strictly(plane: ControlPlane, manifest: dict[str, An
 
 
 def test_the_statefulset_carries_the_file_that_the_tests_use() -> None:
-    """k8s/nats-callout.conf, with which embedded servers are tested, is what the cluster gets."""
+    """k8s/nats-callout.conf, with which embedded servers are tested, is what the cluster gets, after a line that names
+    it."""
     (config,) = [m for m in manifests.load("30-") if m["kind"] == "ConfigMap"]
-    given = [line for line in config["data"]["kerf.conf"].splitlines() if line]
+    _, tag, *given = [line for line in config["data"]["kerf.conf"].splitlines() if line]
     expected = [line for line in (manifests.FOLDER / "nats-callout.conf").read_text().splitlines() if line]
+    assert tag.startswith("server_tags: ")
     assert given == expected
 
 
