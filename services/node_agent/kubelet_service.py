@@ -111,7 +111,8 @@ class KubeletAdapter:
         except OSError as error:  # no checkpoint can be written: the agent ends because of that
             self._ctx.log.warning("end_not_announced", error=str(error))
             return
-        await self._node.publisher.publish_inventories()
+        if not await self._node.publisher.publish_inventories():
+            await self._node.publisher.publish_inventories()
 
     async def _check_other_plugins(self) -> None:
         while True:

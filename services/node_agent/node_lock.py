@@ -33,6 +33,6 @@ class NodeLock:
         while not self.take():  # noqa: ASYNC110 - the kernel does not say when a lock is free
             await asyncio.sleep(POLL_S)
 
-    async def give_back(self) -> None:
+    def give_back(self) -> None:
         os.close(self._descriptor)
         self._descriptor = -1

@@ -34,7 +34,7 @@ class Publisher:
         self._kv = ctx.bus.kv(subjects.KV_NODES)
         self._inventories: dict[str, Inventory] = {}
         self._unpublished: set[str] = set()
-        self._wake = asyncio.Event()
+        self._wake, self._publishing = asyncio.Event(), asyncio.Lock()
         ctx.bus.on_reconnect(self._republish_all)
         ctx.spawn(self._keep_published(), name="inventories")
 
@@ -123,16 +123,17 @@ class Publisher:
     async def publish_inventories(self) -> bool:
         """Puts the inventories that are not in the store yet. Returns False if one could not be put."""
         all_put = True
-        while self._unpublished and all_put:
-            names = [self._unpublished.pop() for _ in range(min(MAX_CONCURRENT_PUTS, len(self._unpublished)))]
-            results = await asyncio.gather(*(self._put(name) for name in names), return_exceptions=True)
-            for name, result in zip(names, results, strict=True):
-                if isinstance(result, BusError):
-                    getattr(self._ctx.log, level_of(result))("inventory_not_put", node=name, error=str(result))
-                    self._unpublished.add(name)
-                    all_put = False
-                elif isinstance(result, BaseException):
-                    raise result
+        async with self._publishing:
+            while self._unpublished and all_put:
+                names = [self._unpublished.pop() for _ in range(min(MAX_CONCURRENT_PUTS, len(self._unpublished)))]
+                results = await asyncio.gather(*(self._put(name) for name in names), return_exceptions=True)
+                for name, result in zip(names, results, strict=True):
+                    if isinstance(result, BusError):
+                        getattr(self._ctx.log, level_of(result))("inventory_not_put", node=name, error=str(result))
+                        self._unpublished.add(name)
+                        all_put = False
+                    elif isinstance(result, BaseException):
+                        raise result
         self._ctx.health.set(
             "inventory",
             ok=not self._unpublished,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
@@ -44,6 +45,10 @@ class NodeAgent(Service):
         if lock.take():
             await self._work(ctx, config, lock)
         else:
+            # What would keep this one from working is found before the other one is ended.
+            CheckpointFile(Path(config.checkpoint_file)).load(config.node)
+            if config.has_kubelet():
+                from services.node_agent import kubelet_service  # noqa: F401, PLC0415
             ctx.health.set("node", ok=True, detail="another agent works on this node; this one takes over when it ends")
             ctx.log.info("waiting_for_the_other_agent")
             ctx.spawn(self._take_over(ctx, config, lock), name="take-over")
@@ -56,7 +61,7 @@ class NodeAgent(Service):
         ctx.log.info("taken_over")
 
     async def _work(self, ctx: Context, config: Config, lock: NodeLock) -> None:
-        ctx.on_drain(lock.give_back)
+        ctx.on_end(lock.give_back)
         self.node = NodeRuntime(ctx, config)
         ctx.on_drain(self.node.end)
         await self.node.start()

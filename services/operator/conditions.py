@@ -92,8 +92,8 @@ def _nats(seen: Observed, config: Config) -> Condition:
         return Condition(type=kind, status="False", reason="NotReloaded", message=message)
     if old := nats_servers.outdated(seen.stateful_set, seen.servers):
         message = (
-            f"pods {', '.join(pod.metadata.name for pod in old)} have earlier settings; they are replaced one by one "
-            "while all are ready"
+            f"pods {', '.join(pod.metadata.name for pod in old)} have earlier settings; they are replaced one by one, "
+            "each when the others are ready"
         )
         return Condition(type=kind, status="False", reason="ServersOutdated", message=message)
     return Condition(type=kind, status="True", reason="ServersReady", message=f"{nats.servers} NATS servers answer")
@@ -105,6 +105,7 @@ def _pods(seen: Observed, config: Config, now_s: float) -> Condition:
         pod.metadata.name
         for pod in seen.own.values()
         if pod.metadata.namespace == config.namespace
+        and pod.spec.service_account_name != config.agent_account  # nodes come and go; the alerts look at their agents
         and (since := pod.unready_since)
         and now_s - datetime.datetime.fromisoformat(since).timestamp() > config.unready_s
     )

@@ -14,7 +14,6 @@ from services.operator.messages import Write
 from services.operator.objects import NATS_SERVERS, Pod, StatefulSet
 from shared.kube.resources import POD
 
-LABEL = "app.kubernetes.io/name"
 USERS = "kerf.dev/nats-users"
 """Annotation of StatefulSet and pods, and prefix of the servers' tag: the digest of the users' permissions, which
 servers read again without a restart."""
@@ -22,10 +21,6 @@ servers read again without a restart."""
 
 COUNT = "kerf.dev/nats-servers"
 """Annotation of the template: how many servers there are. A server alone and a cluster have no streams in common."""
-
-
-def is_server(pod: Pod) -> bool:
-    return pod.metadata.labels.get(LABEL) == NATS_SERVERS
 
 
 def wanted_tag(servers: StatefulSet | None) -> str:
@@ -36,14 +31,17 @@ def wanted_tag(servers: StatefulSet | None) -> str:
 
 def outdated(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Pod]:
     """The pods of an earlier template, the last of the StatefulSet first, as its own controller replaces them."""
-    reasons = servers.spec.template.metadata.annotations.items() if servers else ()
-    found = [pod for pod in pods if not reasons <= pod.metadata.annotations.items()] if reasons else []
+    if servers is None:
+        return []
+    reasons = servers.spec.template.metadata.annotations.items()
+    found = [pod for pod in pods if not reasons <= pod.metadata.annotations.items()]
     return sorted(found, key=lambda pod: pod.metadata.name, reverse=True)
 
 
 def decide(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Write]:
-    """Replaces one outdated pod while all are ready, or one that is not ready anyway. Where the number of servers has
-    changed all are replaced at once: those of a new cluster are not ready while one of them still works alone.
+    """Replaces one outdated pod while all are ready, or one that is not ready while nothing else is amiss. Where the
+    number of servers has changed all are replaced at once: those of a new cluster are not ready while one of them still
+    works alone.
 
     Where the users' permissions have changed, each pod gets their digest as an annotation: a changed pod is what lets
     the kubelet update its volumes at once instead of within a minute or two.
@@ -53,9 +51,12 @@ def decide(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Write]:
     pods = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     count = servers.spec.template.metadata.annotations.get(COUNT)
     old = outdated(servers, pods)
-    apart = [pod for pod in old if pod.metadata.annotations.get(COUNT) != count]
-    down = [pod for pod in old if not pod.ready]
-    whole = len(pods) == servers.spec.replicas and all(pod.ready for pod in pods)
+    apart = [pod for pod in old if pod.metadata.annotations.get(COUNT, count) != count]
+    ready = [pod for pod in pods if pod.ready]
+    # A new pod that is not ready may be so because of the new settings: then none of the others is given up for them.
+    settled = not ready or all(pod.ready or pod in old for pod in pods)
+    down = [pod for pod in old if settled and not pod.ready]
+    whole = len(pods) == len(ready) == servers.spec.replicas
     replaced = apart or down[:1] or (old[:1] if whole else [])
     writes = []
     for pod in replaced:

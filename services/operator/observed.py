@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.operator import certificates as pki
-from services.operator import enrolment, nats_servers
+from services.operator import enrolment
 from services.operator.objects import (
     ADMISSION_TLS,
     AUTHORITY,
@@ -133,8 +133,9 @@ class Observed:
 
     @property
     def servers(self) -> list[Pod]:
-        """The pods of the NATS servers."""
-        return [pod for pod in self.own.values() if nats_servers.is_server(pod)]
+        """The pods of the NATS servers' StatefulSet."""
+        owner = self.stateful_set.metadata.uid if self.stateful_set else ""
+        return [pod for pod in self.own.values() if owner in (one.uid for one in pod.metadata.owner_references)]
 
     def secret(self, name: str) -> Secret:
         """As observed; without data where there is none."""

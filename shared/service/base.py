@@ -108,6 +108,7 @@ class Context:
         self._events = 0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._releases: list[Callable[[], None]] = []
         self.unscaled: dict[str, str] = {}
         """Streams that do not have the replicas of the setting, and why; mostly servers are missing."""
         self._on_config: list[Callable[[Any], Awaitable[None]]] = []
@@ -147,6 +148,10 @@ class Context:
     def on_drain(self, close: Callable[[], Awaitable[None]]) -> None:
         """Called after the service's own drain, the last one registered first."""
         self._closers.append(close)
+
+    def on_end(self, release: Callable[[], None]) -> None:
+        """Called last, when no task of this service runs any more."""
+        self._releases.append(release)
 
     def on_config(self, changed: Callable[[Any], Awaitable[None]]) -> None:
         """Called with the new settings after a valid change of the config file."""
@@ -196,6 +201,8 @@ class Context:
             await close()
         if not await end(*self._tasks):
             self.log.error("tasks_hang", tasks=[task.get_name() for task in self._tasks])
+        for release in reversed(self._releases):
+            release()
 
 
 def new_instance() -> str:

@@ -284,6 +284,8 @@ CLUSTER_RULES = [
 ]
 OWN = "get list watch patch update delete"
 RULES = [
+    ("apps", "statefulsets", "kerf-nats", "get list watch"),
+    ("", "pods", "kerf-nats-0 kerf-nats-1 kerf-nats-2", "patch delete"),
     ("", "secrets", "", "create"),
     ("", "secrets", "kerf-nats kerf-ca kerf-admission kerf-nats-tls", OWN),
     ("", "configmaps", "", "create"),

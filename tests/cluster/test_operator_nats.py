@@ -245,7 +245,7 @@ async def test_a_renewed_certificate_is_served_without_a_restart(installation: I
 async def test_new_permissions_are_read_and_new_settings_replace_the_pod(installation: Installation) -> None:
     """The server's process stays for the first. For the second its pod is deleted: its StatefulSet makes a new one."""
     site, sets = installation.site, f"/apis/apps/v1/namespaces/{installation.site.namespace}/statefulsets"
-    labels = {nats_servers.LABEL: "kerf-nats"}
+    labels = {"app.kubernetes.io/part-of": "kerf"}
     spec = {"containers": [{"name": "nats", "image": "i"}]}
 
     def template(restart: str) -> dict[str, Any]:
@@ -255,9 +255,13 @@ async def test_new_permissions_are_read_and_new_settings_replace_the_pod(install
         "metadata": {"name": "kerf-nats", "annotations": {nats_servers.USERS: "abc"}},
         "spec": {"selector": {"matchLabels": labels}, "serviceName": "kerf-nats", "template": template("1")},
     }
-    assert site.call("POST", sets, body)[0] == 201
+    status, made = site.call("POST", sets, body)
+    assert status == 201, made
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "kerf-nats", "uid": made["metadata"]["uid"]}
     site.call(
-        "POST", site.path("pods"), template("1") | {"metadata": template("1")["metadata"] | {"name": "kerf-nats-0"}}
+        "POST",
+        site.path("pods"),
+        template("1") | {"metadata": template("1")["metadata"] | {"name": "kerf-nats-0", "ownerReferences": [owner]}},
     )
 
     def pod() -> Any:

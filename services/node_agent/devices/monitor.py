@@ -161,7 +161,7 @@ class DeviceMonitor:
         if not self._attached:
             return (
                 "suspect",
-                "the kubelet does not watch this node's slots; the agent registers them, or is being replaced",
+                "the kubelet does not watch this node's slots now; the health and the log of the node's agent say why",
             )
         if resource is None:
             return state

@@ -17,7 +17,7 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 RESEND_S = 3.0
 CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
-SILENT_S = 20.0
+SILENT_S = 10.0
 """After so long without a heartbeat a node gets no new slices. Running slices stay."""
 LABEL_AGAIN_S = 60.0
 LABELS_AT_ONCE = 50

@@ -33,7 +33,7 @@ def _less_extended(state: PodState, reason: Reason, node: NodeState) -> Iterator
     left = {
         name: node.extended_total.get(name, 0) - node.extended_used.get(name, 0)
         for name, _ in state.demand.extended
-        if name in node.extended_total
+        if node.extended_total.get(name) or (name in node.extended_total and name != names.RESOURCE_SLOT)
     }
     less = tuple((name, min(amount, left.get(name, amount))) for name, amount in state.demand.extended)
     if all(amount > 0 for _, amount in less):

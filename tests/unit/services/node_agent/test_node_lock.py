@@ -23,7 +23,7 @@ async def test_the_second_waits_until_the_first_gives_it_back(tmp_path: Path) ->
     first, second = (NodeLock(tmp_path / "state" / "agent.lock") for _ in range(2))
     assert (first.take(), first.take(), second.take()) == (True, True, False)
     waiting = asyncio.create_task(second.wait())
-    await first.give_back()
+    first.give_back()
     await waiting
     assert not first.take()
 
