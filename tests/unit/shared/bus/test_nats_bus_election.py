@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import NotConnected, Refused, Unknown
+from shared.bus.port import NoResponder, NotConnected, Refused, Unknown
 from shared.contracts import subjects
 from tests.support.nats_cluster import NatsCluster, provision_cluster
 from tests.support.waiting import eventually
@@ -25,8 +25,8 @@ async def test_fault_10_appends_continue_through_an_election_and_nothing_acknowl
             try:
                 await bus.append(subjects.LOG_DECISIONS, payload, fence_subject=subjects.LOG_TERM, fence_sequence=term)
                 acknowledged.append(payload)
-            except (Unknown, NotConnected, Refused):
-                return  # Refused: 10164, an earlier one of ours with an unknown result is still in flight
+            except (Unknown, NotConnected, NoResponder, Refused):
+                return  # No responder: no leader yet. Refused: 10164, an earlier one of ours may still be in flight
 
         for number in range(20):
             await append(b"before-%d" % number)

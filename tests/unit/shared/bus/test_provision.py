@@ -9,7 +9,7 @@ import pytest
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import NotConnected, Refused, Unknown
+from shared.bus.port import NoResponder, NotConnected, Refused, Unknown
 from shared.bus.provision import provision, scale, wanted
 from shared.contracts import subjects
 from tests.support.nats_cluster import NatsCluster, provision_cluster
@@ -45,7 +45,7 @@ async def test_streams_go_from_one_to_three_replicas_and_back_under_load(tmp_pat
                         subjects.LOG_DECISIONS, payload, fence_subject=subjects.LOG_TERM, fence_sequence=term
                     )
                     acknowledged.append(payload)
-                except (Unknown, NotConnected, Refused):
+                except (Unknown, NotConnected, NoResponder, Refused):
                     await asyncio.sleep(0)  # Refused: an earlier one with an unknown result is still in flight
 
         writing = asyncio.create_task(append())
