@@ -22,6 +22,7 @@ from services.operator.uninstall import StillRunning, Uninstall
 from shared.kube.client import connect
 from shared.kube.writes import Writes
 from shared.service import Context, running
+from tests.support import manifests
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
 
@@ -271,44 +272,26 @@ async def test_uninstalling_leaves_nothing(site: Site, node_name: str) -> None:
     assert any("left: PersistentVolumeClaim data-kerf-nats-0" in line for line in said)
 
 
-CLUSTER_RULES = [
-    ("", "nodes", "", "get list watch patch"),
-    ("", "pods", "", "get list watch"),
-    ("", "persistentvolumeclaims", "", "list"),
-    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "WEBHOOK", "get list watch patch"),
-    ("rbac.authorization.k8s.io", "clusterroles", "", "get list watch"),
-    ("rbac.authorization.k8s.io", "clusterrolebindings", "", "get list watch"),
-    ("resource.k8s.io", "resourceslices", "", "list delete"),
-    ("authentication.k8s.io", "tokenreviews", "", "create"),
-    ("events.k8s.io", "events", "", "create patch"),
+UNINSTALL_RULES = [
+    {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list", "delete"]},
 ]
-OWN = "get list watch patch update delete"
-RULES = [
-    ("apps", "statefulsets", "kerf-nats", "get list watch"),
-    ("", "pods", "kerf-nats-0 kerf-nats-1 kerf-nats-2", "patch delete"),
-    ("", "secrets", "", "create"),
-    ("", "secrets", "kerf-nats kerf-ca kerf-admission kerf-nats-tls", OWN),
-    ("", "configmaps", "", "create"),
-    ("", "configmaps", "kerf-ca kerf-schedulers kerf-status", OWN),
-    ("coordination.k8s.io", "leases", "", "create"),
-    ("coordination.k8s.io", "leases", "kerf-operator", OWN),
-]
-"""What the manifests give the operator: group, resource, names, verbs."""
+"""What the uninstalling job has besides; its manifests are hooks of the chart."""
 
 
 def give_rights(site: Site) -> str:
-    """Returns the kubeconfig of an account with these rights and no others."""
+    """Returns the kubeconfig of an account with the rights that the manifests give the operator, and no others."""
     rbac, space = "/apis/rbac.authorization.k8s.io/v1", site.namespace
     subject = [{"kind": "ServiceAccount", "name": "kerf-operator", "namespace": space}]
-    for kind, where, rules in (("ClusterRole", "", CLUSTER_RULES), ("Role", f"/namespaces/{space}", RULES)):
-        name = f"operator-{space}"
-        body = [
-            {"apiGroups": [group], "resources": [resource], "verbs": verbs.split()}
-            | ({"resourceNames": names.replace("WEBHOOK", site.webhook).split()} if names else {})
-            for group, resource, names, verbs in rules
-        ]
+    name = f"operator-{space}"
+    for role in manifests.load("12-"):
+        kind = role["kind"]
+        if kind not in ("ClusterRole", "Role"):
+            continue
+        where, more = ("", UNINSTALL_RULES) if kind == "ClusterRole" else (f"/namespaces/{space}", [])
+        rules = json.loads(json.dumps(role["rules"]).replace("kerf-dialects", site.webhook))
         path = f"{rbac}{where}/{kind.lower()}"
-        assert site.call("POST", f"{path}s", {"metadata": {"name": name}, "rules": body})[0] == 201
+        assert site.call("POST", f"{path}s", {"metadata": {"name": name}, "rules": rules + more})[0] == 201
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}
         binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": subject}
         assert site.call("POST", f"{path}bindings", binding)[0] == 201
