@@ -42,8 +42,10 @@ class NodeAgent(Service):
             await self.fleet.start(config.beat_s)
             return
         lock = NodeLock(Path(config.checkpoint_file).with_name("agent.lock"))
-        if lock.take():
-            await self._work(ctx, config, lock)
+        first = lock.take()
+        ctx.on_end(lock.give_back)
+        if first:
+            await self._work(ctx, config)
         else:
             # What would keep this one from working is found before the other one is ended.
             CheckpointFile(Path(config.checkpoint_file)).load(config.node)
@@ -57,11 +59,10 @@ class NodeAgent(Service):
         """Waits ready: an update of the agents ends the earlier one when this one is."""
         await lock.wait()
         ctx.health.clear("node")
-        await self._work(ctx, config, lock)
+        await self._work(ctx, config)
         ctx.log.info("taken_over")
 
-    async def _work(self, ctx: Context, config: Config, lock: NodeLock) -> None:
-        ctx.on_end(lock.give_back)
+    async def _work(self, ctx: Context, config: Config) -> None:
         self.node = NodeRuntime(ctx, config)
         ctx.on_drain(self.node.end)
         await self.node.start()
