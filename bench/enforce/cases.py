@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +22,13 @@ LIMIT_MIB, CHUNK_KIB = 512, 4096
 PROCESSES = 64
 MIXES = ((100, 900), (300, 700), (500, 500), (200, 300, 500))
 KERNELS_US = (500, 200, 900)
-LENGTHS_US = (2_000, 5_000, 10_000, 20_000)
+LENGTHS_US = (300, 1_000, 2_000, 5_000, 10_000, 20_000)
+DEPTH = 8
+"""Kernels that a program queues ahead. A program that waits for each one leaves the GPU idle by itself."""
+LONG_RUN = 10
+"""Windows of a second that a long-run error is a mean of."""
+BURSTS = ((8, 20, 20_000), (1, 100, 2_000), (30, 9, 1_500))
+"""Launches, kernel and pause in us: programs that learn of the end of their work by no call."""
 HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
 """A request of 20 ms every 25 ms: a fifth of the GPU is idle."""
 FLOOR_MILLI = 50
@@ -33,10 +40,23 @@ SHORT = (
     Load(kernel_us=500, period_us=8_125, depth=13),
 )
 """Requests of 1, 3 and 6.5 ms that leave a fifth of the GPU idle."""
-LONG = (Load(kernel_us=20_000), Load(kernel_us=1_000))
+LONG = (Load(kernel_us=20_000, depth=DEPTH), Load(kernel_us=1_000, depth=DEPTH))
 """A slice with a tenth of the GPU and launches four times as long as its window, beside one with nine tenths and short
 launches."""
 LAUNCHES = 200_000
+HOOK_RUNS = 5
+LAUNCH_CASES = {
+    "no limits": (0, 0, 0, 0, 0),
+    "share of a half, alone": (500, 0, 0, 0, 0),
+    "share of a half beside 1": (500, 0, 1, 500, 0),
+    "share of a half beside 8": (500, 0, 8, 60, 0),
+    "high tier, 1 behind it": (0, 100, 1, 0, 0),
+    "high tier, 8 behind it": (0, 100, 8, 0, 0),
+    "low tier, 1 before it": (0, 0, 1, 0, 100),
+    "low tier, 8 before it": (0, 0, 8, 0, 100),
+    "low tier, 31 before it": (0, 0, 31, 0, 100),
+}
+"""Compute in thousandths and priority of the slice, and number, compute and priority of the others on its GPU."""
 
 
 def memory(place: Place) -> Figures:
@@ -93,14 +113,46 @@ def shares(place: Place, seconds: int) -> Figures:
 
 
 def launch_lengths(place: Place, seconds: int) -> Figures:
-    """The same with long launches in all slices: a launch that runs past its window takes time of the next one."""
+    """The same for all mixes and lengths of launches, in any window of a second and over ten of them."""
+    worst: dict[str, Figures] = {}
+    long_run: dict[str, Figures] = {}
+    for length_us in LENGTHS_US:
+        name = f"{length_us / 1000:g}"
+        worst[name], long_run[name] = {}, {}
+        for mix in MIXES:
+            wrong = _errors(place, mix, (length_us,) * len(mix), max(seconds, LONG_RUN + 1))
+            worst[name][_name(mix)] = round(max(abs(error) for slice_ in wrong for error in slice_), 3)
+            long_run[name][_name(mix)] = round(
+                max(abs(sum(slice_[-LONG_RUN:])) / len(slice_[-LONG_RUN:]) for slice_ in wrong), 3
+            )
     return {
-        "share_error_percent_by_launch_ms": {
-            f"{length_us // 1000}": {
-                _name(mix): _error_percent(place, mix, (length_us,) * len(mix), seconds) for mix in MIXES[:2]
+        "length_share_error_percent_max": max(max(row.values()) for row in worst.values()),
+        "share_error_percent_by_launch_ms": worst,
+        "share_error_percent_over_10_s_by_launch_ms": long_run,
+    }
+
+
+def idle_time(place: Place) -> Figures:
+    """Programs that pause without a call that tells of it: how much more they are charged than they used."""
+    found = {}
+    for launches, kernel_us, pause_us in BURSTS:
+        with place.registry() as registry:
+            one = place.slice("one", 300, memory_mib=1024)
+            registry.put(one)
+            words = ["burst", str(launches), str(kernel_us), str(pause_us), "200"]
+            said = last_line(place.start(words, registry.folder(one.key)))
+            reading = registry.read(one.key)
+            assert reading is not None
+            found[f"{launches} x {kernel_us} us every {pause_us / 1000:g} ms"] = {
+                "gpu_ms": said["gpu_ns"] / 1e6,
+                "charged_ms": round(reading.gpus[0].used_ns / 1e6, 3),
+                "of_pause_percent": round(
+                    100 * (reading.gpus[0].used_ns - said["gpu_ns"]) / (said["elapsed_ns"] - said["gpu_ns"]), 3
+                ),
             }
-            for length_us in LENGTHS_US
-        }
+    return {
+        "idle_charged_percent": max(row["of_pause_percent"] for row in found.values()),
+        "idle_charged": found,
     }
 
 
@@ -109,18 +161,22 @@ def _name(mix: tuple[int, ...]) -> str:
 
 
 def _error_percent(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ...], seconds: int) -> float:
+    wrong = _errors(place, mix, kernels_us, seconds)
+    return round(max(abs(error) for slice_ in wrong for error in slice_), 3)
+
+
+def _errors(place: Place, mix: tuple[int, ...], kernels_us: tuple[int, ...], seconds: int) -> list[list[float]]:
+    """The difference from its share of each slice in each second but the first, in percent of the GPU."""
     with place.registry() as registry:
         slices = [place.slice(f"s{i}", milli, memory_mib=place.device.memory_mib // 8) for i, milli in enumerate(mix)]
         for slice_ in slices:
             registry.put(slice_)
-        loads = {slice_.key: Load(kernel_us=kernels_us[i]) for i, slice_ in enumerate(slices)}
+        loads = {slice_.key: Load(kernel_us=kernels_us[i], depth=DEPTH) for i, slice_ in enumerate(slices)}
         said = place.together(registry, loads, seconds)
-    wrong = [
-        abs(done / 1e7 - milli / 10)
+    return [
+        [done / 1e7 - milli / 10 for done in said[slice_.key]["done_ns"][1:]]
         for slice_, milli in zip(slices, mix, strict=True)
-        for done in said[slice_.key]["done_ns"][1:]
     ]
-    return round(max(wrong), 3)
 
 
 def long_launches(place: Place, seconds: int) -> Figures:
@@ -214,7 +270,7 @@ def least(place: Place, seconds: int) -> Figures:
             high, low = place.slice("high", priority=100, memory_mib=1024), place.slice("low", memory_mib=1024)
             for slice_ in (high, low):
                 registry.put(slice_)
-            said = place.together(registry, {high.key: Load(kernel_us=500, depth=4), low.key: LOW}, seconds)
+            said = place.together(registry, {high.key: Load(kernel_us=500, depth=4, waits=True), low.key: LOW}, seconds)
     finally:
         place.policy = usual
     got = said[low.key]["done_ns"][1:]
@@ -226,25 +282,32 @@ def least(place: Place, seconds: int) -> Figures:
 
 
 def hook(place: Place) -> Figures:
-    """The additional time per launch with the library, without limits and without other slices.
+    """The additional time per launch with the library, by what its slice's rules ask of it.
 
     Measured on a driver that does nothing, with the real clock.
     """
-    null = str(place.folder / "null.so")
-    with place.registry() as registry:
-        free = place.slice("free")
-        registry.put(free)
-        runs: dict[bool, list[float]] = {True: [], False: []}
-        for _ in range(5):
-            for interposed in (True, False):
-                process = place.start(
-                    ["launch", str(LAUNCHES)], registry.folder(free.key) if interposed else None, libcuda=null
-                )
-                runs[interposed].append(last_line(process)["ns_per_launch"])
+    bare = min(_ns_per_launch(place, None) for _ in range(HOOK_RUNS))
+    found = {name: _launch_cost(place, *case) - bare for name, case in LAUNCH_CASES.items()}
     return {
-        "hook_ns_per_launch": round(max(0.0, min(runs[True]) - min(runs[False])), 2),
-        "null_launch_ns": min(runs[False]),
+        "hook_ns_per_launch": round(max(0.0, found["no limits"]), 2),
+        "launch_ns_by_case": {name: round(max(0.0, ns), 1) for name, ns in found.items()},
+        "null_launch_ns": bare,
     }
+
+
+def _launch_cost(place: Place, milli: int, priority: int, others: int, other_milli: int, other_priority: int) -> float:
+    with place.registry() as registry:
+        for number in range(others):
+            registry.put(place.slice(f"other{number}", other_milli, memory_mib=64, priority=other_priority))
+        one = place.slice("one", milli, memory_mib=64, priority=priority)
+        registry.put(one)
+        return min(_ns_per_launch(place, registry.folder(one.key)) for _ in range(HOOK_RUNS))
+
+
+def _ns_per_launch(place: Place, control_block: Path | None) -> float:
+    null = str(place.folder / "null.so")
+    said = last_line(place.start(["launch", str(LAUNCHES)], control_block, libcuda=null))
+    return float(said["ns_per_launch"])
 
 
 def locks(place: Place) -> Figures:

@@ -21,6 +21,8 @@ from services.node_agent.strategies.slices import Key, Part, Slice
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000001"
 FAKE_START_NS = 2_000_000_000
+FAKE_COSTS = {"KERF_FAKE_CUDA_LAUNCH_NS": "5000", "KERF_FAKE_CUDA_LATE_NS": "60000"}
+"""What hurts on a real machine: a launch costs 5 us of CPU time, and a thread that slept wakes 60 us late."""
 LEAD_NS = 4_000_000_000
 """Lead time before processes on a real GPU begin together, because contexts take seconds."""
 
@@ -40,13 +42,18 @@ class Device:
 
 @dataclass
 class Load:
-    """A process's work: a request of `depth` kernels of `kernel_us` every `period_us` (0: without a pause)."""
+    """A process's work: a request of `depth` kernels of `kernel_us` every `period_us`. With `period_us` 0 the kernels
+    follow each other without end: `depth` of them are queued at any time, or, with `waits`, the program waits for each
+    `depth`."""
 
     kernel_us: int
     period_us: int = 0
     depth: int = 1
+    waits: bool = False
 
     def words(self, at_ns: int, ms: int) -> list[str]:
+        if not self.period_us and not self.waits:
+            return ["saturate", str(at_ns), str(ms), str(self.kernel_us), str(self.depth)]
         return ["loop", str(at_ns), str(ms), str(self.kernel_us), str(self.period_us), str(self.depth)]
 
 
@@ -114,6 +121,7 @@ class Place:
             "KERF_FAKE_CUDA": str(self.folder / f"world-{self.cases}"),
             "KERF_FAKE_CUDA_CLIENT": str(client),
             "KERF_FAKE_CUDA_CLIENTS": str(clients),
+            **FAKE_COSTS,
         }
         container = (
             {} if control_block is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(control_block)}

@@ -7,9 +7,11 @@
 typedef uint64_t (*now_t)(void);
 typedef void (*sleep_t)(uint64_t);
 typedef int (*try_t)(pthread_mutex_t *);
+typedef int (*timed_t)(pthread_mutex_t *, const struct timespec *);
 static now_t virtual_now;
 static sleep_t virtual_sleep;
-static try_t try_lock;
+static try_t try_lock;    /* looked up, because newer C libraries give these functions versions that older ones lack */
+static timed_t timed_lock;
 static int looked;
 
 /* Several threads may run this at the same time: all find the same functions. */
@@ -17,7 +19,8 @@ static void find(void) {
     if (LIKELY(__atomic_load_n(&looked, __ATOMIC_ACQUIRE))) return;
     virtual_now = (now_t)real_symbol("kerf_virtual_now");
     virtual_sleep = (sleep_t)real_symbol("kerf_virtual_sleep_until");
-    if (virtual_sleep) try_lock = (try_t)libc_function("pthread_mutex_trylock");
+    try_lock = (try_t)libc_function("pthread_mutex_trylock");
+    timed_lock = (timed_t)libc_function("pthread_mutex_timedlock");
     __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
 }
 
@@ -47,7 +50,27 @@ void sleep_until(uint64_t ns) {
  * elsewhere. */
 void lock_by_clock(pthread_mutex_t *lock) {
     find();
-    if (!try_lock) pthread_mutex_lock(lock);
+    if (!virtual_sleep) pthread_mutex_lock(lock);
     else
         while (try_lock(lock)) virtual_sleep(virtual_now() + 1000);
+}
+
+int lock_by_clock_within(pthread_mutex_t *lock, uint64_t ns) {
+    struct timespec end;
+    uint64_t until;
+    find();
+    if (!try_lock(lock)) return 1;
+    if (virtual_sleep) {
+        for (until = virtual_now() + ns; virtual_now() < until;) {
+            virtual_sleep(virtual_now() + 1000);
+            if (!try_lock(lock)) return 1;
+        }
+        return 0;
+    }
+    if (!ns) return 0;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_nsec += (long)(ns % 1000000000u);
+    end.tv_sec += (time_t)(ns / 1000000000u) + end.tv_nsec / 1000000000;
+    end.tv_nsec %= 1000000000;
+    return !timed_lock(lock, &end);
 }

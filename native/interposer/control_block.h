@@ -147,7 +147,14 @@ struct kerf_signal {
         uint64_t mean_pause_ns;
         uint64_t reserved;
     } gpu[KERF_MAX_GPUS];
-    uint8_t reserved[4096 - 16 - KERF_MAX_GPUS * 64];
+    /* Which slice goes next where launches are too long for the timetable. In the order of `gpu`. */
+    struct {
+        uint64_t long_until_ns;    /* until then it counts as one whose launches are long */
+        uint64_t waiting_until_ns; /* until then it counts as one that waits for its turn */
+        uint64_t owed_since_ns;    /* since when its share has been owed to it; in the future: it has had more */
+        uint64_t reserved;
+    } turn[KERF_MAX_GPUS];
+    uint8_t reserved[4096 - 16 - KERF_MAX_GPUS * (64 + 32)];
 };
 
 #define KERF_ACCOUNT_BYTES ((UINT64_C(1) << 48) - 1)

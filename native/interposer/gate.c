@@ -13,6 +13,12 @@
  * (multiplicative decrease). At the beginning of a window, a container waits briefly for a peer whose work still
  * runs, but no longer than 5 ms or a tenth of the period, because a peer may lie.
  *
+ * Launches of more than a sixth of a window waste the timetable, or do not fit it. While any slice has such launches,
+ * the slices take turns instead: when no peer's work is in flight, the slice goes whose share has been owed to it for
+ * the longest time (start-time fair queueing), a long launch alone, short ones QUANTUM_NS at a time. Each slice
+ * announces in its signal that it waits, and since when it is owed its share. A peer that lies delays a slice until that
+ * has saved all the tokens that it may have.
+ *
  * The container can write its counters, and so its tokens. Hence `own_bucket`: a second token bucket in the
  * process's own memory, with the same arithmetic for the process's work alone. In a process that does not forge, it
  * is never emptier than the container's bucket. A process that forges the control block still gets only the
@@ -23,8 +29,10 @@ enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STAL
 enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000,
     YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
-/* AHEAD_NS: no process is so slow that another's refill is this far in its future. */
-enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25 };
+/* AHEAD_NS: no process is so slow that another's refill is this far in its future. LONG_PART: a launch of more than
+ * this part of its window is long. LONG_PERIODS: for how many periods after a long launch the slices take turns. */
+enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG_PERIODS = 10, QUANTUM_NS = 2000000,
+    EARLY_NS = 100000 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -201,7 +209,69 @@ static int would_delay_peer(const moment_t *m, uint64_t in_flight_ns) {
     return in_flight_ns + m->estimate_ns > m->peers_request_ns / TAIL && ends_ns > m->quiet_until_ns;
 }
 
-enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
+static uint64_t turns_until_ns[KERF_MAX_GPUS]; /* of the peers, when their signals were read last */
+void note_peers_turns(int gpu, uint64_t until_ns) { turns_until_ns[gpu] = until_ns; }
+static int peers_take_turns(int gpu, uint64_t now_ns) { return turns_until_ns[gpu] > now_ns; }
+
+/* Since when its share has been owed to the slice: its start tag. The window's start makes it another for each
+ * slice. */
+static uint64_t owed_since(int gpu, const struct kerf_gpu_orders *o, uint64_t now_ns) {
+    return now_ns - (uint64_t)(tokens_of(gpu) * MILLI / (int64_t)o->compute_milli) + o->window_start_ns / MILLI;
+}
+
+/* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time:
+ * each change to another slice leaves the GPU idle until a thread wakes. */
+static uint64_t waiting_since(int gpu, const moment_t *m) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const uint64_t less_ns = m->estimate_ns < QUANTUM_NS ? QUANTUM_NS - m->estimate_ns : 0;
+    return owed_since(gpu, o, m->now_ns) + less_ns * MILLI / o->compute_milli;
+}
+
+static int is_long(const struct kerf_gpu_orders *o, uint64_t estimate_ns) {
+    return LONG_PART * estimate_ns > o->window_ns;
+}
+
+static int has_turn(int gpu) { return signals && gpu < (int)signals->gpu_count; }
+
+/* Whether launches take turns now, outside the timetable. Announces that they are long. */
+static int takes_turns(int gpu, const moment_t *m) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    if (!has_turn(gpu)) return 0;
+    if (is_long(o, m->estimate_ns))
+        STORE(signals->turn[gpu].long_until_ns, m->now_ns + m->estimate_ns + LONG_PERIODS * o->period_ns);
+    return m->peers_long_until_ns > m->now_ns || LOAD(signals->turn[gpu].long_until_ns) > m->now_ns;
+}
+
+/* Returns 0 if it is the slice's turn; otherwise when to look again. */
+static uint64_t turn_wait(int gpu, const moment_t *m, uint64_t own_ns) {
+    if (tokens_of(gpu) >= own_bucket[gpu].cap_ns) return 0; /* the peers have had all the time that is theirs */
+    if (m->peers_due_ns > m->now_ns) return m->peers_due_ns;
+    if (own_ns) /* it has the GPU */
+        return m->peers_owed_since_ns < owed_since(gpu, &orders->gpu[gpu], m->now_ns)
+            && m->peers_owed_since_ns < m->now_ns ? m->due_ns : 0;
+    return m->peers_owed_since_ns < waiting_since(gpu, m) && m->peers_owed_since_ns < m->now_ns
+        ? m->now_ns + POLL_NS / 10 : 0;
+}
+
+/* Announces whether a launch waits for its turn, and the slice's start tag. */
+static void announce_turn(int gpu, const moment_t *m, uint64_t waits_until_ns) {
+    STORE(signals->turn[gpu].owed_since_ns, waiting_since(gpu, m));
+    STORE(signals->turn[gpu].waiting_until_ns, waits_until_ns ? waits_until_ns + 2 * POLL_NS : 0);
+}
+
+int watches_peers(int gpu, const moment_t *m) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const uint64_t begin_ns = m->due_ns > m->now_ns ? m->due_ns : m->now_ns;
+    uint64_t start, reach;
+    if (orders->tier == KERF_TIER_LOW) return 1;
+    if (!limited(o) || !window_of(o)) return 0;
+    if (is_long(o, m->estimate_ns) || peers_take_turns(gpu, m->now_ns)) return 1;
+    start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
+    reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
+    return begin_ns == m->now_ns || m->now_ns < start || begin_ns + m->estimate_ns / 2 > start + reach;
+}
+
+static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const int low = orders->tier == KERF_TIER_LOW;
     const uint64_t bound_ns = o->in_flight_us ? (uint64_t)o->in_flight_us * 1000 : DEFAULT_BOUND_NS;
@@ -210,12 +280,18 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     *until_ns = m->now_ns + POLL_NS;
     if (is_held_by_agent(o, m->now_ns)) return HELD_BY_AGENT;
     if (!low && !limited(o) && !o->in_flight_us) return GO;
-    if (own_ns + m->others_ns && (!m->estimate_ns || own_ns + m->others_ns + m->estimate_ns > bound_ns)) {
-        if (own_ns) return WAIT_WORK;
+    /* A launch that follows shortly before the end of what it waits for leaves no gap: threads wake late. */
+    if (own_ns + m->others_ns && (!m->estimate_ns || (own_ns + m->others_ns > (low ? 0 : EARLY_NS)
+        && own_ns + m->others_ns + m->estimate_ns > bound_ns))) {
+        if (own_ns) {
+            const uint64_t room_ns = bound_ns > m->estimate_ns ? bound_ns - m->estimate_ns : 0;
+            const uint64_t left_ns = larger(room_ns, low ? 0 : EARLY_NS);
+            *until_ns = own_ns > left_ns && m->estimate_ns ? m->due_ns - left_ns : m->due_ns;
+            return WAIT_WORK;
+        }
         *until_ns = m->now_ns + (m->others_ns < POLL_NS / 10 ? m->others_ns : POLL_NS / 10) + 1;
         return WAIT_OTHERS;
     }
-    if (low || limited(o)) refill(gpu, milli, m->estimate_ns, m->now_ns);
     if (low) {
         const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
         const int idle = !m->peers_busy_until_ns || free_ns <= m->now_ns;
@@ -224,11 +300,24 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
         return WAIT_TIME;
     }
     if (!limited(o)) return GO;
-    if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
+    if (turns) wait_ns = turn_wait(gpu, m, own_ns);
+    else if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
     if (!wait_ns && tokens_of(gpu) > 0) return GO;
     if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)-tokens_of(gpu) * MILLI / milli;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
+}
+
+enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
+    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const int low = orders->tier == KERF_TIER_LOW;
+    enum verdict verdict;
+    int turns;
+    if (low || limited(o)) refill(gpu, low ? orders->low_floor_milli : o->compute_milli, m->estimate_ns, m->now_ns);
+    turns = !low && limited(o) && window_of(o) && takes_turns(gpu, m);
+    verdict = judge(gpu, m, turns, until_ns);
+    if (turns) announce_turn(gpu, m, verdict == GO ? 0 : *until_ns);
+    return verdict;
 }
 
 /* Changes both token buckets: the container's and the process's own. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* AWAY: of exponentially distributed pauses, 1 in 148 is longer than 5 times the mean. */
-enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000 };
+enum { SHORTEST_PAUSE_NS = 100000, FORGET = 64, ENOUGH = 6, AWAY = 5, UNHEARD_NS = 5000000, SEEN_NS = 20000 };
 
 /* The work of this process, by GPU. The caller holds timing.c's lock. */
 static struct { uint64_t begun_ns, ended_ns, request_ns, pause_ns, mean_pause_ns, stretches; } arrivals[KERF_MAX_GPUS];
@@ -61,24 +61,53 @@ static int may_be_in_flight(const struct kerf_process *p, int gpu, uint64_t now)
     return ns && (now < heard_ns || (now - heard_ns) / 2 < ns + UNHEARD_NS);
 }
 
+/* The number of slots to look at: processes take the lowest free one, so it changes only when one attaches. */
+static int slots(void) {
+    static uint64_t seen_attaches;
+    static int count;
+    const uint64_t attaches = __atomic_load_n(&counters->attaches, __ATOMIC_ACQUIRE);
+    if (attaches == seen_attaches) return count;
+    count = 0;
+    for (int i = 0; i < KERF_MAX_PROCESSES; i++)
+        if (counters->process[i].state & 1) count = i + 1;
+    seen_attaches = attaches;
+    return count;
+}
+
 uint64_t others_in_flight(int gpu, uint64_t now) {
+    const int count = slots();
     uint64_t sum = 0;
-    for (int i = 0; i < KERF_MAX_PROCESSES; i++) {
+    for (int i = 0; i < count; i++) {
         const struct kerf_process *p = &counters->process[i];
         if (i != slot && may_be_in_flight(p, gpu, now) && p->state & 1 && process_alive(i)) sum += p->in_flight_ns[gpu];
     }
     return sum;
 }
 
+static void look_at(const struct kerf_signal *peer, unsigned g, moment_t *m) {
+    if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns) m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
+    if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
+    if (peer->turn[g].long_until_ns > m->peers_long_until_ns) m->peers_long_until_ns = peer->turn[g].long_until_ns;
+    if (peer->turn[g].waiting_until_ns > m->now_ns && peer->turn[g].owed_since_ns < m->peers_owed_since_ns)
+        m->peers_owed_since_ns = peer->turn[g].owed_since_ns;
+    predict_idle(peer, g, m);
+}
+
+/* A launch costs microseconds, and a look at 31 peers as much: one look serves the launches of SEEN_NS. */
 void read_peer_signals(int gpu, moment_t *m) {
-    for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
-        const struct kerf_signal *peer = peer_signal(i);
-        for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++) {
-            if (memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) continue;
-            if (peer->gpu[g].busy_until_ns > m->peers_busy_until_ns)
-                m->peers_busy_until_ns = peer->gpu[g].busy_until_ns;
-            if (peer->gpu[g].due_ns > m->peers_due_ns) m->peers_due_ns = peer->gpu[g].due_ns;
-            predict_idle(peer, g, m);
+    static moment_t seen[KERF_MAX_GPUS];
+    moment_t *s = &seen[gpu];
+    if (!s->now_ns || m->now_ns >= s->now_ns + SEEN_NS) {
+        *s = (moment_t){.now_ns = m->now_ns, .peers_owed_since_ns = UINT64_MAX};
+        for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
+            const struct kerf_signal *peer = peer_signal(i);
+            for (unsigned g = 0; peer && g < peer->gpu_count && g < KERF_MAX_GPUS; g++)
+                if (!memcmp(peer->gpu[g].uuid, orders->gpu[gpu].uuid, 16)) look_at(peer, g, s);
         }
+        note_peers_turns(gpu, s->peers_long_until_ns);
     }
+    m->peers_busy_until_ns = s->peers_busy_until_ns, m->peers_due_ns = s->peers_due_ns;
+    m->peers_long_until_ns = s->peers_long_until_ns, m->peers_owed_since_ns = s->peers_owed_since_ns;
+    m->peers_request_ns = s->peers_request_ns, m->quiet_until_ns = s->quiet_until_ns;
+    m->away_from_ns = s->away_from_ns;
 }

@@ -41,6 +41,8 @@ void *real_driver_behind(void *handle);
 uint64_t now_ns(void);
 void sleep_until(uint64_t ns);
 void lock_by_clock(pthread_mutex_t *lock);
+/* The same within a time. 0: another thread has held it all the time. */
+int lock_by_clock_within(pthread_mutex_t *lock, uint64_t ns);
 
 /* allocation_table.c: the allocations of this process, by handle. */
 extern pthread_mutex_t table_guard;
@@ -141,12 +143,17 @@ typedef struct {
     uint64_t estimate_ns;        /* duration of the launch; 0: never seen */
     uint64_t others_ns;          /* work in flight of the container's other processes */
     uint64_t peers_busy_until_ns, peers_due_ns; /* end of the peers' work by their signals, with and without a margin */
+    uint64_t peers_long_until_ns; /* until then a peer's launches count as long; 0: no peer's */
+    uint64_t peers_owed_since_ns; /* the earliest of the peers that wait for their turn; UINT64_MAX: none waits */
     uint64_t peers_request_ns;   /* length of the shortest of the peers' requests; 0: unknown */
     uint64_t quiet_until_ns;     /* no peer is expected to begin work before this time */
     uint64_t away_from_ns;       /* after this time the peers count as idle for long */
 } moment_t;
 int is_limited(int gpu);         /* whether GPU time is charged against a share */
 int must_time(void);             /* whether the orders require that launches pass the gate and are timed */
+void note_peers_turns(int gpu, uint64_t until_ns); /* until when the peers' launches are long */
+/* Whether the verdict at this moment depends on the peers' signals. */
+int watches_peers(int gpu, const moment_t *m);
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
 /* Replaces the estimate by what was measured; overlapping work counts once. */
@@ -165,8 +172,8 @@ typedef struct { int gpu; uint64_t pending_ns, since_ns; } unfinished_t;
 /* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
 int launch_begin(CUstream stream, uint64_t key);
 void launch_end(int token, int failed);
-void timing_flush(void);                   /* before the program waits: closes the open batches */
-void timing_flush_stream(CUstream stream); /* before the stream may be destroyed or begin a capture */
+/* Before other work of the stream: the next launch is not in the batch of the last one. */
+void timing_flush_stream(CUstream stream);
 void timing_harvest(void);                 /* accounts finished work */
 void timing_forget(void);                  /* called in a child: the driver's objects belong to the parent */
 unfinished_t timing_context_ending(CUcontext context); /* before the context is destroyed */

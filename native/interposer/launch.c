@@ -124,7 +124,6 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
         if (LIKELY(!is_timed()) || !attached()) return result = real arguments, pools_after_wait(), result; \
-        timing_flush();                                                                \
         result = real arguments;                                                       \
         timing_harvest();                                                              \
         pools_after_wait();                                                                \
@@ -159,12 +158,12 @@ ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (strea
     timing_flush_stream(stream))
 ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
     timing_flush_stream(stream))
-ENDS(cuStreamBeginCapture, (CUstream stream), (stream), wait_t, timing_flush())
-ENDS(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), wait_t, timing_flush())
-ENDS(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
-ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush())
+ENDS(cuStreamBeginCapture, (CUstream stream), (stream), wait_t, timing_flush_stream(NULL))
+ENDS(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), wait_t, timing_flush_stream(NULL))
+ENDS(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush_stream(NULL))
+ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush_stream(NULL))
 #define TO_GRAPHS(name) \
     ENDS(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), \
-        (stream, graph, after, edges, count, mode), capture_to_t, timing_flush())
+        (stream, graph, after, edges, count, mode), capture_to_t, timing_flush_stream(NULL))
 TO_GRAPHS(cuStreamBeginCaptureToGraph)
 TO_GRAPHS(cuStreamBeginCaptureToGraph_ptsz)

@@ -10,11 +10,16 @@
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
  *       Starts at AT_NS (0: now) and runs for MS: every PERIOD_US (0: without a pause) a request of DEPTH kernels of
  *       KERNEL_US each, and a wait for them. Prints the requests' latencies.
+ *   probe LIBCUDA saturate AT_NS MS KERNEL_US DEPTH
+ *       Starts at AT_NS (0: now) and runs for MS: kernels without end, DEPTH of them queued. Prints the GPU time by
+ *       second.
+ *   probe LIBCUDA burst LAUNCHES KERNEL_US PAUSE_US ROUNDS
+ *       ROUNDS bursts of LAUNCHES kernels, each followed by a pause in which it calls nothing. Prints the GPU time.
  *   probe LIBCUDA calibrate STEPS
  *       Measures how many steps of its kernel run in a nanosecond. Other probes, which may share the GPU when they
  *       start, take the value from KERF_PROBE_STEPS_PER_NS.
  *   probe LIBCUDA launch COUNT
- *       Measures the caller's time per launch.
+ *       Measures the caller's CPU time per launch.
  *   probe LIBCUDA hold MIB
  *       Allocates MIB, prints the result, and holds the memory until its input ends.
  *
@@ -210,9 +215,70 @@ static int by_size(const void *a, const void *b) {
     return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
 }
 
+enum { WINDOWS = 3600, MOST_DEPTH = 64 };
+static uint64_t done_ns[WINDOWS]; /* GPU time by second */
+
+/* A kernel that ran across the end of a second counts in both. */
+static void count_done(uint64_t begun, uint64_t from, uint64_t until) {
+    while (from < until) {
+        const uint64_t second = from < begun ? WINDOWS : (from - begun) / 1000000000u;
+        const uint64_t edge = from < begun ? begun : begun + (second + 1) * 1000000000u;
+        const uint64_t to = until < edge ? until : edge;
+        if (second < WINDOWS) done_ns[second] += to - from;
+        from = to;
+    }
+}
+
+/* Kernels without end, `depth` of them queued at any time, as a program that does not wait for each. Prints the GPU
+ * time in each second, by the driver's events: the program itself learns late of an end. */
+static void saturate(uint64_t at, uint64_t ms, uint64_t kernel_us, int depth) {
+    CUevent event[MOST_DEPTH], first;
+    const uint64_t kernel_ns = kernel_us * 1000;
+    uint64_t begun, end, origin, launched = 0, done = 0;
+    if (depth > MOST_DEPTH) depth = MOST_DEPTH;
+    calibrate(1000000);
+    for (int i = 0; i < depth; i++) MUST("cuEventCreate", &event[i], 0u);
+    if (at) sleep_until(at);
+    MUST("cuEventCreate", &first, 0u);
+    MUST("cuEventRecord", first, (CUstream)0);
+    MUST("cuEventSynchronize", first);
+    origin = now();
+    begun = at ? at : origin;
+    end = begun + ms * 1000000;
+    while (now() < end || done < launched) {
+        uint64_t ended;
+        float after_ms;
+        while (now() < end && launched - done < (uint64_t)depth) {
+            launch(kernel_ns);
+            MUST("cuEventRecord", event[launched++ % (uint64_t)depth], (CUstream)0);
+        }
+        if (done == launched) break;
+        MUST("cuEventSynchronize", event[done % (uint64_t)depth]);
+        MUST("cuEventElapsedTime", &after_ms, first, event[done++ % (uint64_t)depth]);
+        ended = origin + (uint64_t)((double)after_ms * 1e6);
+        count_done(begun, ended - kernel_ns, ended);
+    }
+    if (virtual_leave) virtual_leave();
+    printf("{\"launches\": %lu, \"steps_per_ns\": %.6f, \"done_ns\": [", launched, steps_per_ns);
+    for (uint64_t w = 0; w * 1000 < ms; w++) printf(w ? ", %lu" : "%lu", done_ns[w]);
+    printf("]}\n");
+}
+
+static void burst(int launches, uint64_t kernel_us, uint64_t pause_us, int rounds) {
+    const uint64_t begun = now();
+    calibrate(1000000);
+    for (int r = 0; r < rounds; r++) {
+        for (int i = 0; i < launches; i++) launch(kernel_us * 1000);
+        sleep_until(now() + pause_us * 1000);
+    }
+    MUST("cuCtxSynchronize");
+    if (virtual_leave) virtual_leave();
+    printf("{\"gpu_ns\": %lu, \"elapsed_ns\": %lu}\n", (uint64_t)launches * (uint64_t)rounds * kernel_us * 1000,
+        now() - begun);
+}
+
 static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_us, int depth) {
-    enum { MOST = 4000000, WINDOWS = 3600 };
-    static uint64_t done_ns[WINDOWS];
+    enum { MOST = 4000000 };
     uint64_t *latency = malloc(MOST * sizeof *latency), count = 0, end, begun, next, idle = kernel_us * 1000;
     calibrate(1000000);
     if (at) sleep_until(at);
@@ -239,13 +305,20 @@ static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_u
 }
 
 /* Measures the caller's time only, on the real clock. */
+/* CPU time: a launch that waits at the gate costs nothing meanwhile. */
+static uint64_t cpu_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void cost(long count) {
     double best = 1e18;
     for (int round = 0; round < 5; round++) {
-        uint64_t begun = real_now();
+        uint64_t begun = cpu_now();
         double took;
         for (long i = 0; i < count; i++) launch(0);
-        took = (double)(real_now() - begun) / (double)count;
+        took = (double)(cpu_now() - begun) / (double)count;
         MUST("cuCtxSynchronize");
         if (took < best) best = took;
     }
@@ -331,6 +404,11 @@ int main(int count, char **words) {
     else if (!strcmp(what, "loop") && count == 8)
         loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10),
             strtoull(words[6], NULL, 10), atoi(words[7]));
+    else if (!strcmp(what, "saturate") && count == 7)
+        saturate(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10),
+            atoi(words[6]));
+    else if (!strcmp(what, "burst") && count == 7)
+        burst(atoi(words[3]), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10), atoi(words[6]));
     else if (!strcmp(what, "calibrate")) {
         calibrate(strtoull(words[3], NULL, 10));
         printf("{\"steps_per_ns\": %.9f}\n", steps_per_ns);

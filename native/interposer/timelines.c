@@ -1,11 +1,10 @@
 /* Measures GPU time with events around batches of launches, by the driver's own clock.
  *
  * Each context has a timeline. A batch is a number of launches on one stream between two events. Short launches
- * share a batch, so that timing costs at most two events per quarter of a millisecond of continuous work. If GPU
- * time is charged against a share, a launch that finds nothing in flight is a batch of its own; otherwise the pause
- * until the next launch would be charged, too. A batch is closed before its stream may be destroyed or begin a
- * capture, because an event that is recorded afterwards measures nothing, or ends the program. On a thread's own
- * default stream no other thread can record an event, so each launch there is a batch. */
+ * share a batch. Its end is recorded anew after each launch, so that a pause before the next launch, of which no call
+ * may tell, is not in it, and so that it can be closed at any time: also after its stream was destroyed, or while that
+ * captures. Other work of the stream between two launches closes the batch (launch.c). On a thread's own default
+ * stream no other thread can record an event, so each launch there is a batch. */
 #include "timelines.h"
 #include <string.h>
 
@@ -20,22 +19,22 @@ enum { REBASE_NS = 1000000000, DRIFT_NS = 1000000, HELD_UP_NS = 5000000, UNKNOWN
 timeline_t timeline[MAX_TIMELINES];
 int timeline_count;
 
-timeline_t *current_timeline(void) {
-    const uint64_t context = current_context();
-    timeline_t *l = NULL;
-    int gpu;
-    if (!context) return NULL;
+timeline_t *find_timeline(uint64_t context) {
     for (int i = 0; i < timeline_count; i++)
         if ((uint64_t)(uintptr_t)timeline[i].context == context) return &timeline[i];
-    for (int i = 0; i < MAX_TIMELINES && !l; i++)
-        if (!timeline[i].context) l = &timeline[i];
-    gpu = current_gpu();
-    if (!l || gpu < 0) return NULL;
-    memset(l, 0, sizeof *l);
-    l->context = (CUcontext)(uintptr_t)context;
-    l->gpu = gpu;
-    if (l - timeline >= timeline_count) timeline_count = (int)(l - timeline) + 1;
-    return l;
+    return NULL;
+}
+
+timeline_t *make_timeline(uint64_t context, int gpu) {
+    for (int i = 0; i < MAX_TIMELINES; i++) {
+        if (timeline[i].context) continue;
+        memset(&timeline[i], 0, sizeof timeline[i]);
+        timeline[i].context = (CUcontext)(uintptr_t)context;
+        timeline[i].gpu = gpu;
+        if (i >= timeline_count) timeline_count = i + 1;
+        return &timeline[i];
+    }
+    return NULL;
 }
 
 static uint64_t between(CUevent from, CUevent to) {
@@ -44,6 +43,7 @@ static uint64_t between(CUevent from, CUevent to) {
     return (uint64_t)((double)ms * 1e6 + 0.5);
 }
 
+int no_room(const timeline_t *l) { return l->next - l->oldest >= DEPTH; }
 int pending(const timeline_t *l) { return l->context && (l->next != l->oldest || l->open); }
 
 /* Publishes the work in flight of all contexts of this process on a GPU. */
@@ -87,7 +87,8 @@ void publish(timeline_t *l, int done) {
     publish_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
     publish_time(&signals->gpu[l->gpu].busy_until_ns, &l->published_ns, busy_until_ns);
-    publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns, l->due_ns);
+    /* beside a peer's work its length could not be measured */
+    publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns, l->due_ns + (l->unknown ? UNKNOWN_NS : 0));
 }
 
 static void remove_pending(timeline_t *l, const batch_t *b) {
@@ -95,26 +96,40 @@ static void remove_pending(timeline_t *l, const batch_t *b) {
     l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
 }
 
-/* Records the end of a batch. The default stream's handle means the default stream of the current context. */
-static int recorded(const timeline_t *l, const batch_t *b) {
-    int capturing = 0, entered = !b->stream && context_enter(l->context);
-    CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
-    if (!result && !capturing) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);
-    if (entered) context_leave();
-    return !result && !capturing;
+int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now) {
+    batch_t *b = &l->batch[l->next % DEPTH];
+    const int begins = !l->open;
+    if (begins) {
+        b->stream = stream;
+        b->estimated_ns = 0;
+        b->count = b->unknown = 0;
+        b->queued = l->next != l->oldest;
+        if (!b->queued) l->head_ns = now;
+        l->open = 1;
+    }
+    l->launching = 1;
+    l->launched_ns = now;
+    if (!estimated_ns && !b->unknown) b->unknown = 1, l->unknown++;
+    if (!estimated_ns) estimated_ns = NEW_NS;
+    b->keys[b->count++] = key;
+    b->estimated_ns += estimated_ns;
+    l->pending_ns += estimated_ns;
+    l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
+    return begins;
 }
 
 void close_batch(timeline_t *l) {
-    batch_t *b = &l->batch[l->next % DEPTH];
-    if (!l->open) return;
+    if (!l->open || l->launching) return;
     l->open = 0;
-    if (!recorded(l, b)) { /* the context is broken: the estimate stays charged */
-        remove_pending(l, b);
-        publish_in_flight(l->gpu);
-        counters->gpu[l->gpu].untimed += (uint64_t)b->count;
-        return;
-    }
     l->next++;
+}
+
+void drop_batch(timeline_t *l) {
+    const batch_t *b = &l->batch[l->next % DEPTH];
+    l->open = 0;
+    remove_pending(l, b);
+    publish_in_flight(l->gpu);
+    counters->gpu[l->gpu].untimed += (uint64_t)b->count;
 }
 
 /* Aligns the GPU's clock with the CPU's: an end cannot be in the future, and the minimum lag of a second shows
@@ -143,9 +158,9 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
 }
 
-static void settle(timeline_t *l, uint64_t now) {
+/* The caller holds the guard. `took`, `from_base`: measured by the driver. */
+static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
-    const uint64_t took = between(b->begin, b->end), from_base = between(l->base, b->end);
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns);
     if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
@@ -163,18 +178,30 @@ static void settle(timeline_t *l, uint64_t now) {
     publish(l, !pending(l));
 }
 
-void harvest(timeline_t *l) {
-    while (l->context && l->oldest != l->next) {
-        CUresult result = REAL(event_t, "cuEventQuery")(l->batch[l->oldest % DEPTH].end);
+/* The context is broken: none of its work can be timed any more. */
+static void give_up(timeline_t *l) {
+    l->pending_ns = 0;
+    l->unknown = l->open = 0;
+    l->oldest = l->next;
+    publish_in_flight(l->gpu);
+}
+
+/* An open batch between two launches has its end, and counts as closed once that is reached. */
+void harvest(timeline_t *l, pthread_mutex_t *guard) {
+    while (l->context && pending(l) && !(l->oldest == l->next && l->launching)) {
+        const batch_t *b = &l->batch[l->oldest % DEPTH];
+        const CUresult result = REAL(event_t, "cuEventQuery")(b->end);
+        uint64_t took = 0, from_base = 0, now;
         if (result == CUDA_ERROR_NOT_READY) return;
-        if (result) { /* the context is broken: none of its work can be timed any more */
-            l->pending_ns = 0;
-            l->unknown = l->open = 0;
-            l->oldest = l->next;
-            publish_in_flight(l->gpu);
-            return;
+        if (!result) took = between(b->begin, b->end), from_base = between(l->base, b->end);
+        now = now_ns();
+        lock_by_clock(guard);
+        if (result) give_up(l);
+        else {
+            if (l->oldest == l->next) close_batch(l);
+            settle(l, took, from_base, now);
         }
-        settle(l, now_ns());
+        pthread_mutex_unlock(guard);
     }
 }
 
@@ -182,28 +209,31 @@ static CUresult make(CUevent *event) {
     return *event ? CUDA_SUCCESS : REAL(create_t, "cuEventCreate")(event, EVENT_BLOCKING_SYNC);
 }
 
-/* If the program has used up all events, the launch is refused. Other failures mean that the context is broken. */
-enum opened open_batch(timeline_t *l, CUstream stream) {
+int record_begin(timeline_t *l) {
     batch_t *b = &l->batch[l->next % DEPTH];
     record_t record = REAL(record_t, "cuEventRecord");
-    CUresult made = make(&b->begin);
-    if (!made) made = make(&b->end);
-    if (!made) made = make(&l->base);
-    if (made) return made == CUDA_ERROR_OUT_OF_MEMORY ? NO_EVENTS : NOT_OPENED;
-    if (!l->based) {
-        if (record(l->base, stream)) return NOT_OPENED;
+    CUresult result = make(&b->begin);
+    if (!result) result = make(&b->end);
+    if (!result) result = make(&l->base);
+    if (!result && !l->based) {
+        result = record(l->base, b->stream);
+        if (result) return (int)result;
         l->based = 1;
         l->base_ns = l->lag_since_ns = now_ns();
         l->lag_ns = UINT64_MAX;
     }
-    b->queued = l->next != l->oldest;
-    if (!b->queued) l->head_ns = now_ns();
-    if (record(b->begin, stream)) return NOT_OPENED;
-    b->stream = stream;
-    b->estimated_ns = 0;
-    b->count = b->unknown = 0;
-    l->open = 1;
-    return OPENED;
+    return (int)(result ? result : record(b->begin, b->stream));
+}
+
+/* The default stream's handle means the default stream of the current context. */
+int record_end(timeline_t *l) {
+    const batch_t *b = &l->batch[l->next % DEPTH];
+    int capturing = 0, entered = !b->stream && context_enter(l->context);
+    CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
+    if (!result && capturing) result = CUDA_ERROR_NOT_READY;
+    if (!result) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);
+    if (entered) context_leave();
+    return (int)result;
 }
 
 void timelines_forked(void) {

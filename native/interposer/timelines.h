@@ -3,37 +3,49 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-/* DEPTH x KEYS launches and their events must be fewer than a driver queues (1024) before a launch blocks in it,
- * because the lock is held during a launch. */
+/* DEPTH x KEYS launches and their events must be fewer than a driver queues (1024) before a launch blocks in it. */
 enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000 };
-enum opened { NOT_OPENED, OPENED, NO_EVENTS };
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued;
 } batch_t;
 typedef struct {
     /* NULL: free. A timeline never moves in memory, because threads hold pointers to it */
     CUcontext context;
-    int gpu, open, unknown;         /* unknown: number of batches in flight of unknown length.
-                                     * open: the batch at `next` has begun */
+    int gpu, open, launching, unknown; /* unknown: number of batches in flight of unknown length.
+                                        * open: the batch at `next` has begun.
+                                        * launching: a launch of it has begun, and its end is not recorded yet */
     uint32_t oldest, next;          /* the closed batches are [oldest, next) */
     batch_t batch[DEPTH];
     CUevent base;                   /* the origin of event times */
     int based;
     uint64_t base_ns, due_ns, published_ns, published_due_ns, pending_ns, lag_ns, lag_since_ns;
     uint64_t head_ns;               /* since when `oldest` is the batch that runs */
+    uint64_t launched_ns, ask_ns;   /* the last launch; when to query the oldest batch again */
 } timeline_t;
 
+/* Two kinds of locks. A timeline's owner alone calls the driver for it, and adds and settles its batches; it owns it
+ * during a launch, too. `guard` protects what other threads read: all fields but the events, and all of gate.c,
+ * estimates.c and idle_prediction.c. No thread calls the driver while it holds `guard`, and none waits for long for a
+ * timeline: a driver call may wait for what another thread of the program has still to do. */
 extern timeline_t timeline[MAX_TIMELINES];
 extern int timeline_count;          /* the maximum that have been in use at once; some may be free */
 
-/* The caller holds timing.c's lock and has set the relaxed capture mode. */
-timeline_t *current_timeline(void); /* of the current context; NULL: no context, or more than MAX_TIMELINES */
+/* The caller holds the guard. */
+timeline_t *find_timeline(uint64_t context);          /* NULL: it has none yet */
+timeline_t *make_timeline(uint64_t context, int gpu); /* NULL: there are MAX_TIMELINES already */
 int pending(const timeline_t *l);
+int no_room(const timeline_t *l);
 uint64_t due_time_on(int gpu, uint64_t now);
 void publish(timeline_t *l, int done);
-enum opened open_batch(timeline_t *l, CUstream stream);
-void close_batch(timeline_t *l);
-void harvest(timeline_t *l);
-void timelines_forked(void);
 void publish_in_flight(int gpu);
+/* Appends a launch to the open batch, or to a new one (returned 1: its begin has to be recorded). */
+int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now);
+void close_batch(timeline_t *l);    /* if no launch of it is under way */
+void drop_batch(timeline_t *l);     /* the open batch cannot be measured: the estimate stays charged */
+
+/* The caller owns the timeline, has set the relaxed capture mode, and does not hold the guard. */
+int record_begin(timeline_t *l);    /* 0: recorded; otherwise the driver's error */
+int record_end(timeline_t *l);
+void harvest(timeline_t *l, pthread_mutex_t *guard);  /* settles what has ended */
+void timelines_forked(void);
 #endif

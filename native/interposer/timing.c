@@ -1,7 +1,10 @@
 /* The part of a launch before the driver's launch: the wait at the gate, and the batch that measures the launch.
  *
- * Only one thread of a process is between the begin and the end of a launch. A thread that waits at the gate holds
- * no lock and polls whether work is done; it never waits in the driver. A thread that holds the lock cannot be
+ * A thread owns its context's timeline from the wait at the gate until its launch is done, so launches of one context
+ * come one after the other. It waits for a timeline that another thread owns for 0.1 s at most; then its launch is
+ * charged by estimate. So no launch waits without end for another one, which may wait in the driver for what this
+ * thread launches (a module that is loaded behind a collective, for example). A thread that waits at the gate owns
+ * nothing and polls whether work is done; it never waits in the driver. A thread that owns a timeline cannot be
  * cancelled. If the driver calls back meanwhile (as profilers do), launches and waits in the callback pass and are
  * charged by estimate.
  *
@@ -16,26 +19,35 @@ typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
-    ASKS = 5 };
+    ASKS = 5, PAUSE_NS = 50000 };
 #define PER_THREAD ((CUstream)2)
 
 static unsigned passed;             /* consecutive launches that passed after the maximum wait */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static int cancellable;             /* the previous cancellation state of the thread that holds the lock */
-static __thread int inside;         /* this thread holds the lock */
+static pthread_mutex_t owner[MAX_TIMELINES];
+static __thread timeline_t *mine;   /* the timeline that this thread owns */
+static __thread int cancellable;    /* its cancellation state before */
+static __thread timeline_t *usual;  /* the timeline of this thread's last launch */
 
-static void lock_timing(void) {
+static void hold_guard(void) { lock_by_clock(&guard); }
+static void drop_guard(void) { pthread_mutex_unlock(&guard); }
+
+/* 0: another thread has owned it for so long. */
+static int own(timeline_t *l, uint64_t wait_ns) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    lock_by_clock(&guard);
+    if (!lock_by_clock_within(&owner[l - timeline], wait_ns)) {
+        pthread_setcancelstate(before, NULL);
+        return 0;
+    }
+    mine = l;
     cancellable = before;
-    inside = 1;
+    return 1;
 }
-static void unlock_timing(void) {
-    const int before = cancellable;
-    inside = 0;
-    pthread_mutex_unlock(&guard);
-    pthread_setcancelstate(before, NULL);
+static void disown(void) {
+    pthread_mutex_unlock(&owner[mine - timeline]);
+    mine = NULL;
+    pthread_setcancelstate(cancellable, NULL);
 }
 
 /* Exchanges the thread's capture mode. While any thread captures in the global mode, an event query of another thread
@@ -53,6 +65,12 @@ static uint64_t ask_at(const timeline_t *l, uint64_t now) {
     return now + (later_ns > MAX_ASK_NS ? MAX_ASK_NS : later_ns);
 }
 
+/* Whether a launch queries what has ended: at the estimated end of the oldest batch, and after a pause, because the
+ * batch that was open before it must not contain it. */
+static int is_to_query(const timeline_t *l, uint64_t now) {
+    return pending(l) && (now >= l->ask_ns || now >= l->launched_ns + PAUSE_NS || no_room(l));
+}
+
 /* Whether this process has work in flight that has made no progress for the maximum wait of a launch. */
 static int has_waited_too_long(uint64_t waits_since_ns, uint64_t now) {
     for (int i = 0; i < timeline_count; i++) {
@@ -65,140 +83,171 @@ static int has_waited_too_long(uint64_t waits_since_ns, uint64_t now) {
     return 0;
 }
 
-static int no_room(const timeline_t *l) { return l->next - l->oldest >= DEPTH; }
-
+/* Settles the ended work of all timelines; one that another thread owns is left to that thread. */
 static void harvest_all(void) {
-    for (int i = 0; i < timeline_count; i++) harvest(&timeline[i]);
-}
-
-/* Open batches count as in flight, and only the end of a closed batch can be observed. */
-static void close_all(void) {
-    for (int i = 0; i < timeline_count; i++)
-        if (timeline[i].context) close_batch(&timeline[i]);
-}
-
-/* Waits until the launch may begin. Holds the lock on entry and on exit, but not while it waits. NULL: the context
- * is gone. */
-static timeline_t *pass_gate(timeline_t *l, uint64_t estimated_ns) {
-    uint64_t begun = 0, others_since_ns = 0, until, waited_ns;
-    const int gpu = l->gpu;
-    int before;
-    while (l) {
-        moment_t m = {.estimate_ns = estimated_ns};
-        enum verdict verdict;
-        if (begun) harvest_all(); /* the awaited work may be in any context */
-        else harvest(l);
-        m.now_ns = now_ns();
-        m.due_ns = due_time_on(l->gpu, m.now_ns);
-        m.others_ns = others_in_flight(l->gpu, m.now_ns);
-        read_peer_signals(l->gpu, &m);
-        verdict = gate(l->gpu, &m, &until);
-        if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
-        /* to be measured */
-        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
-        if (verdict == GO) {
-            passed = 0;
-            break;
-        }
-        if (!begun) {
-            begun = m.now_ns;
-            __atomic_add_fetch(&self()->waiting, 1, __ATOMIC_RELAXED);
-        }
-        if (verdict != WAIT_OTHERS) others_since_ns = 0;
-        else if (!others_since_ns) others_since_ns = m.now_ns;
-        if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns)
-            || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
-            passed++;
-            __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
-            break;
-        }
-        close_all();
-        if (verdict == WAIT_WORK && l->oldest != l->next) until = ask_at(l, m.now_ns);
-        before = cancellable, inside = 0;
-        pthread_mutex_unlock(&guard);
-        sleep_until(until);
-        lock_by_clock(&guard);
-        cancellable = before, inside = 1;
-        l = current_timeline(); /* contexts may have been created or destroyed meanwhile */
+    timeline_t *before = mine;
+    for (int i = 0; i < timeline_count; i++) {
+        timeline_t *l = &timeline[i];
+        if (!l->context) continue;
+        if (l != before && !lock_by_clock_within(&owner[i], 0)) continue;
+        harvest(l, &guard);
+        if (l != before) pthread_mutex_unlock(&owner[i]);
     }
-    if (!begun) return l;
-    waited_ns = now_ns() - begun;
-    __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&counters->gpu[gpu].waits, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&counters->gpu[gpu].waited_ns, waited_ns, __ATOMIC_RELAXED);
-    return l;
 }
 
-/* A launch without events: its estimate is charged and never corrected. */
-static int charge_unmeasured(timeline_t *l, uint64_t key) {
-    uint64_t estimated_ns = estimate(key);
-    const uint64_t now = now_ns();
+/* Owns the timeline of the current context. NULL: there is none, or another thread owns it for too long (`busy`). */
+static timeline_t *own_current(int *busy) {
+    const uint64_t context = current_context();
+    timeline_t *l = usual;
+    *busy = 0;
+    while (context) {
+        if (!l || (uint64_t)(uintptr_t)l->context != context) {
+            int gpu;
+            hold_guard();
+            l = find_timeline(context);
+            drop_guard();
+            gpu = l ? l->gpu : current_gpu();
+            if (gpu < 0) return NULL;
+            hold_guard();
+            if (!l) l = find_timeline(context);
+            if (!l) l = make_timeline(context, gpu);
+            drop_guard();
+            if (!l) return NULL;
+        }
+        if (!own(l, PATIENCE_NS)) return *busy = 1, NULL;
+        if ((uint64_t)(uintptr_t)l->context == context) return usual = l;
+        disown(); /* the context has ended, and another one has its place */
+        l = NULL;
+    }
+    return NULL;
+}
+
+/* A launch without events: its estimate is charged and never corrected. The caller holds the guard. */
+static void charge_unmeasured(timeline_t *l, uint64_t estimated_ns, uint64_t now) {
     __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
     if (!estimated_ns) estimated_ns = NEW_NS;
     gate_spend(l->gpu, estimated_ns, now);
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
     publish(l, 0);
-    return UNTIMED;
 }
 
 /* Without a context the driver returns an error. On a stream that has a context, an unmeasured launch is not
- * allowed. */
-static int result_without_timeline(CUstream stream) {
-    return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED;
+ * allowed. A launch within a launch, or beside one that does not return, is charged by estimate. */
+static int without_timeline(CUstream stream, uint64_t key) {
+    const uint64_t context = current_context();
+    timeline_t *l;
+    hold_guard();
+    l = context ? find_timeline(context) : NULL;
+    if (l) charge_unmeasured(l, estimate(key), now_ns());
+    drop_guard();
+    return l || (!context && (uintptr_t)stream <= 2) ? UNTIMED : NO_TIMELINE;
 }
 
-/* The caller holds the lock. After UNTIMED and NO_TIMELINE no batch is open. */
-static int begun(CUstream stream, uint64_t key) {
-    uint64_t estimated, now;
-    enum opened opened = OPENED;
-    timeline_t *l = current_timeline();
-    batch_t *b;
-    if (!l) return result_without_timeline(stream);
-    estimated = estimate(key);
-    l = pass_gate(l, estimated);
-    if (!l) return UNTIMED; /* the driver returns an error: the context is gone */
-    now = now_ns();
+/* What a launch that may begin is part of. */
+enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
+
+/* The launch begins now: it is charged, and joins a batch if there is room. The caller holds the guard. */
+static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now) {
+    const batch_t *b = &l->batch[l->next % DEPTH];
+    enum part part;
     if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
-    b = &l->batch[l->next % DEPTH];
-    if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated > BATCH_NS || !estimated
-        || b->unknown)) close_batch(l);
-    if (no_room(l)) return charge_unmeasured(l, key);
-    if (!l->open) opened = open_batch(l, stream);
-    if (opened == NO_EVENTS) return NO_TIMELINE;
-    if (opened == NOT_OPENED) return charge_unmeasured(l, key);
-    b = &l->batch[l->next % DEPTH];
-    if (!estimated && !b->unknown) b->unknown = 1, l->unknown++;
-    if (!estimated) estimated = NEW_NS;
-    b->keys[b->count++] = key;
-    b->estimated_ns += estimated;
-    l->pending_ns += estimated;
-    now = now_ns();
-    l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated;
-    gate_spend(l->gpu, estimated, now);
+    if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated_ns > BATCH_NS
+        || !estimated_ns || b->unknown || stream == PER_THREAD)) close_batch(l);
+    if (no_room(l)) return charge_unmeasured(l, estimated_ns, now), OF_NO_BATCH;
+    part = append(l, stream, key, estimated_ns, now) ? OF_NEW_BATCH : OF_OPEN_BATCH;
+    if (l->oldest == l->next || l->ask_ns < l->head_ns)
+        l->ask_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
+    gate_spend(l->gpu, estimated_ns ? estimated_ns : NEW_NS, now);
     publish(l, 0);
-    return (int)(l - timeline);
+    return part;
 }
 
-/* A launch within a launch, in a callback of the driver. */
-static int begin_nested(CUstream stream, uint64_t key) {
-    timeline_t *l = current_timeline();
-    return l ? charge_unmeasured(l, key) : result_without_timeline(stream);
+/* Waits until the launch may begin, and admits it. The caller owns the timeline on entry; it does not while it waits.
+ * NULL: the context is gone, or another thread owns its timeline for too long (`busy`). */
+static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum part *part, int *busy) {
+    uint64_t begun = 0, others_since_ns = 0, until, now;
+    const int gpu = l->gpu;
+    while (l) {
+        moment_t m = {.peers_owed_since_ns = UINT64_MAX};
+        enum verdict verdict;
+        m.now_ns = now_ns();
+        if (begun || is_to_query(l, m.now_ns)) {
+            if (begun) harvest_all(); /* the awaited work may be in any context */
+            else harvest(l, &guard);
+            m.now_ns = now_ns();
+        }
+        hold_guard();
+        m.estimate_ns = estimate(key);
+        m.due_ns = due_time_on(l->gpu, m.now_ns);
+        m.others_ns = others_in_flight(l->gpu, m.now_ns);
+        if (watches_peers(l->gpu, &m)) read_peer_signals(l->gpu, &m);
+        verdict = gate(l->gpu, &m, &until);
+        if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
+        /* to be measured */
+        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
+        if (verdict == GO) passed = 0;
+        else {
+            if (!begun) {
+                begun = m.now_ns;
+                __atomic_add_fetch(&self()->waiting, 1, __ATOMIC_RELAXED);
+            }
+            if (verdict != WAIT_OTHERS) others_since_ns = 0;
+            else if (!others_since_ns) others_since_ns = m.now_ns;
+            if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns)
+                || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
+                passed++;
+                __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
+                verdict = GO;
+            }
+        }
+        if (verdict == GO) {
+            *part = admit(l, stream, key, m.estimate_ns, m.now_ns);
+            drop_guard();
+            break;
+        }
+        if (verdict == WAIT_WORK && pending(l) && ask_at(l, m.now_ns) < until) until = ask_at(l, m.now_ns);
+        drop_guard();
+        disown();
+        sleep_until(until);
+        l = own_current(busy); /* contexts may have been created or destroyed meanwhile */
+    }
+    if (!begun) return l;
+    now = now_ns();
+    __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&counters->gpu[gpu].waits, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&counters->gpu[gpu].waited_ns, now - begun, __ATOMIC_RELAXED);
+    return l;
+}
+
+/* After UNTIMED and NO_TIMELINE no batch is open for the launch, and the thread owns nothing. */
+static int begun(CUstream stream, uint64_t key) {
+    enum part part;
+    int busy, error;
+    timeline_t *l = own_current(&busy);
+    if (!l && !busy) return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED;
+    if (l) l = pass_gate(l, stream, key, &part, &busy);
+    if (!l) return busy ? without_timeline(stream, key) : UNTIMED; /* the driver returns an error */
+    if (part == OF_OPEN_BATCH) return (int)(l - timeline);
+    if (part == OF_NEW_BATCH && !(error = record_begin(l))) return (int)(l - timeline);
+    if (part == OF_NEW_BATCH) {
+        hold_guard();
+        l->launching = 0;
+        drop_batch(l);
+        drop_guard();
+    }
+    disown();
+    /* If the program has used up all events, the launch is refused. Otherwise the context is broken. */
+    return part == OF_NEW_BATCH && error == CUDA_ERROR_OUT_OF_MEMORY ? NO_TIMELINE : UNTIMED;
 }
 
 /* UNTIMED: a capture, or no context (the driver returns an error). NO_TIMELINE: too many contexts or events.
- * Otherwise the lock is held until launch_end. A kernel that belongs to no context runs in its stream's context, not
- * in the current one. */
+ * Otherwise the thread owns the timeline until launch_end. A kernel that belongs to no context runs in its stream's
+ * context, not in the current one. */
 int launch_begin(CUstream stream, uint64_t key) {
     const int mode = exchange_capture_mode(RELAXED), entered = stream_enter(stream);
     int capturing = 1, token = UNTIMED;
-    if (!REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) && !capturing) {
-        if (inside) token = begin_nested(stream, key);
-        else {
-            lock_timing();
-            token = begun(stream, key);
-            if (token < 0) unlock_timing();
-        }
-    }
+    if (!REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) && !capturing)
+        token = mine ? without_timeline(stream, key) : begun(stream, key);
     if (entered) context_leave();
     exchange_capture_mode(mode);
     return token;
@@ -207,50 +256,37 @@ int launch_begin(CUstream stream, uint64_t key) {
 void launch_end(int token, int failed) {
     timeline_t *l = &timeline[token];
     const batch_t *b = &l->batch[l->next % DEPTH];
-    const int mode = exchange_capture_mode(RELAXED);
+    const int mode = exchange_capture_mode(RELAXED), error = record_end(l);
     (void)failed; /* its events exist and measure it */
-    if (b->estimated_ns >= BATCH_NS || b->unknown || b->stream == PER_THREAD || (!b->queued && is_limited(l->gpu)))
-        close_batch(l);
-    unlock_timing();
-    exchange_capture_mode(mode);
-}
-
-void timing_flush(void) {
-    const int mode = exchange_capture_mode(RELAXED);
-    if (!inside) {
-        lock_timing();
-        close_all();
-        unlock_timing();
-    }
+    hold_guard();
+    l->launching = 0;
+    if (error) drop_batch(l);
+    else if (b->estimated_ns >= BATCH_NS || b->unknown) close_batch(l);
+    drop_guard();
+    disown();
     exchange_capture_mode(mode);
 }
 
 void timing_flush_stream(CUstream stream) {
-    const int mode = exchange_capture_mode(RELAXED);
-    if (!inside) {
-        lock_timing();
-        for (int i = 0; i < timeline_count; i++)
-            if (timeline[i].open && timeline[i].batch[timeline[i].next % DEPTH].stream == stream)
-                close_batch(&timeline[i]);
-        unlock_timing();
+    hold_guard();
+    for (int i = 0; i < timeline_count; i++) {
+        const CUstream open = timeline[i].batch[timeline[i].next % DEPTH].stream;
+        /* the legacy default stream and the others wait for each other */
+        if (timeline[i].open && (open == stream || (uintptr_t)open <= 1 || (uintptr_t)stream <= 1))
+            close_batch(&timeline[i]);
     }
-    exchange_capture_mode(mode);
+    drop_guard();
 }
 
 void timing_harvest(void) {
     const int mode = exchange_capture_mode(RELAXED);
-    if (!inside) {
-        lock_timing();
+    int before;
+    if (!mine) {
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
         harvest_all();
-        unlock_timing();
+        pthread_setcancelstate(before, NULL);
     }
     exchange_capture_mode(mode);
-}
-
-static timeline_t *timeline_of(CUcontext context) {
-    for (int i = 0; i < timeline_count; i++)
-        if (timeline[i].context == context) return &timeline[i];
-    return NULL;
 }
 
 /* Measures the work that has ended, which takes some microseconds to observe. Other work ends with the context,
@@ -259,44 +295,49 @@ unfinished_t timing_context_ending(CUcontext context) {
     const int mode = exchange_capture_mode(RELAXED);
     unfinished_t left = {0, 0, 0};
     timeline_t *l;
-    if (inside) return left;
-    lock_timing();
-    l = timeline_of(context);
-    for (int again = 0; l && again < ASKS; again++) {
-        close_batch(l);
-        harvest(l);
-        if (!pending(l)) break;
-        unlock_timing();
-        sleep_until(now_ns() + (ASK_NS << again));
-        lock_timing();
-        l = timeline_of(context);
+    if (mine) return left;
+    hold_guard();
+    l = find_timeline((uint64_t)(uintptr_t)context);
+    drop_guard();
+    if (l && own(l, PATIENCE_NS)) {
+        for (int again = 0; again < ASKS; again++) {
+            harvest(l, &guard);
+            if (!pending(l)) break;
+            sleep_until(now_ns() + (ASK_NS << again));
+        }
+        hold_guard();
+        if (l->context == context) {
+            left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns};
+            l->context = NULL;
+            publish_in_flight(l->gpu);
+        }
+        drop_guard();
+        disown();
     }
-    if (l) {
-        left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns};
-        l->context = NULL;
-        publish_in_flight(l->gpu);
-    }
-    unlock_timing();
     exchange_capture_mode(mode);
     return left;
 }
 
 void timing_context_ended(unfinished_t left) {
-    if (!left.pending_ns || inside) return;
-    lock_timing();
+    if (!left.pending_ns || mine) return;
+    hold_guard();
     gate_settle(left.gpu, left.pending_ns, left.since_ns, now_ns());
-    unlock_timing();
+    drop_guard();
 }
 
 void timing_forget(void) {
-    lock_timing();
+    hold_guard();
     timelines_forked();
-    unlock_timing();
+    drop_guard();
 }
 
 static void forked(void) {
     pthread_mutex_init(&guard, NULL);
-    inside = 0;
+    for (int i = 0; i < MAX_TIMELINES; i++) pthread_mutex_init(&owner[i], NULL);
+    mine = usual = NULL;
     timelines_forked();
 }
-__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }
+__attribute__((constructor)) static void begin(void) {
+    for (int i = 0; i < MAX_TIMELINES; i++) pthread_mutex_init(&owner[i], NULL);
+    pthread_atfork(NULL, NULL, forked);
+}

@@ -82,7 +82,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     period_ms: Annotated[int, msgspec.Meta(ge=5, le=1000)] = 50
     """The period of compute sharing: in each one, every slice with a compute share gets its part."""
     in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 500
-    """GPU time that a slice may have submitted and not finished while other slices wait."""
+    """GPU time that a slice may have submitted and not finished while slices of higher precedence share its GPU."""
+    reserved_in_flight_us: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 2000
+    """The same for a slice whose GPU time is reserved, while it shares its GPU."""
     least_milli: Annotated[int, msgspec.Meta(ge=0, le=500)] = 0
     """Share of each GPU's time for every slice that yields to others, even if the others are always busy or say so.
     Together these slices get at most half of the GPU's time, and none that is reserved. 0: the slices that do not yield

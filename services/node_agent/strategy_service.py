@@ -59,7 +59,10 @@ class Strategies:
             ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary
         )
         policy = Policy(
-            period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli
+            period_us=config.period_ms * 1000,
+            in_flight_us=config.in_flight_us,
+            reserved_in_flight_us=config.reserved_in_flight_us,
+            least_milli=config.least_milli,
         )
         self._registry = SliceRegistry(run / "slices", policy, clock, self._costs)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY

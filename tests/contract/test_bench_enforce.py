@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench.enforce.__main__ import KEYS, measure
-from bench.enforce.cases import LIMIT_MIB
+from bench.enforce.cases import LAUNCH_CASES, LIMIT_MIB
 from bench.enforce.place import FAKE_UUID, Device, Place, build
 
 
@@ -29,10 +32,13 @@ def test_slices_hold_on_the_fake_driver(tmp_path: Path) -> None:
         "the memory that the GPU reports, not the control block's"
     )
     assert figures["share_error_percent_max"] < 2
-    assert all(error <= 2 for error in found["long_share_error_percent"].values())
+    assert figures["idle_charged_percent"] < 1
+    assert all(error < 2 for error in found["long_share_error_percent"].values())
     by_length = found["share_error_percent_by_launch_ms"]
-    assert set(by_length) == {"2", "5", "10", "20"}
-    assert all(error < 2.5 for length in ("2", "5", "10") for error in by_length[length].values())
+    assert set(by_length) == {"0.3", "1", "2", "5", "10", "20"}
+    assert all(set(row) == {"10:90", "30:70", "50:50", "20:30:50"} for row in by_length.values())
+    assert figures["length_share_error_percent_max"] < 2
+    assert set(found["launch_ns_by_case"]) == set(LAUNCH_CASES)
     assert figures["short_p99_loss_percent_max"] < 5
     assert all(row["throughput_loss_percent"] < 1 for row in found["short_requests"].values())
     assert figures["high_throughput_loss_percent"] < 1
@@ -53,3 +59,23 @@ def test_memory_is_judged_by_the_memory_that_the_gpu_reports(tmp_path: Path) -> 
     assert place.used_bytes() == 100 << 20
     holder.communicate(timeout=60)
     assert place.used_bytes() == 0
+
+
+def test_finished_cases_are_kept_and_not_run_again(tmp_path: Path) -> None:
+    device, results = Device("fake", FAKE_UUID, str(tmp_path / "libcuda.so.1")), tmp_path / "results.json"
+    build(tmp_path, fake=True)
+    found = measure(tmp_path, device, 2, ["idle"], results)
+    assert set(json.loads(results.read_text())) == {"idle"}
+    kept = {"idle": {"idle_charged_percent": 77.0}}
+    results.write_text(json.dumps(kept))
+    assert measure(tmp_path, device, 2, ["idle"], results)["idle_charged_percent"] == 77.0
+    assert found["idle_charged_percent"] < 1
+
+
+def test_the_cases_are_listed_and_an_unknown_one_is_named() -> None:
+    command = [sys.executable, "-m", "bench.enforce", "--fake"]
+    listed = subprocess.run([*command, "--list"], capture_output=True, text=True, check=True).stdout.split()
+    assert {"memory", "shares", "idle", "lengths", "hook", "locks"} <= set(listed)
+    wrong = subprocess.run([*command, "--case", "sharse"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
+    assert "no case sharse" in wrong.stderr

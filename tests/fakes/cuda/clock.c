@@ -56,7 +56,7 @@ static void run(int device, uint64_t until_ns) {
         item->left_ns -= span;
         d->at_ns += span;
         d->slice_used_ns += span;
-        queue(d->running, device)->gpu_ns += span;
+        if (!item->other) queue(d->running, device)->gpu_ns += span;
     }
     if (d->at_ns < until_ns) d->at_ns = until_ns;
 }
@@ -170,11 +170,14 @@ void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns) {
     unlock();
 }
 
-void spend(uint64_t ns) { kerf_virtual_sleep_until(world()->now_ns + ns); }
+void spend(uint64_t ns) {
+    enter();
+    wait_for(TIME, 0, 0, world()->now_ns + ns);
+}
 uint64_t kerf_virtual_now(void) { return world()->now_ns; }
 void kerf_virtual_sleep_until(uint64_t ns) {
     enter();
-    wait_for(TIME, 0, 0, ns);
+    wait_for(TIME, 0, 0, ns > world()->now_ns ? ns + world()->late_ns : ns);
 }
 
 void kerf_virtual_leave(void) {
@@ -187,7 +190,7 @@ void kerf_virtual_leave(void) {
     mine = -1;
 }
 
-uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
+static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int other) {
     queue_t *q = queue(me(), device);
     uint64_t seq;
     enter();
@@ -195,15 +198,18 @@ uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     if (q->submitted - q->completed >= DEPTH) wait_for(ROOM, device, 0, NEVER);
     lock();
     settle(device);
-    q->launched += event < 0;
+    q->launched += event < 0 && !other;
     q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0
-        ? world()->process[me()].event[event].recording : 0};
+        ? world()->process[me()].event[event].recording : 0, other};
     seq = ++q->submitted;
     if (event < 0) last_of_thread = seq;
     settle(device);
     unlock();
     return seq;
 }
+
+uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) { return put(device, ns, event, awaits, 0); }
+void submit_other(int device, uint64_t ns) { put(device, ns, -1, 0, 1); }
 
 static void thread_ends(void *unused) {
     (void)unused;

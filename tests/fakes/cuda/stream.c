@@ -101,6 +101,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     return CUDA_SUCCESS; /* a process's work runs in order anyway */
 }
 CUresult cuStreamIsCapturing(CUstream stream, int *status) {
+    enter(); /* before a launch: what the interposer decides then is in the order of the clock */
     stream_t *s = stream_of(stream);
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     return *status = s->capture != NULL, CUDA_SUCCESS;
@@ -268,10 +269,34 @@ CUresult cuLaunchGrid(CUfunction f, int width, int height) { return (void)width,
 CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
     return (void)width, (void)height, start(f, stream, NULL);
 }
-CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
-    (void)stream;
-    function(data);
+static _Thread_local uint64_t next_takes_ns;
+void kerf_fake_next_takes(uint64_t ns) { next_takes_ns = ns; }
+static CUresult other_work(CUstream stream) {
+    const uint64_t ns = next_takes_ns;
+    stream_t *s = stream_of(stream);
+    next_takes_ns = 0;
+    if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (ns && !s->capture) submit_other(s->context->device, ns);
     return CUDA_SUCCESS;
+}
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
+    function(data);
+    return other_work(stream);
+}
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    return (void)to, (void)from, (void)bytes, other_work(stream);
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+    return (void)to, (void)value, (void)count, other_work(stream);
+}
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+    return (void)to, (void)value, (void)count, other_work(NULL);
+}
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags) {
+    return (void)at, (void)value, (void)flags, other_work(stream);
+}
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, void *operations, unsigned flags) {
+    return (void)count, (void)operations, (void)flags, other_work(stream);
 }
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
     (void)to, (void)from, (void)bytes;

@@ -39,6 +39,7 @@ static void create(world_t *w) {
     w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
+    w->late_ns = setting("KERF_FAKE_CUDA_LATE_NS", 0);
     w->now_ns = 1000000000;
     w->baton = -1;
     for (int d = 0; d < DEVICES; d++) w->device[d].at_ns = w->now_ns, w->device[d].running = -1;

@@ -7,6 +7,7 @@
  *   KERF_FAKE_CUDA_POOL_KIB   chunk size of memory pools, 2048
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
+ *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's index among them: the lower runs first if several could
@@ -45,6 +46,9 @@ uint64_t kerf_fake_calls(const char *name);     /* how often this process has ca
 void kerf_fake_at_take(void (*function)(void));  /* called within each allocation from a pool */
 /* from now on every event and launch of this process fails, as after a fault */
 void kerf_fake_break(void);
+/* The next call that is no launch and puts work into a stream (a copy, a memset, a host function, a wait) takes that
+ * long. It is not counted as GPU time. */
+void kerf_fake_next_takes(uint64_t ns);
 void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the calling thread, as profilers do */
 
 enum { DEVICES = 8, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };
@@ -52,7 +56,8 @@ enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
 #define NEVER UINT64_MAX
 
 /* awaits: launches of its process; 0: none */
-typedef struct { uint64_t left_ns, awaits; int32_t event; uint32_t recording; } item_t;
+/* other: no kernel, its time is not counted */
+typedef struct { uint64_t left_ns, awaits; int32_t event; uint32_t recording; int other; } item_t;
 typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DEPTH]; } queue_t;
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not done */
 typedef struct {
@@ -68,7 +73,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, slice_ns, launch_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, slice_ns, launch_ns, late_ns, now_ns;
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: none */
     device_t device[DEVICES];
@@ -89,6 +94,7 @@ void enter(void);
 void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* DRAINED: seq is the process */
 /* returns the work's index in its queue. awaits: number of launches after it */
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits);
+void submit_other(int device, uint64_t ns);
 extern _Thread_local uint64_t last_of_thread; /* the index of the last launch of this thread */
 void spend(uint64_t ns);
 void settle(int device);  /* finishes work that takes no time; the caller holds the lock */
