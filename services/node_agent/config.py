@@ -87,9 +87,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Share of each GPU's time for every slice that yields to others, even if the others are always busy or say so.
     Together these slices get at most half of the GPU's time, and none that is reserved. 0: the slices that do not yield
     lose less than 5 % to them, and they get what is left over."""
-    escapes: Literal["report", "lock", "evict"] = "report"
+    escapes: Literal["report", "lock", "evict", "kill"] = "report"
     """What to do with a pod that exceeds its slice's memory or GPU time: report it, time-slice it under the driver's
-    lock, or evict it."""
+    lock, evict it, or end its processes at once (SIGKILL) and evict it."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """How much more memory than its control blocks count a pod may hold on a GPU before that counts as an
     escape: contexts that no control block counts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -9,7 +10,10 @@ import msgspec
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.processes.killing import PodKiller
 from services.node_agent.processes.owner import Owner
+from services.node_agent.processes.pod_cgroups import PodCgroups
+from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
 from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
@@ -40,6 +44,7 @@ class SliceObserver:
         drivers: Mapping[StrategyName, Driver],
         time_slicer: TimeSlicer,
         owner: Callable[[int], Owner | None],
+        cgroups: PodCgroups,
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int],
     ) -> None:
@@ -55,6 +60,11 @@ class SliceObserver:
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
+        self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, owner)
+        self._kills: dict[str, asyncio.Task[None]] = {}
+        """The pods whose processes are being ended."""
+        self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
+        """The processes by pod and GPU in the last sample."""
         register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
@@ -67,12 +77,12 @@ class SliceObserver:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
                 control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
-        seen, used, pids = self._seen(found)
+        seen, used, self._pids = self._seen(found)
         escapes = self._escape_detector.update(pod_memory(seen, control_blocks))
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
-        self._act(escapes, overuses, pids, self._attributed(escapes, found))
+        self._act(escapes, overuses, self._attributed(escapes, found))
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -150,7 +160,6 @@ class SliceObserver:
         self,
         escapes: tuple[Escape, ...],
         overuses: tuple[Overuse, ...],
-        pids: Mapping[tuple[str, str], frozenset[int]],
         attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
         for escape in escapes:
@@ -161,13 +170,16 @@ class SliceObserver:
         for over in overuses:
             self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
         if self._config.escapes == "lock":
-            self._quotas = update_quotas(self._quotas, overuses, pids)
+            self._quotas = update_quotas(self._quotas, overuses, self._pids)
             self._time_slicer.set_escaped(attributed, self._quotas)
-        elif self._config.escapes == "evict":
-            why = {over.used.uid: over.sentence for over in overuses} | {
-                escape.held.uid: escape.sentence for escape in escapes
-            }
+            return
+        why = {over.used.uid: over.sentence for over in overuses} | {
+            escape.held.uid: escape.sentence for escape in escapes
+        }
+        if self._config.escapes == "evict":
             self._evict_pods(why)
+        elif self._config.escapes == "kill":
+            self._kill_pods(why)
 
     def _evict_pods(self, why: Mapping[str, str]) -> None:
         now_s = self._clock() / 1e9
@@ -178,3 +190,26 @@ class SliceObserver:
                 self._evicted_s[pod.uid] = now_s
                 self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
         self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
+
+    def _kill_pods(self, why: Mapping[str, str]) -> None:
+        """Ends the pods' processes, and asks for their eviction, or the kubelet would start their containers again."""
+        self._kills = {uid: task for uid, task in self._kills.items() if not task.done()}
+        for uid, sentence in why.items():
+            if uid not in self._kills:
+                self._kills[uid] = asyncio.create_task(self._kill(uid, sentence))
+        self._evict_pods({uid: f"{sentence}; its processes were ended with SIGKILL" for uid, sentence in why.items()})
+
+    async def _kill(self, uid: str, sentence: str) -> None:
+        try:
+            killed, all_ended = await self._killer.kill(uid)
+        except (host_memory.HostMemoryUnknown, OSError) as error:
+            self._ctx.log.error("pod_not_killed", pod=uid, error=str(error))
+            return
+        if killed:
+            self._ctx.log.warning("pod_killed", what=sentence, processes=len(killed), all_ended=all_ended)
+
+    def _pids_of(self, uid: str) -> frozenset[int]:
+        """Returns the pod's processes: those in its cgroups, and those that NVML has seen on a GPU."""
+        pod = self._cgroups.path(uid)
+        groups = () if pod is None else host_memory.processes(pod).values()
+        return frozenset().union(*groups, *(pids for (of, _), pids in self._pids.items() if of == uid))

@@ -20,6 +20,7 @@ from services.node_agent.slice_observer import SliceObserver
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
+from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.probes import Probes
@@ -69,11 +70,10 @@ class Strategies:
         self._probes = Probes(self._drivers, ctx.log)
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
-        self._checkpointer = Checkpointer(
-            Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir))
-        )
+        cgroups = PodCgroups(Path(config.cgroup_dir))
+        self._checkpointer = Checkpointer(Locks(self._libcuda(), run / "parked.json"), cgroups)
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer)
-        self._locks = Locks(self._libcuda(), run / "locks.json")
+        self._locks = GpuLocks(self._libcuda(), run)
         self._time_slicer = TimeSlicer(
             self._registry, self._locks, QuantumPolicy(least_milli=config.least_milli), clock
         )
@@ -86,6 +86,7 @@ class Strategies:
             drivers=self._drivers,
             time_slicer=self._time_slicer,
             owner=owner,
+            cgroups=cgroups,
             evict=evict,
             clock=clock,
         )
@@ -194,7 +195,7 @@ class Strategies:
         for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 
-    async def _undo_locks(self, locks: Locks) -> None:
+    async def _undo_locks(self, locks: Locks | GpuLocks) -> None:
         try:
             await locks.start()
         except LockError as error:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from services.node_agent.devices import monitor
+from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
@@ -21,7 +32,7 @@ from tests.support.enforcement import (
 )
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.kubelet_agent import agent
+from tests.support.kubelet_agent import agent, uid
 from tests.support.waiting import eventually
 
 
@@ -97,3 +108,45 @@ async def test_with_policy_lock_an_escaped_process_is_time_sliced_and_unlocked_w
         become(host, f"{NVML}process 0 {victim} 50\n")
         await eventually(lambda: locked(build, victim), every_s=0.1)
     assert not locked(build, victim)
+
+
+async def test_with_policy_kill_all_processes_of_a_pod_that_bypasses_its_slice_end_and_it_is_evicted(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    victim: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML sees one of its processes; the other is found in its cgroup. A process of another pod stays."""
+    asked = await evictions(bus)
+    with sleeper() as beside, sleeper() as foreign:
+        owners = {victim: "a", beside.pid: "a", foreign.pid: "b"}
+        monkeypatch.setattr(
+            monitor,
+            "NvmlDevices",
+            functools.partial(NvmlDevices, owner=lambda pid: Owner(uid(owners[pid])) if pid in owners else None),
+        )
+        cgroup = host / "cgroup" / "kubepods" / f"pod{uid('a')}" / "main"
+        cgroup.mkdir(parents=True)
+        (cgroup / "cgroup.procs").write_text(f"{beside.pid}\n{foreign.pid}\n")
+        async with agent(nats, host, **settings, escapes="kill"):
+            await started(bus, kubelet, "a")
+            become(host, f"{NVML}process 0 {victim} 500\n")
+            await eventually(lambda: beside.poll() == -signal.SIGKILL and ended(victim))
+            await eventually(lambda: asked)
+        assert foreign.poll() is None
+    assert (asked[0].name, "were ended with SIGKILL" in asked[0].reason) == ("a", True)
+
+
+@contextlib.contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def ended(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
