@@ -91,8 +91,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What to do with a pod that exceeds its slice's memory or GPU time: report it, time-slice it under the driver's
     lock, evict it, or end its processes at once (SIGKILL) and evict it."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
-    """How much more memory than its control blocks count a pod may hold on a GPU before that counts as an
-    escape: contexts that no control block counts."""
+    """How much more memory than its control blocks count each process of a pod may hold on a GPU before the agent acts
+    on it: code of libraries and local memory, which no control block counts. It reports a pod beyond what it has
+    learned on this node, which is never more than this."""
     escape_slack_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
     """How much more GPU time than its share NVML may report for a pod, over the window, before that counts as an
     escape."""

@@ -78,7 +78,9 @@ class SliceObserver:
                 self._observed[slice_.key, observed.uuid] = observed
                 control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
-        escapes = self._escape_detector.update(pod_memory(seen, control_blocks))
+        escapes = self._escape_detector.update(
+            pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
+        )
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
@@ -162,23 +164,29 @@ class SliceObserver:
         overuses: tuple[Overuse, ...],
         attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
+        """Reports all, and acts on those that were seen often enough."""
+        policy = self._config.escapes
         for escape in escapes:
             containers = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
             self._ctx.log.warning(
-                "slice_escaped", what=escape.sentence, containers=containers, policy=self._config.escapes
+                "slice_escaped", what=escape.sentence, containers=containers, policy=policy, proven=escape.is_proven
             )
         for over in overuses:
-            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
-        if self._config.escapes == "lock":
-            self._quotas = update_quotas(self._quotas, overuses, self._pids)
-            self._time_slicer.set_escaped(attributed, self._quotas)
+            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=policy, proven=over.is_proven)
+        proven = {(escape.held.uid, escape.held.uuid): escape.sentence for escape in escapes if escape.is_proven}
+        overused = [over for over in overuses if over.is_proven]
+        if policy == "lock":
+            self._quotas = update_quotas(self._quotas, overused, self._pids)
+            locked = {
+                uuid: {key: pids for key, pids in found.items() if (key[0], uuid) in proven}
+                for uuid, found in attributed.items()
+            }
+            self._time_slicer.set_escaped(locked, self._quotas)
             return
-        why = {over.used.uid: over.sentence for over in overuses} | {
-            escape.held.uid: escape.sentence for escape in escapes
-        }
-        if self._config.escapes == "evict":
+        why = {over.used.uid: over.sentence for over in overused} | {uid: text for (uid, _), text in proven.items()}
+        if policy == "evict":
             self._evict_pods(why)
-        elif self._config.escapes == "kill":
+        elif policy == "kill":
             self._kill_pods(why)
 
     def _evict_pods(self, why: Mapping[str, str]) -> None:
