@@ -22,12 +22,15 @@ from services.node_agent.strategies.slice_metrics import register_metrics
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice
 from services.node_agent.strategies.time_slicing import TimeSlicer
+from services.node_agent.worker import Hung, Worker
 from shared.contracts.commands import Evict
 from shared.contracts.samples import SliceUse
 from shared.model.strategies import StrategyName
 from shared.service import Context
 
 EVICT_AGAIN_S = 30.0
+CONTAINER_FILES_S = 1.0
+"""Time limit for looking at files in containers, whose file systems may not answer."""
 
 
 class SliceObserver:
@@ -60,6 +63,7 @@ class SliceObserver:
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
+        self._container_files = Worker(CONTAINER_FILES_S)
         self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, owner)
         self._kills: dict[str, asyncio.Task[None]] = {}
         """The pods whose processes are being ended."""
@@ -84,7 +88,7 @@ class SliceObserver:
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
-        self._act(escapes, overuses, self._attributed(escapes, found))
+        self._act(escapes, overuses, await self._attributed(escapes, found))
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -139,24 +143,24 @@ class SliceObserver:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
 
-    def _attributed(
+    async def _attributed(
         self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
     ) -> dict[str, dict[Key, frozenset[int]]]:
         """Returns, by GPU, the containers that bypass their slices, and their processes."""
         if not escapes:
             return {}
-        control_blocks, proc = (
-            control_blocks_of({slice_.key: self._registry.folder(slice_.key) for slice_ in self._registry.slices}),
-            self._config.host().proc,
-        )
+        control_blocks = control_blocks_of({one.key: self._registry.folder(one.key) for one in self._registry.slices})
+        proc = self._config.host().proc
+        pids = {pid for escape in escapes for pid in self._pids.get((escape.held.uid, escape.held.uuid), ())}
+        try:
+            containers = await self._container_files.call(
+                lambda: {pid: container_of(pid, control_blocks, proc) for pid in pids}
+            )
+        except Hung as error:  # the container's file system does not answer
+            self._ctx.log.warning("containers_not_found", reason=str(error), effect="any container of the pod counts")
+            containers = {}
         counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
-        return attribute_by_gpu(
-            (escape.held for escape in escapes),
-            found,
-            counted,
-            self._owner,
-            lambda pid: container_of(pid, control_blocks, proc),
-        )
+        return attribute_by_gpu((escape.held for escape in escapes), found, counted, self._owner, containers.get)
 
     def _act(
         self,

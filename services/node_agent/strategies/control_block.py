@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.node_agent.strategies import layout
+from services.node_agent.strategies import layout, selinux
 from services.node_agent.strategies.kept_file import KeptFile
 from services.node_agent.strategies.slices import Key
 
@@ -93,6 +93,7 @@ class ControlBlock:
         (folder / PEERS).mkdir(exist_ok=True)
         for name in FILE_NAMES:
             _make(folder / name)
+        selinux.label(*(folder / name for name in (*FILE_NAMES, PEERS)))
         self._files = {name: KeptFile(folder / name) for name in FILE_NAMES}
         self._map: mmap.mmap | None = None
         self._orders = self._map_orders()
