@@ -9,18 +9,19 @@ import msgspec
 
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
+from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.killing import PodKiller
-from services.node_agent.processes.owner import Owner
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
-from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
+from services.node_agent.strategies.escapes import MAX_PROCESSES, Escape, EscapeDetector, pod_memory
 from services.node_agent.strategies.overuse import Overuse, OveruseDetector, ThrottleQuota, pod_usage, update_quotas
 from services.node_agent.strategies.slice_metrics import register_metrics
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice
+from services.node_agent.strategies.surcharges import Surcharger
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from services.node_agent.worker import Hung, Worker
 from shared.contracts.commands import Evict
@@ -46,25 +47,26 @@ class SliceObserver:
         prepared: Mapping[Key, Slice],
         drivers: Mapping[StrategyName, Driver],
         time_slicer: TimeSlicer,
-        owner: Callable[[int], Owner | None],
+        devices: DeviceMonitor,
         cgroups: PodCgroups,
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int],
     ) -> None:
-        """`prepared`: the slices without a control block. `owner` returns the pod and container of a process. `evict`
-        requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        """`prepared`: the slices without a control block. `evict` requests evictions. `clock` returns nanoseconds of
+        CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent = ctx, config, agent
         self._registry, self._prepared, self._drivers, self._time_slicer = registry, prepared, drivers, time_slicer
-        self._owner, self._evict, self._clock = owner, evict, clock
+        self._devices, self._owner, self._evict, self._clock = devices, devices.owner, evict, clock
         self._escape_detector = EscapeDetector(config.escape_slack_mib)
         self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
+        self._surcharger = Surcharger()
         self._overused: dict[tuple[str, str], Overuse] = {}
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
         self._container_files = Worker(CONTAINER_FILES_S)
-        self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, owner)
+        self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, devices.owner)
         self._kills: dict[str, asyncio.Task[None]] = {}
         """The pods whose processes are being ended."""
         self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
@@ -82,13 +84,30 @@ class SliceObserver:
                 self._observed[slice_.key, observed.uuid] = observed
                 control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
-        escapes = self._escape_detector.update(
-            pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
-        )
+        held = pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
+        escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        self._surcharger.update(
+            held, self._escape_detector.hidden.per_process_mib, overuses, self._pids, {gpu.uuid for gpu in found}
+        )
+        self._registry.set_surcharges(self._surcharger.of(self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
         self._act(escapes, overuses, await self._attributed(escapes, found))
+
+    async def memory(self, uid: str) -> dict[str, tuple[int, int]]:
+        """Returns what NVML sees of a pod now, by GPU: MiB, and the MiB that an honest pod of as many processes hides.
+
+        GPUs that do not answer are not in it.
+        """
+        found = await self._devices.processes()
+        mib, _, pids = self._seen(found)
+        slack_mib = self._escape_detector.hidden.per_process_mib
+        held = {gpu.uuid: len(pids.get((uid, gpu.uuid), ())) for gpu in found}
+        return {
+            uuid: (mib.get((uid, uuid), 0), slack_mib * min(processes, MAX_PROCESSES))
+            for uuid, processes in held.items()
+        }
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {

@@ -14,7 +14,7 @@ from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
-from services.node_agent.processes.owner import Owner
+from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.slice_observer import SliceObserver
 from services.node_agent.strategies.base import NodeTools
@@ -48,12 +48,11 @@ class Strategies:
         config: Config,
         agent: Agent,
         *,
-        owner: Callable[[int], Owner | None],
+        devices: DeviceMonitor,
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`owner` returns the pod and container of a process. `evict` requests evictions. `clock` returns nanoseconds
-        of CLOCK_MONOTONIC."""
+        """`evict` requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         self._keeper = ProofManager(
@@ -72,7 +71,6 @@ class Strategies:
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
         self._checkpointer = Checkpointer(Locks(self._libcuda(), run / "parked.json"), cgroups)
-        self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer)
         self._locks = GpuLocks(self._libcuda(), run)
         self._time_slicer = TimeSlicer(
             self._registry, self._locks, QuantumPolicy(least_milli=config.least_milli), clock
@@ -85,12 +83,13 @@ class Strategies:
             prepared=self._prepared,
             drivers=self._drivers,
             time_slicer=self._time_slicer,
-            owner=owner,
+            devices=devices,
             cgroups=cgroups,
             evict=evict,
             clock=clock,
         )
         """What measures the slices while they exist."""
+        self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
 
     def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers in addition to those of every node."""

@@ -17,7 +17,7 @@ import hashlib
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -43,6 +43,18 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
     period_ns: int = 0
     window_start_ns: int = 0
     window_ns: int = 0
+
+
+class Surcharge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container loses on one GPU because NVML sees more of it than its counters say (`surcharges.py`)."""
+
+    memory_bytes: int = 0
+    """Lowers its memory limit for new allocations."""
+    private_milli: int = 0
+    """The rate of each process's private token bucket; 0: the container's share."""
+
+
+NO_SURCHARGE = Surcharge()
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +113,7 @@ class ControlBlock:
         self._costs = (0, 0)
         self._driver_path = b""
         self._uuids: tuple[str, ...] = ()
+        self._surcharges: Mapping[str, Surcharge] = {}
 
     def write(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
         """Writes the rules if they have changed; while a process holds a lease on the orders, as soon as it ends.
@@ -129,6 +142,13 @@ class ControlBlock:
         self._costs, self._driver_path = (context_bytes, pool_chunk_bytes), path
         if self._orders is not None:
             self._write_orders(self._orders, rules)
+
+    def set_surcharges(self, surcharges: Mapping[str, Surcharge]) -> None:
+        """Writes the surcharges, by GPU UUID; GPUs that are not in it have none. They stay until the next call."""
+        if surcharges != self._surcharges:
+            self._surcharges = surcharges
+            if self._orders is not None:
+                self._write_surcharges(self._orders)
 
     def heartbeat(self) -> None:
         """Records that the agent is alive, so that pauses and closed gates stay in effect."""
@@ -212,7 +232,13 @@ class ControlBlock:
         at.pool_chunk_bytes = pool_chunk_bytes
         at.low_floor_milli, at.idle_for_ns = rules.floor_milli, rules.idle_for_ns
         at.tier, at.paused = layout.LOW if rules.low else layout.NORMAL, int(rules.paused)
+        self._write_surcharges(at)
         at.generation += 1
+
+    def _write_surcharges(self, at: layout.Orders) -> None:
+        for place, uuid in enumerate(self._uuids):
+            found = self._surcharges.get(uuid, NO_SURCHARGE)
+            at.gpu[place].surcharge_bytes, at.gpu[place].private_milli = found.memory_bytes, found.private_milli
 
     def _write_gpu(self, at: layout.GpuOrders, gpu: GpuRule, uuid: bytes, context_bytes: int) -> None:
         ctypes.memmove(at.uuid, uuid, 16)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.strategies import control_block, rules
-from services.node_agent.strategies.control_block import ControlBlock, Reading
+from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slices import Key, Slice
 
@@ -120,6 +120,11 @@ class SliceRegistry:
         """Whether the container reports work on a GPU. False if it has no control block."""
         found = self._control_blocks.get(key)
         return found is not None and found.busy_until_ns() > self._clock()
+
+    def set_surcharges(self, surcharges: Mapping[Key, Mapping[str, Surcharge]]) -> None:
+        """Writes what the containers lose, by container and GPU."""
+        for key, found in self._control_blocks.items():
+            found.set_surcharges(surcharges.get(key, {}))
 
     def heartbeat(self) -> None:
         for found in self._control_blocks.values():

@@ -28,6 +28,7 @@ from tests.support.enforcement import (
     control_block,
     count,
     locked,
+    orders,
     started,
 )
 from tests.support.evictions import evictions
@@ -71,6 +72,24 @@ async def test_a_container_that_truncates_its_counters_hides_nothing(
         os.truncate(control_block(host, "a") / "counters", 100)
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+
+
+async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 20)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 30 << 20)
+        count(host, "a", 50)
+        await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 0)
 
 
 async def test_with_policy_evict_a_pod_that_bypasses_its_slice_is_evicted(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, Surcharge
 from tests.support.leases import is_leased, lease
 from tests.support.waiting import eventually
 
@@ -79,3 +79,21 @@ async def test_the_length_of_a_file_is_restored_beside_the_agents_loop(folder: P
 def _can_be_leased(path: Path) -> bool:
     with lease(path) as granted:
         return granted
+
+
+def test_a_surcharge_is_written_beside_the_rules_and_survives_a_change_of_them(tmp_path: Path) -> None:
+    kept = ControlBlock(tmp_path / "a", clock)
+    uuid = RULES.gpus[0].uuid
+
+    def written() -> tuple[int, int, int]:
+        gpu = layout.Orders.from_buffer_copy((tmp_path / "a" / "orders").read_bytes()).gpu[0]
+        return gpu.surcharge_bytes, gpu.private_milli, gpu.compute_milli
+
+    kept.write(RULES, context_bytes=0)
+    kept.set_surcharges({uuid: Surcharge(memory_bytes=5, private_milli=50)})
+    assert written() == (5, 50, 250)
+    kept.write(Rules(gpus=(GpuRule(uuid=uuid, compute_milli=100),)), context_bytes=0)
+    assert written() == (5, 50, 100)
+    kept.set_surcharges({})
+    assert written() == (0, 0, 100)
+    kept.close()
