@@ -74,6 +74,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where containers get the interposer from, on the host. The file system must not be mounted noexec."""
     run_dir: str = "/run/kerf"
     """Where the control blocks of running slices are, on the host. A reboot empties it."""
+    mount_slices: bool = False
+    """Give the control blocks a tmpfs of their own, with room for them and nothing else, so that no container can fill
+    the file system of run_dir. It needs CAP_SYS_ADMIN, and in a pod run_dir with bidirectional mount propagation."""
     libcuda: str = ""
     """The driver's libcuda as the agent sees it. Empty: where the host has it."""
     context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] | None = None

@@ -26,6 +26,7 @@ from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.probes import Probes
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
 from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
+from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
@@ -61,7 +62,8 @@ class Strategies:
         policy = Policy(
             period_us=config.period_ms * 1000, in_flight_us=config.in_flight_us, least_milli=config.least_milli
         )
-        self._registry = SliceRegistry(run / "slices", policy, clock, self._costs)
+        files = SliceFiles(run / "slices", enabled=config.mount_slices)
+        self._registry = SliceRegistry(files.folder, policy, clock, self._costs, files)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         self._drivers = make_drivers(
             NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
@@ -211,8 +213,7 @@ class Strategies:
         self._registry.close()
 
     def _libcuda(self) -> str:
-        """Returns the path of the driver's library in this process; its bare name if the host has none, for the
-        linker."""
+        """Returns the path of the driver's library in this process; its bare name if the host has none."""
         host = self._config.host()
         return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"
 
