@@ -12,11 +12,23 @@ container has extended, happens in a thread of its own: at most one for each fil
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import weakref
 from pathlib import Path
 
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+MAX_DESCRIPTORS = 65_536
+
+
+def allow_descriptors() -> None:
+    """Raises this process's limit of open files, where its hard limit allows it: three are kept for each slice, and a
+    container runtime may start the agent with a limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class KeptFile:

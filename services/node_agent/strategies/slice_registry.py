@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.node_agent.strategies import control_block, rules
 from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
+from services.node_agent.strategies.kept_file import allow_descriptors
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
@@ -67,6 +68,7 @@ class SliceRegistry:
         that they have the GPU to themselves. A slice that fails keeps its last rules.
         """
         failed: list[tuple[Slice, Exception]] = []
+        allow_descriptors()
         self._files.mount()
         for slice_ in slices:
             try:
