@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -233,14 +233,20 @@ class SliceObserver:
     async def _kill(self, uid: str, sentence: str) -> None:
         try:
             killed, all_ended = await self._killer.kill(uid)
-        except (host_memory.HostMemoryUnknown, OSError) as error:
+        except OSError as error:
             self._ctx.log.error("pod_not_killed", pod=uid, error=str(error))
             return
         if killed:
             self._ctx.log.warning("pod_killed", what=sentence, processes=len(killed), all_ended=all_ended)
 
     def _pids_of(self, uid: str) -> frozenset[int]:
-        """Returns the pod's processes: those in its cgroups, and those that NVML has seen on a GPU."""
+        """Returns the pod's processes: those in its cgroups, if they can be read, and those that NVML has seen."""
         pod = self._cgroups.path(uid)
-        groups = () if pod is None else host_memory.processes(pod).values()
+        groups: Iterable[tuple[int, ...]] = ()
+        try:
+            groups = () if pod is None else host_memory.processes(pod).values()
+        except host_memory.HostMemoryUnknown as error:
+            self._ctx.log.warning(
+                "pod_processes_unknown", pod=uid, error=str(error), effect="only those that NVML sees are ended"
+            )
         return frozenset().union(*groups, *(pids for (of, _), pids in self._pids.items() if of == uid))

@@ -160,6 +160,25 @@ async def test_with_policy_kill_all_processes_of_a_pod_that_bypasses_its_slice_e
     assert (asked[0].name, "were ended with SIGKILL" in asked[0].reason) == ("a", True)
 
 
+async def test_a_process_on_the_gpu_is_killed_although_the_pods_cgroup_cannot_be_read(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    victim: int,
+) -> None:
+    """0 stands for a process that the agent does not see."""
+    cgroup = host / "cgroup" / "kubepods" / f"pod{uid('a')}" / "main"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").write_text("0\n")
+    async with agent(nats, host, **settings, escapes="kill"):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 {victim} 500\n")
+        await eventually(lambda: ended(victim))
+
+
 @contextlib.contextmanager
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
