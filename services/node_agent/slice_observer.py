@@ -27,6 +27,7 @@ from services.node_agent.worker import Hung, Worker
 from shared.contracts.commands import Evict
 from shared.contracts.samples import SliceUse
 from shared.model.strategies import StrategyName
+from shared.model.units import MIB
 from shared.service import Context
 
 EVICT_AGAIN_S = 30.0
@@ -60,6 +61,8 @@ class SliceObserver:
         self._escape_detector = EscapeDetector(config.escape_slack_mib)
         self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
         self._surcharger = Surcharger()
+        self._counted_before: dict[tuple[Key, str], int] = {}
+        """MiB by container and GPU, before NVML was asked."""
         self._overused: dict[tuple[str, str], Overuse] = {}
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
@@ -73,6 +76,17 @@ class SliceObserver:
         """The processes by pod and GPU in the last sample."""
         register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
 
+    def before_sample(self) -> None:
+        """Reads what containers have counted, because they may free it while NVML answers."""
+        self._counted_before = {}
+        for slice_ in self._registry.slices:
+            try:
+                reading = self._registry.read(slice_.key)
+            except OSError:
+                continue  # `saw` logs it
+            for gpu in () if reading is None else reading.gpus:
+                self._counted_before[slice_.key, gpu.uuid] = -(-gpu.account_bytes // MIB)
+
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
         self._observed = {}
@@ -82,7 +96,8 @@ class SliceObserver:
         for slice_ in self._registry.slices:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
-                control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
+                counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
+                control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
         held = pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
         escapes = self._escape_detector.update(held)

@@ -15,11 +15,15 @@ from services.node_agent.strategies.overuse import Overuse, ThrottleQuotas, upda
 from services.node_agent.strategies.slices import Key, Slice
 from shared.model.units import MIB
 
+SAMPLES = 3
+"""Memory lowers the limit if so many samples in a row show it."""
+_NOTHING = (0,) * SAMPLES
+
 
 class Surcharger:
     def __init__(self) -> None:
-        self._hidden_mib: dict[tuple[str, str], tuple[int, int]] = {}
-        """By pod and GPU: what it hid in the last two samples, the newer one last."""
+        self._hidden_mib: dict[tuple[str, str], tuple[int, ...]] = {}
+        """By pod and GPU: what it hid in the last samples, the newest one last."""
         self._quotas: ThrottleQuotas = {}
         """The pods that have used more than their share, while the processes that did are on the GPU."""
 
@@ -36,22 +40,24 @@ class Surcharger:
         found = {(one.uid, one.uuid): _hidden_mib(one, slack_mib) for one in held}
         kept = {key: before for key, before in self._hidden_mib.items() if key[1] not in answering}
         self._hidden_mib = kept | {
-            key: (self._hidden_mib.get(key, (0, 0))[1], hidden) for key, hidden in found.items() if key[1] in answering
+            key: (*self._hidden_mib.get(key, _NOTHING)[1:], hidden)
+            for key, hidden in found.items()
+            if key[1] in answering
         }
         self._quotas = update_quotas(self._quotas, overuses, pids)
 
     def of(self, slices: Iterable[Slice]) -> dict[Key, dict[str, Surcharge]]:
         """Returns the surcharges of these slices, by container and GPU.
 
-        Memory: the lower of the last two samples, because a process may allocate between the look at its control block
-        and NVML's. All containers of a pod get the whole, because which of them hides it may be unknown. GPU time: the
-        share divided by the pod's processes.
+        Memory: the lowest of the last samples, because a process may allocate and free between the looks at its control
+        block and NVML's. All containers of a pod get the whole, because which of them hides it may be unknown.
+        GPU time: the share divided by the pod's processes.
         """
         return {one.key: {part.uuid: self._surcharge(one, part.uuid, part.compute_milli) for part in one.parts}
                 for one in slices}  # fmt: skip
 
     def _surcharge(self, of: Slice, uuid: str, compute_milli: int) -> Surcharge:
-        memory_bytes = min(self._hidden_mib.get((of.uid, uuid), (0, 0))) * MIB
+        memory_bytes = min(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB
         quota = self._quotas.get((of.uid, uuid))
         private = 0 if quota is None or not of.reserved else max(1, compute_milli // len(quota.pids))
         return Surcharge(memory_bytes=memory_bytes, private_milli=private)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from services.node_agent.devices import monitor
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -90,6 +92,36 @@ async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 30 << 20)
         count(host, "a", 50)
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 0)
+
+
+async def test_memory_that_is_freed_while_nvml_answers_is_not_hidden(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that allocates and frees all the time must not lose what it has freed in between."""
+
+    class Frees(NvmlDevices):
+        async def processes(self, now_us: int | None = None) -> tuple[GpuProcesses, ...]:
+            found = await super().processes(now_us)
+            if control_block(host, "a").exists():
+                count(host, "a", 0)
+                asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_later, 0, count, host, "a", 50)
+            return found
+
+    monkeypatch.setattr(monitor, "NvmlDevices", functools.partial(Frees, owner={4711: Owner(uid("a"))}.get))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+        assert {use.hidden_mib for use in uses} == {0}
+        assert orders(host, "a").gpu[0].surcharge_bytes == 0
 
 
 async def test_with_policy_evict_a_pod_that_bypasses_its_slice_is_evicted(

@@ -61,9 +61,9 @@ MUTANTS = [
         name="surcharge-of-one-sample",
         what="memory that was allocated between two looks lowers the limit",
         file=f"{AGENT}/strategies/surcharges.py",
-        old="min(self._hidden_mib.get((of.uid, uuid), (0, 0))) * MIB",
-        new="max(self._hidden_mib.get((of.uid, uuid), (0, 0))) * MIB",
-        tests=(f"{SURCHARGES}::test_memory_beyond_the_account_and_the_slack_is_charged_when_two_samples_show_it",),
+        old="min(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB",
+        new="max(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB",
+        tests=(f"{SURCHARGES}::test_memory_beyond_the_account_and_the_slack_is_charged_when_three_samples_show_it",),
     ),
     Mutant(
         name="forged-high-account-believed",
