@@ -17,6 +17,15 @@ static uint64_t with_next_change(uint64_t word, uint64_t bytes) {
 
 uint64_t charged(int gpu) { return BYTES(LOAD(counters->gpu[gpu].account)); }
 
+/* NVML may see more of the container's memory than the account has: what no call reports, or an account that the
+ * container forges. The agent writes the difference, and it lowers the limit: who forges the account has less left. */
+uint64_t held(int gpu) { return charged(gpu) + LOAD(orders->gpu[gpu].surcharge_bytes); }
+
+static uint64_t limit_now(int gpu) {
+    const uint64_t limit = LOAD(orders->gpu[gpu].memory_limit_bytes), less = LOAD(orders->gpu[gpu].surcharge_bytes);
+    return limit == KERF_NO_LIMIT ? limit : less < limit ? limit - less : 0;
+}
+
 uint64_t charge_of(uint64_t bytes) {
     const uint64_t big = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
     const uint64_t unit = bytes >= big ? big : 512;
@@ -46,7 +55,7 @@ static void lower(int gpu, uint64_t bytes) {
 }
 
 static int beyond_now(int gpu, uint64_t limit) {
-    const uint64_t now = LOAD(orders->gpu[gpu].memory_limit_bytes);
+    const uint64_t now = limit_now(gpu);
     return now < limit && charged(gpu) > now;
 }
 
@@ -68,7 +77,7 @@ static int change(int gpu, uint64_t bytes, uint64_t limit) {
 }
 
 int try_reserve(int gpu, uint64_t bytes) {
-    return !bytes || change(gpu, bytes, LOAD(orders->gpu[gpu].memory_limit_bytes));
+    return !bytes || change(gpu, bytes, limit_now(gpu));
 }
 
 void overdraw(int gpu, uint64_t bytes) {

@@ -85,31 +85,47 @@ int control_block_take_slot(int file) {
     return -1;
 }
 
+enum { RETRY_NS = 1000000000 };
+
 static int read_signal(int file, struct kerf_signal *into) {
     return pread(file, into, sizeof *into, 0) == (ssize_t)sizeof *into && into->magic == KERF_SIGNAL_MAGIC
         && into->version == KERF_VERSION;
 }
 
+static struct {
+    char name[KERF_NAME_BYTES]; int file; struct stat opened; struct kerf_signal seen;
+    uint64_t failed_ns; /* when it could not be opened; 0: it could */
+} known[KERF_MAX_PEERS];
+
+/* O_NONBLOCK: the owner may hold a lease on the file (fcntl F_SETLEASE), for which open() would wait up to 45 s. */
+static int open_signal(unsigned peer, const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/peers/%s", kerf_directory(), name);
+    known[peer].file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (known[peer].file < 0) return 0;
+    if (!identify(known[peer].file, &known[peer].opened) && read_signal(known[peer].file, &known[peer].seen)) return 1;
+    close(known[peer].file);
+    return 0;
+}
+
 /* Returns the current signal of another container on the same GPU. The file is never mapped: its owner can truncate
  * it, and a process that reads a mapping beyond the end of the file is killed. The descriptor stays open. If the
  * program has closed it, or its number belongs to another file now, the header is not that of a signal, and the file
- * is opened again. */
+ * is opened again. A file that could not be opened is opened again after a second, not at each launch. */
 const struct kerf_signal *peer_signal(unsigned peer) {
-    static struct {
-        char name[KERF_NAME_BYTES]; int file; struct stat opened; struct kerf_signal seen;
-    } known[KERF_MAX_PEERS];
-    char path[512], name[KERF_NAME_BYTES];
+    char name[KERF_NAME_BYTES];
     memcpy(name, orders->peer[peer], sizeof name);
     name[KERF_NAME_BYTES - 1] = 0;
     if (!name[0] || strchr(name, '/')) return NULL;
-    if (!strcmp(known[peer].name, name) && read_signal(known[peer].file, &known[peer].seen)) return &known[peer].seen;
-    if (known[peer].name[0] && is_still(known[peer].file, &known[peer].opened)) close(known[peer].file);
-    known[peer].name[0] = 0;
-    snprintf(path, sizeof path, "%s/peers/%s", kerf_directory(), name);
-    known[peer].file = open(path, O_RDONLY | O_CLOEXEC);
-    if (known[peer].file < 0) return NULL;
-    if (identify(known[peer].file, &known[peer].opened) || !read_signal(known[peer].file, &known[peer].seen))
-        return close(known[peer].file), NULL;
-    memcpy(known[peer].name, name, sizeof name);
-    return &known[peer].seen;
+    if (strcmp(known[peer].name, name)) {
+        if (known[peer].name[0] && !known[peer].failed_ns && is_still(known[peer].file, &known[peer].opened))
+            close(known[peer].file);
+        memcpy(known[peer].name, name, sizeof name);
+        known[peer].failed_ns = 0;
+    } else if (!known[peer].failed_ns) {
+        if (read_signal(known[peer].file, &known[peer].seen)) return &known[peer].seen;
+        if (is_still(known[peer].file, &known[peer].opened)) close(known[peer].file);
+    } else if (now_ns() < known[peer].failed_ns + RETRY_NS) return NULL;
+    known[peer].failed_ns = open_signal(peer, name) ? 0 : now_ns() | 1;
+    return known[peer].failed_ns ? NULL : &known[peer].seen;
 }

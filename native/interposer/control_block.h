@@ -45,14 +45,17 @@ struct kerf_gpu_orders {
     uint32_t in_flight_us;       /* maximum GPU time that is submitted and not finished.
                                   * 0: not bounded (4000 with a compute limit or in the low tier) */
     uint32_t gate;               /* KERF_GATE_CLOSED: launches wait, while the heartbeat is fresh */
-    uint32_t reserved0;
+    uint32_t private_milli;      /* rate at which each process's private token bucket fills, because the container forges
+                                  * its shared one in several processes; 0: compute_milli */
     /* The timetable: launches begin only in [start, start + length) of every period, so that slices do not overlap.
      * period_ns 0: at any time. All slices of one GPU have the same period. compute_milli applies in addition, by
      * tokens. */
     uint64_t period_ns;
     uint64_t window_start_ns; /* from the period's beginning; periods begin at multiples of period_ns on the clock */
     uint64_t window_ns;       /* may be period_ns: always open */
-    uint64_t reserved[7];
+    uint64_t surcharge_bytes; /* memory that NVML sees and the account does not have: lowers the limit for new
+                               * allocations */
+    uint64_t reserved[6];
 };
 
 /* 4096 bytes of header and peers, then the GPUs. */

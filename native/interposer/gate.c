@@ -22,7 +22,7 @@
  * The container can write its counters, and so its tokens. Hence `own_bucket`: a second token bucket in the
  * process's own memory, with the same arithmetic for the process's work alone. In a process that does not forge, it
  * is never emptier than the container's bucket. A process that forges the control block still gets only the
- * container's share of the time. */
+ * container's share of the time; several of them each get a part of it, once the agent sees what they use together. */
 #include "kerf.h"
 
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
@@ -82,6 +82,12 @@ static void refill_own_bucket(int gpu, uint64_t milli, int64_t cap, uint64_t now
     if (own_bucket[gpu].tokens_ns > 2 * cap) own_bucket[gpu].tokens_ns = 2 * cap;
 }
 
+/* In a container that forges its counters in several processes, each gets its part of the share. */
+static uint64_t private_milli(int gpu, uint64_t milli) {
+    const uint64_t part = orders->gpu[gpu].private_milli;
+    return part && part < milli ? part : milli;
+}
+
 static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const int64_t window = window_of(&orders->gpu[gpu]);
@@ -90,7 +96,7 @@ static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_n
         : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
     uint64_t last = LOAD(c->refilled_ns), from;
     int64_t tokens;
-    refill_own_bucket(gpu, milli, cap, now_ns);
+    refill_own_bucket(gpu, private_milli(gpu, milli), cap, now_ns);
     if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: start from now */
     else if (now_ns < last + REFILL_NS) return;
     else from = last > own_bucket[gpu].seen_ns ? last : own_bucket[gpu].seen_ns;

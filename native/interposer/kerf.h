@@ -93,6 +93,7 @@ void overdraw(int gpu, uint64_t bytes);    /* charges memory that is already tak
 void release(int gpu, uint64_t bytes);
 void reclaim(void);                        /* frees the charges of dead processes */
 uint64_t charged(int gpu);
+uint64_t held(int gpu);                    /* charged, and the agent's surcharge for what is on the device uncounted */
 uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
 
 /* pool_accounting.c: the memory that memory pools reserve, and its charge. */

@@ -10,8 +10,8 @@ typedef CUresult (*total_t)(size_t *, CUdevice);
 
 static uint64_t less(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t left(int gpu, uint64_t limit) {
-    const uint64_t held = charged(gpu);
-    return held < limit ? limit - held : 0;
+    const uint64_t taken = held(gpu);
+    return taken < limit ? limit - taken : 0;
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
@@ -74,7 +74,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
-    memory->used = less(charged(gpu), memory->total);
+    memory->used = less(held(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }
@@ -86,7 +86,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
     memory->reserved = 0;
-    memory->used = less(charged(gpu), memory->total);
+    memory->used = less(held(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }

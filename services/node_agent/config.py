@@ -74,6 +74,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where containers get the interposer from, on the host. The file system must not be mounted noexec."""
     run_dir: str = "/run/kerf"
     """Where the control blocks of running slices are, on the host. A reboot empties it."""
+    mount_slices: bool = False
+    """Give the control blocks a tmpfs of their own, with room for them and nothing else, so that no container can fill
+    the file system of run_dir. It needs CAP_SYS_ADMIN, and in a pod run_dir with bidirectional mount propagation."""
     libcuda: str = ""
     """The driver's libcuda as the agent sees it. Empty: where the host has it."""
     context_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] | None = None
@@ -89,12 +92,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Share of each GPU's time for every slice that yields to others, even if the others are always busy or say so.
     Together these slices get at most half of the GPU's time, and none that is reserved. 0: the slices that do not yield
     lose less than 5 % to them, and they get what is left over."""
-    escapes: Literal["report", "lock", "evict"] = "report"
+    escapes: Literal["report", "lock", "evict", "kill"] = "report"
     """What to do with a pod that exceeds its slice's memory or GPU time: report it, time-slice it under the driver's
-    lock, or evict it."""
+    lock, evict it, or end its processes at once (SIGKILL) and evict it."""
     escape_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
-    """How much more memory than its control blocks count a pod may hold on a GPU before that counts as an
-    escape: contexts that no control block counts."""
+    """How much more memory than its control blocks count each process of a pod may hold on a GPU before the agent acts
+    on it: code of libraries and local memory, which no control block counts. It reports a pod beyond what it has
+    learned on this node, which is never more than this."""
     escape_slack_milli: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
     """How much more GPU time than its share NVML may report for a pod, over the window, before that counts as an
     escape."""

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
+from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.devices.usage import GpuProcesses
-from services.node_agent.processes.owner import Owner
+from services.node_agent.processes.killing import PodKiller
+from services.node_agent.processes.pod_cgroups import PodCgroups
+from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
-from services.node_agent.strategies.escapes import Escape, EscapeDetector, pod_memory
+from services.node_agent.strategies.escapes import MAX_PROCESSES, Escape, EscapeDetector, pod_memory
 from services.node_agent.strategies.overuse import Overuse, OveruseDetector, ThrottleQuota, pod_usage, update_quotas
 from services.node_agent.strategies.slice_metrics import register_metrics
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice
+from services.node_agent.strategies.surcharges import Surcharger
 from services.node_agent.strategies.time_slicing import TimeSlicer
+from services.node_agent.worker import Hung, Worker
 from shared.contracts.commands import Evict
 from shared.contracts.samples import SliceUse
 from shared.model.strategies import StrategyName
+from shared.model.units import MIB
 from shared.service import Context
 
 EVICT_AGAIN_S = 30.0
+CONTAINER_FILES_S = 1.0
+"""Time limit for looking at files in containers, whose file systems may not answer."""
 
 
 class SliceObserver:
@@ -39,23 +48,44 @@ class SliceObserver:
         prepared: Mapping[Key, Slice],
         drivers: Mapping[StrategyName, Driver],
         time_slicer: TimeSlicer,
-        owner: Callable[[int], Owner | None],
+        devices: DeviceMonitor,
+        cgroups: PodCgroups,
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int],
     ) -> None:
-        """`prepared`: the slices without a control block. `owner` returns the pod and container of a process. `evict`
-        requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        """`prepared`: the slices without a control block. `evict` requests evictions. `clock` returns nanoseconds of
+        CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent = ctx, config, agent
         self._registry, self._prepared, self._drivers, self._time_slicer = registry, prepared, drivers, time_slicer
-        self._owner, self._evict, self._clock = owner, evict, clock
+        self._devices, self._owner, self._evict, self._clock = devices, devices.owner, evict, clock
         self._escape_detector = EscapeDetector(config.escape_slack_mib)
         self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
+        self._surcharger = Surcharger()
+        self._counted_before: dict[tuple[Key, str], int] = {}
+        """MiB by container and GPU, before NVML was asked."""
         self._overused: dict[tuple[str, str], Overuse] = {}
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._evicted_s: dict[str, float] = {}
+        self._container_files = Worker(CONTAINER_FILES_S)
+        self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, devices.owner)
+        self._kills: dict[str, asyncio.Task[None]] = {}
+        """The pods whose processes are being ended."""
+        self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
+        """The processes by pod and GPU in the last sample."""
         register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
+
+    def before_sample(self) -> None:
+        """Reads what containers have counted, because they may free it while NVML answers."""
+        self._counted_before = {}
+        for slice_ in self._registry.slices:
+            try:
+                reading = self._registry.read(slice_.key)
+            except OSError:
+                continue  # `saw` logs it
+            for gpu in () if reading is None else reading.gpus:
+                self._counted_before[slice_.key, gpu.uuid] = -(-gpu.account_bytes // MIB)
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
@@ -66,13 +96,33 @@ class SliceObserver:
         for slice_ in self._registry.slices:
             for observed in self._observe(slice_):
                 self._observed[slice_.key, observed.uuid] = observed
-                control_blocks.append((slice_.key, observed.uuid, observed.memory_mib or 0, observed.memory_limit_mib))
-        seen, used, pids = self._seen(found)
-        escapes = self._escape_detector.update(pod_memory(seen, control_blocks))
+                counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
+                control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
+        seen, used, self._pids = self._seen(found)
+        held = pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
+        escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        self._surcharger.update(
+            held, self._escape_detector.hidden.per_process_mib, overuses, self._pids, {gpu.uuid for gpu in found}
+        )
+        self._registry.set_surcharges(self._surcharger.of(self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
-        self._act(escapes, overuses, pids, self._attributed(escapes, found))
+        self._act(escapes, overuses, await self._attributed(escapes, found))
+
+    async def memory(self, uid: str) -> dict[str, tuple[int, int]]:
+        """Returns what NVML sees of a pod now, by GPU: MiB, and the MiB that an honest pod of as many processes hides.
+
+        GPUs that do not answer are not in it.
+        """
+        found = await self._devices.processes()
+        mib, _, pids = self._seen(found)
+        slack_mib = self._escape_detector.hidden.per_process_mib
+        held = {gpu.uuid: len(pids.get((uid, gpu.uuid), ())) for gpu in found}
+        return {
+            uuid: (mib.get((uid, uuid), 0), slack_mib * min(processes, MAX_PROCESSES))
+            for uuid, processes in held.items()
+        }
 
     def beside(self, uuid: str, use: SliceUse) -> SliceUse:
         mine = {
@@ -127,47 +177,55 @@ class SliceObserver:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
 
-    def _attributed(
+    async def _attributed(
         self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]
     ) -> dict[str, dict[Key, frozenset[int]]]:
         """Returns, by GPU, the containers that bypass their slices, and their processes."""
         if not escapes:
             return {}
-        control_blocks, proc = (
-            control_blocks_of({slice_.key: self._registry.folder(slice_.key) for slice_ in self._registry.slices}),
-            self._config.host().proc,
-        )
+        control_blocks = control_blocks_of({one.key: self._registry.folder(one.key) for one in self._registry.slices})
+        proc = self._config.host().proc
+        pids = {pid for escape in escapes for pid in self._pids.get((escape.held.uid, escape.held.uuid), ())}
+        try:
+            containers = await self._container_files.call(
+                lambda: {pid: container_of(pid, control_blocks, proc) for pid in pids}
+            )
+        except Hung as error:  # the container's file system does not answer
+            self._ctx.log.warning("containers_not_found", reason=str(error), effect="any container of the pod counts")
+            containers = {}
         counted = {which: seen.memory_mib or 0 for which, seen in self._observed.items()}
-        return attribute_by_gpu(
-            (escape.held for escape in escapes),
-            found,
-            counted,
-            self._owner,
-            lambda pid: container_of(pid, control_blocks, proc),
-        )
+        return attribute_by_gpu((escape.held for escape in escapes), found, counted, self._owner, containers.get)
 
     def _act(
         self,
         escapes: tuple[Escape, ...],
         overuses: tuple[Overuse, ...],
-        pids: Mapping[tuple[str, str], frozenset[int]],
         attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
+        """Reports all, and acts on those that were seen often enough."""
+        policy = self._config.escapes
         for escape in escapes:
             containers = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
             self._ctx.log.warning(
-                "slice_escaped", what=escape.sentence, containers=containers, policy=self._config.escapes
+                "slice_escaped", what=escape.sentence, containers=containers, policy=policy, proven=escape.is_proven
             )
         for over in overuses:
-            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=self._config.escapes)
-        if self._config.escapes == "lock":
-            self._quotas = update_quotas(self._quotas, overuses, pids)
-            self._time_slicer.set_escaped(attributed, self._quotas)
-        elif self._config.escapes == "evict":
-            why = {over.used.uid: over.sentence for over in overuses} | {
-                escape.held.uid: escape.sentence for escape in escapes
+            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=policy, proven=over.is_proven)
+        proven = {(escape.held.uid, escape.held.uuid): escape.sentence for escape in escapes if escape.is_proven}
+        overused = [over for over in overuses if over.is_proven]
+        if policy == "lock":
+            self._quotas = update_quotas(self._quotas, overused, self._pids)
+            locked = {
+                uuid: {key: pids for key, pids in found.items() if (key[0], uuid) in proven}
+                for uuid, found in attributed.items()
             }
+            self._time_slicer.set_escaped(locked, self._quotas)
+            return
+        why = {over.used.uid: over.sentence for over in overused} | {uid: text for (uid, _), text in proven.items()}
+        if policy == "evict":
             self._evict_pods(why)
+        elif policy == "kill":
+            self._kill_pods(why)
 
     def _evict_pods(self, why: Mapping[str, str]) -> None:
         now_s = self._clock() / 1e9
@@ -178,3 +236,32 @@ class SliceObserver:
                 self._evicted_s[pod.uid] = now_s
                 self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
         self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
+
+    def _kill_pods(self, why: Mapping[str, str]) -> None:
+        """Ends the pods' processes, and asks for their eviction, or the kubelet would start their containers again."""
+        self._kills = {uid: task for uid, task in self._kills.items() if not task.done()}
+        for uid, sentence in why.items():
+            if uid not in self._kills:
+                self._kills[uid] = asyncio.create_task(self._kill(uid, sentence))
+        self._evict_pods({uid: f"{sentence}; its processes were ended with SIGKILL" for uid, sentence in why.items()})
+
+    async def _kill(self, uid: str, sentence: str) -> None:
+        try:
+            killed, all_ended = await self._killer.kill(uid)
+        except OSError as error:
+            self._ctx.log.error("pod_not_killed", pod=uid, error=str(error))
+            return
+        if killed:
+            self._ctx.log.warning("pod_killed", what=sentence, processes=len(killed), all_ended=all_ended)
+
+    def _pids_of(self, uid: str) -> frozenset[int]:
+        """Returns the pod's processes: those in its cgroups, if they can be read, and those that NVML has seen."""
+        pod = self._cgroups.path(uid)
+        groups: Iterable[tuple[int, ...]] = ()
+        try:
+            groups = () if pod is None else host_memory.processes(pod).values()
+        except host_memory.HostMemoryUnknown as error:
+            self._ctx.log.warning(
+                "pod_processes_unknown", pod=uid, error=str(error), effect="only those that NVML sees are ended"
+            )
+        return frozenset().union(*groups, *(pids for (of, _), pids in self._pids.items() if of == uid))

@@ -14,17 +14,19 @@ from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
-from services.node_agent.processes.owner import Owner
+from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.slice_observer import SliceObserver
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
+from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.probes import Probes
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
 from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
+from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
@@ -47,12 +49,11 @@ class Strategies:
         config: Config,
         agent: Agent,
         *,
-        owner: Callable[[int], Owner | None],
+        devices: DeviceMonitor,
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`owner` returns the pod and container of a process. `evict` requests evictions. `clock` returns nanoseconds
-        of CLOCK_MONOTONIC."""
+        """`evict` requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         self._keeper = ProofManager(
@@ -64,7 +65,8 @@ class Strategies:
             reserved_in_flight_us=config.reserved_in_flight_us,
             least_milli=config.least_milli,
         )
-        self._registry = SliceRegistry(run / "slices", policy, clock, self._costs)
+        files = SliceFiles(run / "slices", enabled=config.mount_slices)
+        self._registry = SliceRegistry(files.folder, policy, clock, self._costs, files)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         self._drivers = make_drivers(
             NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
@@ -72,11 +74,9 @@ class Strategies:
         self._probes = Probes(self._drivers, ctx.log)
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
-        self._checkpointer = Checkpointer(
-            Locks(self._libcuda(), run / "parked.json"), PodCgroups(Path(config.cgroup_dir))
-        )
-        self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer)
-        self._locks = Locks(self._libcuda(), run / "locks.json")
+        cgroups = PodCgroups(Path(config.cgroup_dir))
+        self._checkpointer = Checkpointer(Locks(self._libcuda(), run / "parked.json"), cgroups)
+        self._locks = GpuLocks(self._libcuda(), run)
         self._time_slicer = TimeSlicer(
             self._registry, self._locks, QuantumPolicy(least_milli=config.least_milli), clock
         )
@@ -88,11 +88,13 @@ class Strategies:
             prepared=self._prepared,
             drivers=self._drivers,
             time_slicer=self._time_slicer,
-            owner=owner,
+            devices=devices,
+            cgroups=cgroups,
             evict=evict,
             clock=clock,
         )
         """What measures the slices while they exist."""
+        self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
 
     def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers in addition to those of every node."""
@@ -197,7 +199,7 @@ class Strategies:
         for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 
-    async def _undo_locks(self, locks: Locks) -> None:
+    async def _undo_locks(self, locks: Locks | GpuLocks) -> None:
         try:
             await locks.start()
         except LockError as error:
@@ -214,8 +216,7 @@ class Strategies:
         self._registry.close()
 
     def _libcuda(self) -> str:
-        """Returns the path of the driver's library in this process; its bare name if the host has none, for the
-        linker."""
+        """Returns the path of the driver's library in this process; its bare name if the host has none."""
         host = self._config.host()
         return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, Surcharge, folder_name
 from tests.interposer.node import UUID, Node, numbers
 
 SECONDS = 4
@@ -28,6 +28,20 @@ def test_forged_tokens_buy_nothing_within_a_timetable(built: Path, tmp_path: Pat
     rule = GpuRule(uuid=UUID, compute_milli=100, period_ns=50_000_000, window_ns=5_000_000)
     got = node.container("a", Rules(gpus=(rule,))).run("forge", what, "700000", str(SECONDS))
     assert all(ns < 100_000_000 + TWO_PERCENT_NS for ns in got)
+
+
+def test_processes_that_forge_together_get_one_share_once_the_agent_counts_them(built: Path, tmp_path: Path) -> None:
+    """Each has a private bucket; the agent writes at which rate. Without that, four get four shares."""
+    for private in (0, 25):
+        node = Node(built, tmp_path / str(private), clients=4)
+        container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=100),)))
+        container.control_block.set_surcharges({UUID: Surcharge(private_milli=private)})
+        forging = [
+            container.start("forge", "all", "700000", str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(client))
+            for client in range(4)
+        ]
+        got_ns = sum(sum(numbers(program)) for program in forging) / SECONDS
+        assert got_ns < 100_000_000 + 4 * TWO_PERCENT_NS if private else got_ns > 300_000_000
 
 
 @pytest.mark.parametrize("floor", [0, 100])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
 from tests.interposer.node import UUID, Node, numbers, until
+from tests.support.leases import is_leased, lease
 
 SECONDS = 5
 HIGH, LOW = ("high", "main"), ("low", "main")
@@ -135,3 +140,41 @@ def test_a_peer_that_truncates_its_signal_does_no_harm(built: Path, tmp_path: Pa
     until(lambda: low.raw().gpu[0].used_ns > 0)
     os.truncate(high.folder / "signal", 0)
     assert sum(numbers(working)) > 0
+
+
+def test_a_peer_that_holds_a_lease_on_its_signal_delays_no_launch(built: Path, tmp_path: Path) -> None:
+    """No agent runs, or there would be no lease. It counts as idle; the kernel has not ended its lease, for which an
+    opening without O_NONBLOCK waits."""
+    node = Node(built, tmp_path, clients=1)
+    high = ControlBlock(node.folder / folder_name(HIGH), lambda: 0)
+    low = node.container(folder_name(LOW), Rules(gpus=(GpuRule(uuid=UUID),), low=True, peers=(HIGH,)))
+    high.close()
+    with lease(high.folder / "signal") as granted:
+        assert granted
+        (got,) = low.run("share", "saturate", "500000", "1")
+        assert got > 950_000_000
+        assert is_leased(high.folder / "signal")
+
+
+def test_a_signal_that_cannot_be_used_is_not_opened_again_at_each_launch(built: Path, tmp_path: Path) -> None:
+    """Its header is damaged. 6,000 launches in three seconds open it three or four times."""
+    node = Node(built, tmp_path, clients=1)
+    high = ControlBlock(node.folder / folder_name(HIGH), lambda: 0)
+    low = node.container(folder_name(LOW), Rules(gpus=(GpuRule(uuid=UUID),), low=True, peers=(HIGH,)))
+    (high.folder / "signal").write_bytes(b"\0" * 4096)
+    with openings(high.folder / "signal") as count:
+        assert len(low.run("share", "saturate", "500000", "3")) == 3
+        assert 1 <= count() <= 5
+
+
+@contextlib.contextmanager
+def openings(path: Path) -> Iterator[Callable[[], int]]:
+    """Counts how often the file is opened meanwhile."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    opened, closed = 0x20, 0x10
+    try:
+        assert libc.inotify_add_watch(watch, bytes(path), opened | closed) > 0
+        yield lambda: sum(mask == opened for _, mask, _, _ in struct.iter_unpack("iIII", os.read(watch, 1 << 20)))
+    finally:
+        os.close(watch)

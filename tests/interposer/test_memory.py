@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.control_block import GpuRule, Rules
+from services.node_agent.strategies.control_block import GpuRule, Rules, Surcharge
 from tests.interposer.node import MIB, UUID, Container, Node, numbers, until
 
 LIMIT = 100 * MIB
@@ -39,6 +39,29 @@ def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited
     assert (after, error) == (0, OUT_OF_MEMORY)
     gpu = container.read().gpus[0]
     assert (gpu.account_bytes, gpu.peak_bytes, gpu.refused) == (0, most, 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_agents_surcharge_lowers_the_limit(limited: Limited, path: str) -> None:
+    """NVML sees 40 MiB that the account does not have."""
+    container = limited(LIMIT)
+    container.control_block.set_surcharges({UUID: Surcharge(memory_bytes=40 * MIB)})
+    count, most, after, error = container.run("paths", path, str(PIECE))
+    assert most <= LIMIT - 40 * MIB < most + most // count
+    assert (after, error) == (0, OUT_OF_MEMORY)
+
+
+def test_a_surcharge_is_shown_as_used_memory(limited: Limited) -> None:
+    container = limited(LIMIT)
+    total, free, device, free_after, *_ = container.run("view")
+    container.control_block.set_surcharges({UUID: Surcharge(memory_bytes=20 * MIB)})
+    assert container.run("view")[:4] == [total, free - 20 * MIB, device, free_after - 20 * MIB]
+
+
+def test_a_surcharge_above_the_limit_leaves_nothing(limited: Limited) -> None:
+    container = limited(LIMIT)
+    container.control_block.set_surcharges({UUID: Surcharge(memory_bytes=2 * LIMIT)})
+    assert container.run("paths", "cuMemAlloc", str(PIECE))[0] == 0
 
 
 @pytest.mark.parametrize("path", GRAPHS)

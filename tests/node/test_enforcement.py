@@ -59,6 +59,12 @@ async def test_a_firm_slice_has_its_library_and_a_read_only_page(cluster: NodeCl
         "counters": False,
         "signal": False,
     }
+    for name in ("counters", "signal"):
+        with (
+            (inside / "run/kerf" / name).open("ab", buffering=0) as file,
+            pytest.raises(OSError, match="No space left"),
+        ):
+            file.write(b"x" * (1 << 20))
     shown = await eventually(lambda: cluster.agent.samples("kerf_agent_slice_limit_bytes"), within_s=WITHIN_S)
     assert list(shown.values()) == [2048.0 * 2**20]
     control_blocks = Path(f"/proc/{cluster.sandbox.outside(cluster.agent.pid)}/root/run/kerf/slices")

@@ -71,6 +71,7 @@ class Agent:
             "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
             "KERF_DRIVER_ROOT": DRIVER_ROOT,
             "KERF_DRA": "true",
+            "KERF_MOUNT_SLICES": "true",
             "HOME": os.environ.get("HOME", "/root"),
             **gpus.environment(),
             **(settings or {}),

@@ -24,6 +24,9 @@ _SLICE = ("gpu", "namespace", "pod", "container")
 class Observer(Protocol):
     """The part that enforces slices: it receives each sample, and adds what it knows."""
 
+    def before_sample(self) -> None:
+        """Called right before NVML is asked."""
+
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Receives what NVML reports now, before `beside` is called for the sample's slices."""
 
@@ -80,6 +83,8 @@ class Meter:
 
     async def sample(self) -> None:
         now = self._ctx.now()
+        if self.observer is not None:
+            self.observer.before_sample()
         found = await self._devices.processes(int(now * 1_000_000))
         made = usage.sample(self._agent.node, int(now * 1000), found, self._agent.live(), self._devices.owner)
         if self.observer is not None:

@@ -15,6 +15,7 @@ from services.node_agent.core import Agent
 from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
 from shared.model.gpu import GpuState, Inventory
 from shared.model.strategies import StrategyName
@@ -95,6 +96,10 @@ class DeviceMonitor:
     async def report_again(self) -> None:
         """Reports to the core again: the strategies that are offered may have changed."""
         await self._report()
+
+    async def processes(self) -> tuple[GpuProcesses, ...]:
+        """The processes on the GPUs now, without GPUs that do not answer."""
+        return await self._devices.processes()
 
     def owner(self, pid: int) -> Owner | None:
         return self._devices.owner(pid)

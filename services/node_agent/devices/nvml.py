@@ -82,10 +82,10 @@ class NvmlDevices:
         except pynvml.NVMLError as error:
             return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
 
-    async def processes(self, now_us: int) -> tuple[usage.GpuProcesses, ...]:
+    async def processes(self, now_us: int | None = None) -> tuple[usage.GpuProcesses, ...]:
         """The processes on the GPUs of the last inventory, without GPUs that do not answer.
 
-        SM use is since the last call.
+        SM use is since the last call with a time.
         """
         known = () if self._last is None else self._last.gpus
         try:
@@ -187,13 +187,14 @@ class NvmlDevices:
         self._linked = (reported + 1, now, found)
         return found
 
-    def _processes(self, gpu: Gpu, now_us: int) -> usage.GpuProcesses | None:
+    def _processes(self, gpu: Gpu, now_us: int | None) -> usage.GpuProcesses | None:
         try:
             found = usage.read(_handle(gpu), gpu.uuid, self._sampled_us.get(gpu.uuid, 0))
         except pynvml.NVMLError as error:
             log.warning("gpu_usage_not_read", uuid=gpu.uuid, error=str(error))
             return None
-        self._sampled_us[gpu.uuid] = now_us
+        if now_us is not None:
+            self._sampled_us[gpu.uuid] = now_us
         return found
 
 

@@ -11,28 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.processes.container_files import File, file_in
 from services.node_agent.processes.owner import Owner
 from services.node_agent.strategies.escapes import PodMemory
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 from services.node_agent.strategies.slices import Key
 
 COUNTERS_PATH = f"{CONTAINER_DIR}/counters"
-File = tuple[int, int]
-"""Device and inode: they identify a file however it is mounted."""
-
-
-def file_at(path: Path) -> File | None:
-    """Returns the file's identity, or None if there is no file or it is not accessible."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def control_blocks_of(folders: Mapping[Key, Path]) -> dict[File, Key]:
     """Returns the containers by their counters file. `folders`: the folders of the control blocks on the host."""
-    return {file: key for key, folder in folders.items() if (file := file_at(folder / "counters")) is not None}
+    return {file: key for key, folder in folders.items() if (file := file_in(folder, "counters")) is not None}
 
 
 def container_of(pid: int, control_blocks: Mapping[File, Key], proc: Path) -> Key | None:
@@ -40,7 +30,7 @@ def container_of(pid: int, control_blocks: Mapping[File, Key], proc: Path) -> Ke
 
     That happens if the process has ended, or has another root directory.
     """
-    file = file_at(proc / str(pid) / "root" / COUNTERS_PATH.lstrip("/"))
+    file = file_in(proc / str(pid) / "root", COUNTERS_PATH)
     return None if file is None else control_blocks.get(file)
 
 

@@ -4,7 +4,7 @@ The files are described in `native/interposer/control_block.h`.
 
 The agent maps the file `orders`, because only the agent can write or truncate it. It reads the files that the container
 can write with `pread` only: a container that truncates its own counters must not kill the agent with a bus error
-(SIGBUS).
+(SIGBUS). It keeps all files open, so that no process can make it wait by a lease (`kept_file.py`).
 
 ctypes writes a field as one aligned store of the field's size. The interposer relies on nothing more.
 """
@@ -17,12 +17,13 @@ import hashlib
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from services.node_agent.strategies import layout
+from services.node_agent.strategies import layout, selinux
+from services.node_agent.strategies.kept_file import KeptFile
 from services.node_agent.strategies.slices import Key
 
 FILE_NAMES = ("orders", "counters", "signal")
@@ -42,6 +43,18 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
     period_ns: int = 0
     window_start_ns: int = 0
     window_ns: int = 0
+
+
+class Surcharge(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container loses on one GPU because NVML sees more of it than its counters say (`surcharges.py`)."""
+
+    memory_bytes: int = 0
+    """Lowers its memory limit for new allocations."""
+    private_milli: int = 0
+    """The rate of each process's private token bucket; 0: the container's share."""
+
+
+NO_SURCHARGE = Surcharge()
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,21 +105,24 @@ class ControlBlock:
         (folder / PEERS).mkdir(exist_ok=True)
         for name in FILE_NAMES:
             _make(folder / name)
-        with (folder / "orders").open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), ctypes.sizeof(layout.Orders))
-        self._orders = layout.Orders.from_buffer(self._map)
+        selinux.label(*(folder / name for name in (*FILE_NAMES, PEERS)))
+        self._files = {name: KeptFile(folder / name) for name in FILE_NAMES}
+        self._map: mmap.mmap | None = None
+        self._orders = self._map_orders()
         self.rules: Rules | None = None
+        self._costs = (0, 0)
+        self._driver_path = b""
         self._uuids: tuple[str, ...] = ()
-        self._of_driver = (0, 0)
+        self._surcharges: Mapping[str, Surcharge] = {}
 
     def write(self, rules: Rules, *, context_bytes: int, pool_chunk_bytes: int = 0, driver_path: str = "") -> None:
-        """Writes the rules if they have changed.
+        """Writes the rules if they have changed; while a process holds a lease on the orders, as soon as it ends.
 
         `context_bytes` is charged to each process for its context on a GPU. `pool_chunk_bytes` is the amount that a
         memory pool takes at a time; 0 if it has not been measured. Raises ValueError if the rules do not fit; then
         nothing has changed.
         """
-        if (rules, context_bytes, pool_chunk_bytes) == (self.rules, *self._of_driver):
+        if (rules, (context_bytes, pool_chunk_bytes)) == (self.rules, self._costs):
             return
         if len(rules.gpus) > layout.MAX_GPUS:
             raise ValueError(
@@ -116,49 +132,52 @@ class ControlBlock:
             raise ValueError(
                 f"a slice can yield to at most {layout.MAX_PEERS} others, but this one has {len(rules.peers)} peers"
             )
-        raw = [layout.uuid_bytes(gpu.uuid) for gpu in rules.gpus]
+        for gpu in rules.gpus:
+            layout.uuid_bytes(gpu.uuid)
         path = driver_path.encode()
         if len(path) >= layout.PATH_BYTES:
             raise ValueError(f"the driver's path is longer than {layout.PATH_BYTES - 1} bytes: {driver_path}")
         self._link(rules.peers)
-        at = self._orders
-        at.heartbeat_ns = self._clock()
-        for place, (gpu, uuid) in enumerate(zip(rules.gpus, raw, strict=True)):
-            self._write_gpu(at.gpu[place], gpu, uuid, context_bytes)
-        at.gpu_count = len(rules.gpus)
-        for place, key in enumerate(rules.peers):
-            at.peer[place].value = _alias(key).encode()
-        at.peer_count = len(rules.peers)
-        at.driver_path = path
-        at.pool_chunk_bytes = pool_chunk_bytes
-        at.low_floor_milli, at.idle_for_ns = rules.floor_milli, rules.idle_for_ns
-        at.tier, at.paused = layout.LOW if rules.low else layout.NORMAL, int(rules.paused)
-        at.generation += 1
-        self._of_driver = context_bytes, pool_chunk_bytes
         self.rules, self._uuids = rules, tuple(gpu.uuid for gpu in rules.gpus)
+        self._costs, self._driver_path = (context_bytes, pool_chunk_bytes), path
+        if self._orders is not None:
+            self._write_orders(self._orders, rules)
+
+    def set_surcharges(self, surcharges: Mapping[str, Surcharge]) -> None:
+        """Writes the surcharges, by GPU UUID; GPUs that are not in it have none. They stay until the next call."""
+        if surcharges != self._surcharges:
+            self._surcharges = surcharges
+            if self._orders is not None:
+                self._write_surcharges(self._orders)
 
     def heartbeat(self) -> None:
         """Records that the agent is alive, so that pauses and closed gates stay in effect."""
-        self._orders.heartbeat_ns = self._clock()
+        if self._orders is None:
+            self._orders = self._map_orders()
+            if self._orders is not None and self.rules is not None:
+                self._write_orders(self._orders, self.rules)
+        if self._orders is not None:
+            self._orders.heartbeat_ns = self._clock()
 
     def busy_until_ns(self) -> int:
-        """Returns when the container's work ends on its last busy GPU, by its own estimate. Raises OSError if the file
-        is gone."""
+        """Returns when the container's work ends on its last busy GPU, by its own estimate; 0 if its signal cannot be
+        read."""
         size = ctypes.sizeof(layout.Signal)
-        with (self.folder / "signal").open("rb") as file:
-            raw = os.pread(
-                file.fileno(), size, 0
-            )  # not read(): the container may have grown the file beyond any memory
+        file = self._files["signal"].descriptor
+        # not more: the container may have extended the file beyond any memory
+        raw = b"" if file is None else os.pread(file, size, 0)
         if len(raw) < size:
             return 0
         at = layout.Signal.from_buffer_copy(raw)
         return max((int(at.gpu[place].busy_until_ns) for place in range(len(self._uuids))), default=0)
 
     def read(self) -> Reading:
-        """Returns the container's counters, and restores the length of its files. Raises OSError if a file is gone."""
+        """Returns the container's counters, and restores the length of its files. Raises OSError."""
         size = ctypes.sizeof(layout.Counters)
-        with (self.folder / "counters").open("rb") as file:
-            raw, found = os.pread(file.fileno(), size, 0), os.fstat(file.fileno()).st_size
+        file, signal = self._files["counters"].descriptor, self._files["signal"].descriptor
+        if file is None or signal is None or self._orders is None:
+            return Reading(damage=next(kept.problem for kept in self._files.values() if kept.problem))
+        raw, found = os.pread(file, size, 0), os.fstat(file).st_size
         if len(raw) < size:
             return Reading(damage=f"its counters were truncated to {len(raw)} bytes")
         at = layout.Counters.from_buffer_copy(raw)
@@ -167,27 +186,59 @@ class ControlBlock:
             damage = "the header of its counters was overwritten"
         elif found > size:
             damage = f"its counters were extended to {found} bytes"
-            os.truncate(self.folder / "counters", size)  # the file system is in the node's memory
-        damage = damage or self._signal_damage()
+            self._files["counters"].set_length(size)  # the file system is in the node's memory
+        damage = damage or self._signal_damage(signal)
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
 
-    def _signal_damage(self) -> str:
+    def _signal_damage(self, file: int) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
 
         An extended file fills the node's memory. A truncated file kills processes that read a mapping of it.
         """
-        path, size = self.folder / "signal", ctypes.sizeof(layout.Signal)
-        found = path.stat().st_size
+        found, size = os.fstat(file).st_size, ctypes.sizeof(layout.Signal)
         if found == size:
             return ""
-        os.truncate(path, size)
+        self._files["signal"].set_length(size)
         return f"its signal was {'extended' if found > size else 'truncated'} to {found} bytes"
 
     def close(self) -> None:
-        """Unmaps the orders. The files stay."""
-        del self._orders
-        self._map.close()
+        """Unmaps the orders and closes the files. They stay."""
+        self._orders = None
+        if self._map is not None:
+            self._map.close()
+        for kept in self._files.values():
+            kept.close()
+
+    def _map_orders(self) -> layout.Orders | None:
+        """Maps the orders, and returns None while a process holds a lease on them. The mapping keeps the file open."""
+        file = self._files["orders"].descriptor
+        if file is None:
+            return None
+        self._map = mmap.mmap(file, ctypes.sizeof(layout.Orders))
+        self._files["orders"].close()
+        return layout.Orders.from_buffer(self._map)
+
+    def _write_orders(self, at: layout.Orders, rules: Rules) -> None:
+        context_bytes, pool_chunk_bytes = self._costs
+        at.heartbeat_ns = self._clock()
+        for place, gpu in enumerate(rules.gpus):
+            self._write_gpu(at.gpu[place], gpu, layout.uuid_bytes(gpu.uuid), context_bytes)
+        at.gpu_count = len(rules.gpus)
+        for place, key in enumerate(rules.peers):
+            at.peer[place].value = _alias(key).encode()
+        at.peer_count = len(rules.peers)
+        at.driver_path = self._driver_path
+        at.pool_chunk_bytes = pool_chunk_bytes
+        at.low_floor_milli, at.idle_for_ns = rules.floor_milli, rules.idle_for_ns
+        at.tier, at.paused = layout.LOW if rules.low else layout.NORMAL, int(rules.paused)
+        self._write_surcharges(at)
+        at.generation += 1
+
+    def _write_surcharges(self, at: layout.Orders) -> None:
+        for place, uuid in enumerate(self._uuids):
+            found = self._surcharges.get(uuid, NO_SURCHARGE)
+            at.gpu[place].surcharge_bytes, at.gpu[place].private_milli = found.memory_bytes, found.private_milli
 
     def _write_gpu(self, at: layout.GpuOrders, gpu: GpuRule, uuid: bytes, context_bytes: int) -> None:
         ctypes.memmove(at.uuid, uuid, 16)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from services.node_agent.strategies import selinux
 from services.node_agent.strategies.interposer import CONTAINER_LIBRARY, PRELOAD
 
 LIBRARY = "libkerf.so"
@@ -24,4 +25,5 @@ def install(build: Path, folder: Path, digest: str) -> Path:
         beside.chmod(0o755)
         beside.replace(at / LIBRARY)
     (at / PRELOAD).write_text(f"{CONTAINER_LIBRARY}\n")
+    selinux.label(at / LIBRARY, at / PRELOAD)
     return at / LIBRARY

@@ -23,11 +23,12 @@ class GpuOrders(ctypes.LittleEndianStructure):
         ("compute_milli", c_uint32),
         ("in_flight_us", c_uint32),
         ("gate", c_uint32),
-        ("reserved0", c_uint32),
+        ("private_milli", c_uint32),
         ("period_ns", c_uint64),
         ("window_start_ns", c_uint64),
         ("window_ns", c_uint64),
-        ("reserved", c_uint64 * 7),
+        ("surcharge_bytes", c_uint64),
+        ("reserved", c_uint64 * 6),
     )
 
 

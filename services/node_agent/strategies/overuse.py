@@ -21,6 +21,10 @@ CYCLE_NS = 500_000_000
 together take about 2 ms."""
 
 
+ACT_SAMPLES = 3
+"""Consecutive samples with overuse before a pod is locked, evicted or killed for it. Each covers a whole window."""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """One pod's use of a GPU since the previous sample, and its share. Both per mille of the time."""
 
@@ -37,6 +41,8 @@ class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     used: Usage
     mean_milli: int
     window_s: float
+    is_proven: bool = False
+    """It was seen often enough to act on it."""
 
     @property
     def over_milli(self) -> int:
@@ -57,7 +63,8 @@ class OveruseDetector:
         self._slack_milli, self._window_s = slack_milli, window_s
         self._past: dict[tuple[str, str], deque[tuple[float, float, int]]] = {}
         """Begin, end and use of each sample in the window."""
-        self._over: set[tuple[str, str]] = set()
+        self._over: dict[tuple[str, str], int] = {}
+        """The pods with overuse, and in how many consecutive samples."""
         self._last_s: float | None = None
 
     def update(self, now_s: float, used: Iterable[Usage]) -> tuple[Overuse, ...]:
@@ -75,8 +82,10 @@ class OveruseDetector:
             mean = self._mean(self._past[key], now_s)
             slack = self._slack_milli // 2 if key in self._over else self._slack_milli
             if mean is not None and mean > one.share_milli + slack:
-                found.append(Overuse(used=one, mean_milli=mean, window_s=self._window_s))
-        self._over = {(over.used.uid, over.used.uuid) for over in found}
+                is_proven = self._over.get(key, 0) + 1 >= ACT_SAMPLES
+                found.append(Overuse(used=one, mean_milli=mean, window_s=self._window_s, is_proven=is_proven))
+        times = self._over
+        self._over = {key: times.get(key, 0) + 1 for over in found for key in [(over.used.uid, over.used.uuid)]}
         return tuple(found)
 
     def _mean(self, past: deque[tuple[float, float, int]], now_s: float) -> int | None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.strategies import control_block, rules
-from services.node_agent.strategies.control_block import ControlBlock, Reading
+from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
+from services.node_agent.strategies.kept_file import allow_descriptors
 from services.node_agent.strategies.rules import Override, Policy
+from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
 
 
@@ -18,13 +20,15 @@ class SliceRegistry:
         policy: Policy,
         clock: Callable[[], int],
         costs: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        files: SliceFiles | None = None,
     ) -> None:
-        """`folder` holds the control blocks. It must be a file system of its own, because containers can fill it.
+        """`folder` holds the control blocks. `files` is its file system; without one, containers can fill the host's.
 
         `clock` returns nanoseconds of CLOCK_MONOTONIC. `costs` returns the bytes of GPU memory that a process's context
         takes on this node, and the bytes that a memory pool takes at a time; 0 means unknown.
         """
         self._folder, self._policy, self._clock, self._costs = folder, policy, clock, costs
+        self._files = files or SliceFiles(folder)
         self._slices: dict[Key, Slice] = {}
         self._control_blocks: dict[Key, ControlBlock] = {}
         self._overrides: dict[Key, Override] = {}
@@ -46,7 +50,7 @@ class SliceRegistry:
             self._overrides[key] = override
         try:
             if key not in self._control_blocks:
-                self._control_blocks[key] = ControlBlock(self.folder(key), self._clock)
+                self._control_blocks[key] = self._make(key)
             self._publish()
         except (OSError, ValueError):
             if before is None:
@@ -64,10 +68,12 @@ class SliceRegistry:
         that they have the GPU to themselves. A slice that fails keeps its last rules.
         """
         failed: list[tuple[Slice, Exception]] = []
+        allow_descriptors()
+        self._files.mount()
         for slice_ in slices:
             try:
                 rules.check(slice_)
-                self._control_blocks[slice_.key] = ControlBlock(self.folder(slice_.key), self._clock)
+                self._control_blocks[slice_.key] = self._make(slice_.key)
             except (OSError, ValueError) as error:
                 failed.append((slice_, error))
             else:
@@ -110,6 +116,7 @@ class SliceRegistry:
             for path in self._folder.iterdir():
                 if path.name not in names:
                     control_block.remove(path)
+            self._files.fit()
 
     def read(self, key: Key) -> Reading | None:
         """Returns the container's own counters, or None if it has no control block."""
@@ -121,9 +128,15 @@ class SliceRegistry:
         found = self._control_blocks.get(key)
         return found is not None and found.busy_until_ns() > self._clock()
 
+    def set_surcharges(self, surcharges: Mapping[Key, Mapping[str, Surcharge]]) -> None:
+        """Writes what the containers lose, by container and GPU."""
+        for key, found in self._control_blocks.items():
+            found.set_surcharges(surcharges.get(key, {}))
+
     def heartbeat(self) -> None:
         for found in self._control_blocks.values():
             found.heartbeat()
+        self._files.fit()
 
     def folder(self, key: Key) -> Path:
         return self._folder / control_block.folder_name(key)
@@ -142,6 +155,10 @@ class SliceRegistry:
         if found is not None:
             found.close()
             control_block.remove(self.folder(key))
+            self._files.fit()
+
+    def _make(self, key: Key) -> ControlBlock:
+        return self._files.make(lambda: ControlBlock(self.folder(key), self._clock))
 
     def refresh(self) -> None:
         """Writes the rules again, because the costs may have changed: contexts must not be free for later

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
@@ -49,7 +49,10 @@ class Suspender:
         drivers: Mapping[StrategyName, Driver],
         live: Callable[[], tuple[LiveSlice, ...]],
         checkpointer: Checkpointer,
+        memory: Callable[[str], Awaitable[Mapping[str, tuple[int, int]]]],
     ) -> None:
+        """`memory` returns what NVML sees of a pod, by GPU: MiB, and the MiB of it that may be uncounted."""
+        self._memory = memory
         self._registry, self._drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
         self._serial = asyncio.Lock()
 
@@ -59,7 +62,9 @@ class Suspender:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
             changed, why = self._tell(mine, ask.suspension)
             if not why and ask.suspension is not None and ask.suspension.action == "shrink":
-                why = self._beyond(mine, ask.suspension.memory_mib)
+                why = self._beyond(mine, ask.suspension.memory_mib) or await self._beyond_by_nvml(
+                    mine, ask.suspension.memory_mib
+                )
             try:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
                     why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
@@ -110,6 +115,20 @@ class Suspender:
                         f"container {live.container} has allocated {-(-gpu.account_bytes // MIB)} MiB on a GPU, "
                         f"more than the {keeps_mib} MiB that it would keep"
                     )
+        return ""
+
+    async def _beyond_by_nvml(self, slices: list[LiveSlice], keeps_mib: int) -> str:
+        """Returns why the pod cannot be shrunk by what NVML sees: its containers can forge their own counters."""
+        seen = await self._memory(slices[0].uid) if slices else {}
+        for uuid in sorted({uuid for live in slices for uuid in live.gpus}):
+            if uuid not in seen:
+                return f"GPU {uuid} does not answer, so the memory that the pod has there is unknown"
+            (mib, uncounted_mib), containers = seen[uuid], sum(uuid in live.gpus for live in slices)
+            if mib > keeps_mib * containers + uncounted_mib:
+                return (
+                    f"the pod holds {mib} MiB on GPU {uuid} according to NVML, more than the "
+                    f"{keeps_mib * containers} MiB that it would keep and {uncounted_mib} MiB that may be uncounted"
+                )
         return ""
 
     def _bytes(self, live: LiveSlice) -> int:

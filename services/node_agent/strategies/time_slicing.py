@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.gpu_locks import GpuLocks
+from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.overuse import ThrottleQuotas
 from services.node_agent.strategies.quantum_scheduler import Contender, Decision, QuantumPolicy, QuantumScheduler
 from services.node_agent.strategies.slice_registry import SliceRegistry
@@ -31,7 +32,9 @@ Escaped = Mapping[str, Mapping[Key, frozenset[int]]]
 
 
 class TimeSlicer:
-    def __init__(self, registry: SliceRegistry, locks: Locks, policy: QuantumPolicy, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: SliceRegistry, locks: GpuLocks, policy: QuantumPolicy, clock: Callable[[], int]
+    ) -> None:
         self._registry, self._locks, self._policy, self._clock = registry, locks, policy, clock
         self._escaped: dict[str, dict[Key, frozenset[int]]] = {}
         self._quotas: ThrottleQuotas = {}
@@ -40,6 +43,8 @@ class TimeSlicer:
         self._wake = asyncio.Event()
         self._failed: set[int] = set()
         """Processes that could not be locked. Another attempt follows if they are still there at the next sample."""
+        self._changes: dict[str, asyncio.Task[None]] = {}
+        """The locks and unlocks that each GPU's worker is making. A GPU whose worker hangs delays no other."""
 
     def set_escaped(self, escaped: Escaped, quotas: ThrottleQuotas | None = None) -> None:
         """Replaces the set of escaped processes and the throttle quotas."""
@@ -54,10 +59,14 @@ class TimeSlicer:
             if not self._escaped and not self._quotas and not self._locks.held and not self._closed():
                 self._wake.clear()
                 await self._wake.wait()
-            await self.step()
+            self.begin_step()
             await asyncio.sleep(STEP_INTERVAL_S)
 
-    async def step(self) -> None:
+    def begin_step(self) -> None:
+        """Decides which slices run, sets the gates, and begins to lock and unlock processes.
+
+        A GPU whose last locks and unlocks are not done yet gets its next ones in a later step.
+        """
         waiting: dict[str, frozenset[Key]] = {}
         for uuid, found in self._escaped.items():
             waiting[uuid] = self._turn(uuid, found).waiting
@@ -65,7 +74,18 @@ class TimeSlicer:
             del self._turns[uuid]
             self._last.pop(uuid, None)
         self._gates(waiting)
-        await self._lock(waiting)
+        wanted = self._wanted(waiting)
+        for uuid in self._locks.gpus | wanted.keys():
+            before = self._changes.get(uuid)
+            if before is None or before.done():
+                if before is not None:
+                    before.result()
+                self._changes[uuid] = asyncio.create_task(self._lock(uuid, wanted.get(uuid, frozenset())))
+
+    async def step(self) -> None:
+        """Takes one step and waits until its locks and unlocks are done."""
+        self.begin_step()
+        await asyncio.gather(*self._changes.values())
 
     def _turn(self, uuid: str, found: Mapping[Key, frozenset[int]]) -> Decision:
         now_ns = self._clock()
@@ -98,22 +118,33 @@ class TimeSlicer:
     def _closed(self) -> bool:
         return any(self._registry.override_of(slice_.key).closed for slice_ in self._registry.slices)
 
-    async def _lock(self, waiting: Mapping[str, frozenset[Key]]) -> None:
-        """Locks and unlocks processes. A process is locked as a whole, so one that must wait on any GPU is locked."""
-        wanted = {
-            pid
-            for uuid, found in self._escaped.items()
-            for key, pids in found.items()
-            if key in waiting[uuid]
-            for pid in pids
-        }
+    def _wanted(self, waiting: Mapping[str, frozenset[Key]]) -> dict[str, frozenset[int]]:
+        """Returns the processes to be locked, by the GPU whose worker locks them.
+
+        A process is locked as a whole, so one that must wait on any GPU is locked, and by one worker alone.
+        """
         now_ns = self._clock()
-        wanted |= {pid for quota in self._quotas.values() if quota.waits(now_ns) for pid in quota.pids}
-        await self._done(self._locks.heartbeat())
-        for pid in self._locks.held - wanted:
-            await self._done(self._locks.unlock(pid))
-        for pid in wanted - self._locks.held - self._failed:
-            if not await self._done(self._locks.lock(pid)):
+        wanted: dict[int, str] = {}
+        for uuid, found in sorted(self._escaped.items()):
+            for key, pids in found.items():
+                if key in waiting[uuid]:
+                    wanted |= dict.fromkeys(pids - wanted.keys(), uuid)
+        for (_, uuid), quota in sorted(self._quotas.items()):
+            if quota.waits(now_ns):
+                wanted |= dict.fromkeys(quota.pids - wanted.keys(), uuid)
+        wanted |= {pid: uuid for uuid in self._locks.gpus for pid in self._locks.of(uuid).held & wanted.keys()}
+        by_gpu: dict[str, set[int]] = {}
+        for pid, uuid in wanted.items():
+            by_gpu.setdefault(uuid, set()).add(pid)
+        return {uuid: frozenset(pids) for uuid, pids in by_gpu.items()}
+
+    async def _lock(self, uuid: str, wanted: frozenset[int]) -> None:
+        locks = self._locks.of(uuid)
+        await self._done(locks.heartbeat())
+        for pid in locks.held - wanted:
+            await self._done(locks.unlock(pid))
+        for pid in wanted - locks.held - self._failed:
+            if not await self._done(locks.lock(pid)):
                 self._failed.add(pid)
 
     async def _done(self, call: Coroutine[Any, Any, None]) -> bool:

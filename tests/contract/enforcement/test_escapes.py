@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from services.node_agent.devices import monitor
+from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.processes.owner import Owner
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
@@ -17,11 +30,12 @@ from tests.support.enforcement import (
     control_block,
     count,
     locked,
+    orders,
     started,
 )
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
-from tests.support.kubelet_agent import agent
+from tests.support.kubelet_agent import agent, uid
 from tests.support.waiting import eventually
 
 
@@ -62,6 +76,54 @@ async def test_a_container_that_truncates_its_counters_hides_nothing(
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
 
 
+async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+) -> None:
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 20)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 30 << 20)
+        count(host, "a", 50)
+        await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 0)
+
+
+async def test_memory_that_is_freed_while_nvml_answers_is_not_hidden(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that allocates and frees all the time must not lose what it has freed in between."""
+
+    class Frees(NvmlDevices):
+        async def processes(self, now_us: int | None = None) -> tuple[GpuProcesses, ...]:
+            found = await super().processes(now_us)
+            if control_block(host, "a").exists():
+                count(host, "a", 0)
+                asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_later, 0, count, host, "a", 50)
+            return found
+
+    monkeypatch.setattr(monitor, "NvmlDevices", functools.partial(Frees, owner={4711: Owner(uid("a"))}.get))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+        assert {use.hidden_mib for use in uses} == {0}
+        assert orders(host, "a").gpu[0].surcharge_bytes == 0
+
+
 async def test_with_policy_evict_a_pod_that_bypasses_its_slice_is_evicted(
     nats: EmbeddedServer,
     bus: NatsBus,
@@ -97,3 +159,64 @@ async def test_with_policy_lock_an_escaped_process_is_time_sliced_and_unlocked_w
         become(host, f"{NVML}process 0 {victim} 50\n")
         await eventually(lambda: locked(build, victim), every_s=0.1)
     assert not locked(build, victim)
+
+
+async def test_with_policy_kill_all_processes_of_a_pod_that_bypasses_its_slice_end_and_it_is_evicted(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    victim: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML sees one of its processes; the other is found in its cgroup. A process of another pod stays."""
+    asked = await evictions(bus)
+    with sleeper() as beside, sleeper() as foreign:
+        owners = {victim: "a", beside.pid: "a", foreign.pid: "b"}
+        monkeypatch.setattr(
+            monitor,
+            "NvmlDevices",
+            functools.partial(NvmlDevices, owner=lambda pid: Owner(uid(owners[pid])) if pid in owners else None),
+        )
+        cgroup = host / "cgroup" / "kubepods" / f"pod{uid('a')}" / "main"
+        cgroup.mkdir(parents=True)
+        (cgroup / "cgroup.procs").write_text(f"{beside.pid}\n{foreign.pid}\n")
+        async with agent(nats, host, **settings, escapes="kill"):
+            await started(bus, kubelet, "a")
+            become(host, f"{NVML}process 0 {victim} 500\n")
+            await eventually(lambda: beside.poll() == -signal.SIGKILL and ended(victim))
+            await eventually(lambda: asked)
+        assert foreign.poll() is None
+    assert (asked[0].name, "were ended with SIGKILL" in asked[0].reason) == ("a", True)
+
+
+async def test_a_process_on_the_gpu_is_killed_although_the_pods_cgroup_cannot_be_read(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    victim: int,
+) -> None:
+    """0 stands for a process that the agent does not see."""
+    cgroup = host / "cgroup" / "kubepods" / f"pod{uid('a')}" / "main"
+    cgroup.mkdir(parents=True)
+    (cgroup / "cgroup.procs").write_text("0\n")
+    async with agent(nats, host, **settings, escapes="kill"):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 {victim} 500\n")
+        await eventually(lambda: ended(victim))
+
+
+@contextlib.contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def ended(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import grpc
 import msgspec
 import pytest
 
+from services.node_agent.devices import monitor
+from services.node_agent.devices.nvml import NvmlDevices
+from services.node_agent.processes.owner import Owner
 from services.node_agent.strategies import layout
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -232,6 +236,31 @@ async def test_a_pod_that_has_allocated_more_than_it_would_keep_is_not_shrunk(
         assert (await say(bus, grant("low", SHRINK))).suspension == SHRINK
         assert (await say(bus, grant("low"))).suspension is None
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
+
+
+async def test_a_pod_that_forges_a_low_account_is_not_shrunk(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML sees 40 MiB. Other pods would be given what it has not freed."""
+    monkeypatch.setattr(monitor, "NvmlDevices", functools.partial(NvmlDevices, owner={4711: Owner(uid("low"))}.get))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low"))
+        become(host, f"{NVML}process 0 4711 40\n")
+        count(host, "low", 1)
+        answer = await say(bus, grant("low", SHRINK))
+        assert (answer.ok, answer.suspension, orders(host, "low").gpu[0].memory_limit_bytes) == (True, None, 64 << 20)
+        assert "holds 40 MiB on GPU" in answer.reason
+        become(host, f"{NVML}process 0 4711 30\n")
+        await eventually(lambda: says_shrunk(bus))
+
+
+async def says_shrunk(bus: NatsBus) -> bool:
+    return (await say(bus, grant("low", SHRINK))).suspension == SHRINK
 
 
 CHECKPOINT = Suspension(action="checkpoint", plan_id="p")

@@ -49,3 +49,35 @@ def test_a_process_belongs_to_the_container_whose_control_block_it_sees(tmp_path
     control_blocks = control_blocks_of(folders)
     assert container_of(7, control_blocks, tmp_path / "proc") == SECOND
     assert container_of(8, control_blocks, tmp_path / "proc") is None
+
+
+@pytest.mark.parametrize("link", ["run/kerf", "run/kerf/counters", "run"])
+def test_a_container_cannot_pass_as_another_by_a_link_to_the_hosts_files(tmp_path: Path, link: str) -> None:
+    """The agent would end or lock the other container for it."""
+    folders = {key: tmp_path / "slices" / key[1] for key in BOTH}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+        (folder / "counters").touch()
+    (tmp_path / "kerf").symlink_to(folders[SECOND])
+    targets = {
+        "run/kerf": folders[SECOND],
+        "run/kerf/counters": folders[SECOND] / "counters",
+        "run": tmp_path,
+    }
+    root = tmp_path / "proc" / "7" / "root"
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(targets[link])
+    assert (root / "run" / "kerf" / "counters").stat(), "a path that is simply followed finds it"
+    assert container_of(7, control_blocks_of(folders), tmp_path / "proc") is None
+
+
+def test_a_link_inside_the_container_is_followed_there(tmp_path: Path) -> None:
+    """In many images one of /run and /var/run is a link to the other, absolute or not."""
+    folders = {SECOND: tmp_path / "slices"}
+    folders[SECOND].mkdir()
+    (folders[SECOND] / "counters").touch()
+    root = tmp_path / "proc" / "7" / "root"
+    (root / "var" / "run" / "kerf").mkdir(parents=True)
+    (root / "run").symlink_to("/var/run")
+    os.link(folders[SECOND] / "counters", root / "var" / "run" / "kerf" / "counters")
+    assert container_of(7, control_blocks_of(folders), tmp_path / "proc") == SECOND

@@ -94,3 +94,10 @@ def test_a_throttle_quota_stays_until_the_processes_have_ended() -> None:
     second = update_quotas(first, [], {("a", "G"): frozenset({2, 3})})
     assert second["a", "G"].pids == {2, 3}
     assert update_quotas(second, [], {}) == {}
+
+
+def test_an_action_needs_more_samples_than_a_report() -> None:
+    overuses = OveruseDetector(100, 2)
+    used = [Usage(uid="a", uuid="G", containers=(), used_milli=500, share_milli=100)]
+    found = [[over.is_proven for over in overuses.update(float(second), used)] for second in range(7)]
+    assert found == [[], [], [False], [False], [True], [True], [True]]

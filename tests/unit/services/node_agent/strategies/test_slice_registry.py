@@ -14,6 +14,7 @@ from services.node_agent.strategies.control_block import folder_name
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
+from tests.support.waiting import eventually
 
 UUID = "GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 
@@ -208,7 +209,7 @@ def test_a_container_that_truncates_its_counters_is_detected_and_harms_no_other(
 
 
 @pytest.mark.parametrize(("length", "damage"), [(0, "truncated to 0"), (1 << 40, "extended to")])
-def test_a_signal_of_another_length_is_detected_and_gets_its_length_back(
+async def test_a_signal_of_another_length_is_detected_and_gets_its_length_back(
     registry: SliceRegistry, length: int, damage: str
 ) -> None:
     """The agent does not read a terabyte, either."""
@@ -219,13 +220,13 @@ def test_a_signal_of_another_length_is_detected_and_gets_its_length_back(
     reading = registry.read(a.key)
     assert reading is not None
     assert damage in reading.damage
-    assert path.stat().st_size == size
+    await eventually(lambda: path.stat().st_size == size)
     reading = registry.read(a.key)
     assert reading is not None
     assert reading.damage == ""
 
 
-def test_counters_that_fill_the_nodes_memory_are_detected_and_truncated(
+async def test_counters_that_fill_the_nodes_memory_are_detected_and_truncated(
     registry: SliceRegistry,
 ) -> None:
     a, size = make("a"), ctypes.sizeof(layout.Counters)
@@ -234,7 +235,7 @@ def test_counters_that_fill_the_nodes_memory_are_detected_and_truncated(
     reading = registry.read(a.key)
     assert reading is not None
     assert "extended" in reading.damage
-    assert counters(registry, a).stat().st_size == size
+    await eventually(lambda: counters(registry, a).stat().st_size == size)
 
 
 def test_an_overwritten_header_is_damage(registry: SliceRegistry) -> None:

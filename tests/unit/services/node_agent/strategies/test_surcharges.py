@@ -1,0 +1,73 @@
+"""What a container loses because NVML sees more of it than its control block says."""
+
+from __future__ import annotations
+
+from services.node_agent.strategies.control_block import Surcharge
+from services.node_agent.strategies.escapes import PodMemory
+from services.node_agent.strategies.overuse import Overuse, Usage
+from services.node_agent.strategies.slices import Part, Slice
+from services.node_agent.strategies.surcharges import Surcharger
+from shared.model.units import MIB
+
+G = "GPU-00000000-0000-0000-0000-000000000001"
+A = Slice(uid="a", container="c", strategy="interposer", parts=(Part(uuid=G, memory_mib=1000, compute_milli=300),))
+B = Slice(uid="b", container="c", strategy="interposer", parts=(Part(uuid=G, memory_mib=1000, compute_milli=0),))
+
+
+def held(seen: int, counted: int, processes: int = 1) -> PodMemory:
+    return PodMemory(
+        uid="a",
+        uuid=G,
+        containers=(A.key,),
+        seen_mib=seen,
+        counted_mib=counted,
+        granted_mib=1000,
+        processes=processes,
+    )
+
+
+def after(*samples: PodMemory | None, slack_mib: int = 100, answering: bool = True) -> int:
+    """The memory surcharge in MiB after these samples; None: the pod has no process on the GPU."""
+    made = Surcharger()
+    for sample in samples:
+        made.update([] if sample is None else [sample], slack_mib, [], {}, {G} if sample or answering else set())
+    return made.of([A])[A.key][G].memory_bytes // MIB
+
+
+def test_memory_beyond_the_account_and_the_slack_is_charged_when_three_samples_show_it() -> None:
+    hiding, honest = held(900, 500), held(900, 900)
+    assert after(hiding) == after(hiding, hiding) == 0, "it may have been allocated and freed between the looks"
+    assert after(*[hiding] * 3) == 300
+    assert after(hiding, hiding, held(800, 500)) == 200
+    assert after(hiding, hiding, honest, hiding, hiding) == 0
+
+
+def test_an_honest_pod_of_several_processes_has_none() -> None:
+    assert after(*[held(900, 500, processes=4)] * 3) == 0
+
+
+def test_who_forges_a_low_account_loses_what_it_took() -> None:
+    assert after(*[held(1000, 0)] * 3, slack_mib=0) == 1000
+
+
+def test_an_account_above_the_grant_hides_nothing() -> None:
+    assert after(*[held(1500, 5000)] * 3, slack_mib=0) == 500
+
+
+def test_it_ends_with_the_processes_and_not_because_the_gpu_does_not_answer() -> None:
+    assert after(*[held(900, 500)] * 3, None) == 0
+    assert after(*[held(900, 500)] * 3, None, answering=False) == 300
+
+
+def test_after_overuse_each_process_gets_its_part_of_the_share_until_they_have_ended() -> None:
+    """With that rate the pod keeps to its share again, which proves nothing."""
+    made, pids = Surcharger(), {("a", G): frozenset({1, 2, 3, 4})}
+    used = Usage(uid="a", uuid=G, containers=(A.key,), used_milli=900, share_milli=300)
+    made.update([], 0, [], pids, {G})
+    assert made.of([A])[A.key][G] == Surcharge()
+    made.update([], 0, [Overuse(used=used, mean_milli=900, window_s=10)], pids, {G})
+    assert made.of([A, B]) == {A.key: {G: Surcharge(private_milli=75)}, B.key: {G: Surcharge()}}
+    made.update([], 0, [], {("a", G): frozenset({1})}, {G})
+    assert made.of([A])[A.key][G].private_milli == 300
+    made.update([], 0, [], {}, {G})
+    assert made.of([A])[A.key][G].private_milli == 0
