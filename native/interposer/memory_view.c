@@ -9,9 +9,15 @@ typedef CUresult (*info_t)(size_t *, size_t *);
 typedef CUresult (*total_t)(size_t *, CUdevice);
 
 static uint64_t less(uint64_t a, uint64_t b) { return a < b ? a : b; }
+/* Bytes that the container really holds: the charges of processes that have died meanwhile are reclaimed, which is one
+ * lock query for each process that uses the GPU. */
+static uint64_t held(int gpu) {
+    reclaim();
+    return charged(gpu);
+}
 static uint64_t left(int gpu, uint64_t limit) {
-    const uint64_t held = charged(gpu);
-    return held < limit ? limit - held : 0;
+    const uint64_t bytes = held(gpu);
+    return bytes < limit ? limit - bytes : 0;
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
@@ -74,7 +80,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
-    memory->used = less(charged(gpu), memory->total);
+    memory->used = less(held(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }
@@ -86,7 +92,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
     memory->reserved = 0;
-    memory->used = less(charged(gpu), memory->total);
+    memory->used = less(held(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }
