@@ -26,7 +26,6 @@ PATHS = (
     "cuArray3DCreate",
     "cuMipmappedArrayCreate",
 )
-GRAPHS = ("graph", "capture")
 WAYS = ("runtime", "threads", "old", "names", "path")
 Limited = Callable[[int], Container]
 
@@ -39,13 +38,6 @@ def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited
     assert (after, error) == (0, OUT_OF_MEMORY)
     gpu = container.read().gpus[0]
     assert (gpu.account_bytes, gpu.peak_bytes, gpu.refused) == (0, most, 1)
-
-
-@pytest.mark.parametrize("path", GRAPHS)
-def test_memory_of_a_graph_is_charged_when_the_graph_is_created(limited: Limited, path: str) -> None:
-    container = limited(LIMIT)
-    count, most, error = container.run("paths", path, str(PIECE))
-    assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -103,7 +103,9 @@ typedef struct stream {
     graph_t *joined_for;   /* and which capture that was */
     int gone;              /* a program that still uses it is ended: a real driver may crash */
 } stream_t;
-struct graph { uint64_t ns, bytes; graph_t *source; int device; CUdeviceptr memory; };
+typedef struct { int type; alloc_node_t memory; graph_t *child; } node_t;
+struct graph { uint64_t ns; size_t count; node_t **nodes; };
+node_t *graph_add(graph_t *graph, node_t node);
 typedef struct { uint64_t ns, awaits; int declared; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */
