@@ -8,6 +8,7 @@
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's index among them: the lower runs first if several could
  *
@@ -39,6 +40,7 @@
 uint64_t kerf_virtual_now(void);                /* ns; never 0 */
 void kerf_virtual_sleep_until(uint64_t ns);     /* the calling thread becomes a client */
 void kerf_virtual_leave(void);
+void kerf_virtual_expect(int clients);          /* the clock stands still until so many clients exist */
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really used */
 uint64_t kerf_fake_used_bytes(int device);      /* used memory of the device, of all processes */
 uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant */
