@@ -37,7 +37,8 @@ async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster
     async with cluster_on(sandbox, gpus, settings) as running:
         try:
             await eventually(
-                lambda: running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
+                lambda: running.agent.ready and running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0},
+                within_s=WITHIN_S,
             )
         except AssertionError:
             raise AssertionError(f"the canary has not passed; agent: {sandbox.log('agent')}") from None
