@@ -29,7 +29,7 @@ enum { LIMIT_STACK = 0, LIMIT_PRINTF = 1, LIMIT_HEAP = 2, ATTRIBUTE_PROCESSORS =
 typedef int CUresult, CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef void *CUcontext, *CUstream, *CUevent, *CUfunction, *CUmodule, *CUarray, *CUmipmap, *CUpool, *CUgraph, *CUexec,
-    *CUnode;
+    *CUnode, *CUgreen, *CUexternal;
 typedef unsigned long long CUphysical;
 typedef struct { int type, id; } location_t;
 typedef struct { int type, handle_types; location_t location; void *win32; unsigned char flags[8]; } alloc_prop_t;
@@ -57,6 +57,9 @@ typedef struct {
     uint64_t offset; unsigned devices, flags, reserved[2];
 } map_info_t;
 typedef struct { char bytes[64]; } ipc_t;
+typedef struct {
+    int type; void *handle[2]; unsigned long long size; unsigned flags, reserved[16];
+} external_desc_t;
 typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } lock_args_t;
 
 _Static_assert(sizeof(alloc_prop_t) == 32 && sizeof(pool_prop_t) == 88
@@ -65,6 +68,7 @@ _Static_assert(sizeof(array_desc_t) == 24 && sizeof(array3d_desc_t) == 40
     && sizeof(launch_params_t) == 56, "the driver's interface");
 _Static_assert(sizeof(alloc_node_t) == 120 && sizeof(graph_node_t) == 256
     && sizeof(kernel_node_t) == 72, "the driver's interface");
+_Static_assert(sizeof(external_desc_t) == 104 && offsetof(external_desc_t, size) == 24, "the driver's interface");
 _Static_assert(sizeof(map_info_t) == 96 && offsetof(map_info_t, operation) == 56
     && offsetof(map_info_t, handle) == 64, "the driver's interface");
 #endif

@@ -44,7 +44,7 @@ void lock_by_clock(pthread_mutex_t *lock);
 
 /* allocation_table.c: the allocations of this process, by handle. */
 extern pthread_mutex_t table_guard;
-enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT, EXECUTABLE };
+enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT, EXECUTABLE, GREEN, EXTERNAL, BOUND };
 typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
 void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
 int table_remove(enum kind kind, uint64_t key, entry_t *taken); /* 0: not found */
@@ -54,6 +54,7 @@ int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
 /* Adds the removed bytes to `bytes_by_gpu`, which has KERF_MAX_GPUS elements. */
 void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu);
+void table_move_context(uint64_t from, uint64_t to); /* its allocations belong to the other context from now on */
 void table_clear(void);
 
 /* estimates.c: learns how long a function runs on the GPU. */

@@ -32,3 +32,7 @@ X(cuStreamQuery_ptsz) X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStr
 X(cuThreadExchangeStreamCaptureMode) X(cuArray3DCreate) X(cuArrayCreate) X(cuMemAllocPitch) X(cuMemFree) X(cuMemGetInfo)
 X(cuMemPoolSetAttribute) X(cuMemPoolGetAttribute) X(cuStreamDestroy) X(cuMemMapArrayAsync) X(cuCtxSetLimit)
 X(cuCtxGetLimit) X(cuCtxSynchronize_v2) X(cuMemAlloc_v3)
+X(cuMemPoolExportPointer) X(cuMemPoolImportFromShareableHandle) X(cuMemPoolImportPointer) X(cuImportExternalMemory)
+X(cuDestroyExternalMemory) X(cuMulticastCreate) X(cuMulticastBindMem) X(cuMulticastBindMem_v2) X(cuMulticastUnbind)
+X(cuLogicalEndpointBindMem) X(cuDeviceGetDevResource) X(cuDevResourceGenerateDesc) X(cuGreenCtxCreate)
+X(cuCtxFromGreenCtx) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate)

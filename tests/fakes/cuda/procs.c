@@ -23,6 +23,7 @@ static const struct { const char *name; int from; const char *exact; } versions[
     {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
         {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
     {"cuGraphAddNode", 13040, "cuGraphAddNode_v3"}, {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"}, {"cuGraphAddNode", 0, "cuGraphAddNode"},
+    {"cuMulticastBindMem", 13010, "cuMulticastBindMem_v2"}, {"cuMulticastBindMem", 0, "cuMulticastBindMem"},
     {"cuMemAlloc", 14000, "cuMemAlloc_v3"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"},
         {"cuCtxSynchronize", 13000, "cuCtxSynchronize_v2"},
     {"cuCtxSynchronize", 0, "cuCtxSynchronize"}, {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"},
