@@ -38,8 +38,10 @@ typedef struct {
 } pool_prop_t;
 typedef struct { size_t width, height; unsigned format, channels; } array_desc_t;
 typedef struct { size_t width, height, depth; unsigned format, channels, flags; } array3d_desc_t;
+enum { LAUNCH_PROGRAMMATIC_SERIALIZATION = 6 };
+typedef struct { int id, pad; union { int allowed; uint64_t room[8]; } value; } launch_attribute_t;
 typedef struct {
-    unsigned grid[3], block[3], shared; CUstream stream; void *attrs; unsigned attr_count;
+    unsigned grid[3], block[3], shared; CUstream stream; const launch_attribute_t *attrs; unsigned attr_count;
 } launch_config_t;
 typedef struct {
     CUfunction function; unsigned grid[3], block[3], shared; CUstream stream; void **params;
@@ -64,6 +66,7 @@ typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } lock_a
 
 _Static_assert(sizeof(alloc_prop_t) == 32 && sizeof(pool_prop_t) == 88
     && sizeof(launch_config_t) == 56, "the driver's interface");
+_Static_assert(sizeof(launch_attribute_t) == 72, "the driver's interface");
 _Static_assert(sizeof(array_desc_t) == 24 && sizeof(array3d_desc_t) == 40
     && sizeof(launch_params_t) == 56, "the driver's interface");
 _Static_assert(sizeof(alloc_node_t) == 120 && sizeof(graph_node_t) == 256

@@ -63,6 +63,14 @@ typedef CUresult (*graph_t)(CUexec, CUstream);
 KERNEL(cuLaunchKernel, stream)
 KERNEL(cuLaunchKernel_ptsz, OWN(stream))
 
+/* Whether the kernel may begin before the previous one on its stream has ended (programmatic dependent launch). Work
+ * between the two, such as the record of an event, would make it wait for the end. */
+static inline int overlaps_previous(const launch_config_t *config) {
+    for (unsigned i = 0; config->attrs && i < config->attr_count; i++)
+        if (config->attrs[i].id == LAUNCH_PROGRAMMATIC_SERIALIZATION && config->attrs[i].value.allowed) return 1;
+    return 0;
+}
+
 #define KERNEL_EX(name, stream_)                                                                     \
     EXPORT CUresult name(const launch_config_t *config, CUfunction f, void **params, void **extra) { \
         kernel_ex_t real = REAL(kernel_ex_t, #name);                                                 \

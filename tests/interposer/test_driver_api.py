@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -176,3 +177,80 @@ def test_the_list_equals_the_headers(wheels: list[Path]) -> None:
     assert sorted(by_major) == ["12", "13"]
     assert driver_api.merged(by_major) == FUNCTIONS
     assert driver_api.render(FUNCTIONS) == driver_api.LIST.read_text()
+
+
+OURS = {
+    "alloc_prop_t": "CUmemAllocationProp",
+    "pool_prop_t": "CUmemPoolProps",
+    "array_desc_t": "CUDA_ARRAY_DESCRIPTOR",
+    "array3d_desc_t": "CUDA_ARRAY3D_DESCRIPTOR",
+    "launch_config_t": "CUlaunchConfig",
+    "launch_attribute_t": "CUlaunchAttribute",
+    "launch_params_t": "CUDA_LAUNCH_PARAMS",
+    "kernel_node_t": "CUDA_KERNEL_NODE_PARAMS_v2",
+    "alloc_node_t": "CUDA_MEM_ALLOC_NODE_PARAMS",
+    "graph_node_t": "CUgraphNodeParams",
+    "map_info_t": "CUarrayMapInfo",
+    "ipc_t": "CUipcMemHandle",
+    "external_desc_t": "CUDA_EXTERNAL_MEMORY_HANDLE_DESC",
+}
+"""The structures of driver.h, and their names in cuda.h."""
+FIELDS = {
+    "alloc_prop_t.location": "location",
+    "pool_prop_t.location": "location",
+    "array3d_desc_t.flags": "Flags",
+    "launch_config_t.stream": "hStream",
+    "launch_config_t.attrs": "attrs",
+    "launch_config_t.attr_count": "numAttrs",
+    "launch_attribute_t.value": "value",
+    "launch_params_t.stream": "hStream",
+    "alloc_node_t.bytes": "bytesize",
+    "graph_node_t.alloc": "alloc",
+    "map_info_t.operation": "memOperationType",
+    "map_info_t.handle": "memHandle",
+    "external_desc_t.size": "size",
+}
+CONSTANTS = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": "CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+    "CUDA_ERROR_SYSTEM_NOT_READY": "CUDA_ERROR_SYSTEM_NOT_READY",
+    "CUDA_ERROR_CAPTURED_EVENT": "CUDA_ERROR_CAPTURED_EVENT",
+    "LOCATION_DEVICE": "CU_MEM_LOCATION_TYPE_DEVICE",
+    "NODE_GRAPH": "CU_GRAPH_NODE_TYPE_GRAPH",
+    "NODE_MEM_ALLOC": "CU_GRAPH_NODE_TYPE_MEM_ALLOC",
+    "GRAPH_RESERVED_CURRENT": "CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT",
+    "POOL_RESERVED_CURRENT": "CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT",
+    "POOL_USED_CURRENT": "CU_MEMPOOL_ATTR_USED_MEM_CURRENT",
+    "POOL_RELEASE_THRESHOLD": "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD",
+    "PROC_PER_THREAD": "CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM",
+    "ARRAY_SPARSE": "CUDA_ARRAY3D_SPARSE",
+    "ARRAY_DEFERRED": "CUDA_ARRAY3D_DEFERRED_MAPPING",
+    "LIMIT_HEAP": "CU_LIMIT_MALLOC_HEAP_SIZE",
+    "LAUNCH_PROGRAMMATIC_SERIALIZATION": "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION",
+}
+
+
+def printed(folder: Path, header: str, include: Path, values: Iterable[str]) -> list[str]:
+    """The values of C expressions with this header."""
+    lines = "".join(f'printf("%zu\\n", (size_t)({value}));' for value in values)
+    (folder / "print.c").write_text(
+        f'#include <stdio.h>\n#include <stddef.h>\n#include "{header}"\nint main(void) {{ {lines} return 0; }}\n'
+    )
+    subprocess.run(["cc", "-w", f"-I{include}", "-o", "print", "print.c"], check=True, cwd=folder)
+    return subprocess.run([str(folder / "print")], check=True, capture_output=True, text=True).stdout.split()
+
+
+@pytest.mark.parametrize("place", range(len(driver_api.WHEELS)), ids=driver_api.WHEELS)
+def test_the_declarations_of_the_library_are_those_of_the_headers(
+    wheels: list[Path], tmp_path: Path, place: int
+) -> None:
+    with zipfile.ZipFile(wheels[place]) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith("/include/cuda.h"))
+        (tmp_path / "cuda.h").write_bytes(wheel.read(name))
+    offsets = [path.split(".") for path in FIELDS]
+    ours = [f"sizeof({name})" for name in OURS] + [f"offsetof({name}, {field})" for name, field in offsets]
+    theirs = [f"sizeof({name})" for name in OURS.values()]
+    theirs += [f"offsetof({OURS[name]}, {FIELDS[f'{name}.{field}']})" for name, field in offsets]
+    found = printed(tmp_path, "driver.h", INTERPOSER, [*ours, *CONSTANTS])
+    expected = printed(tmp_path, "cuda.h", tmp_path, [*theirs, *CONSTANTS.values()])
+    assert dict(zip([*ours, *CONSTANTS], found, strict=True)) == dict(zip([*ours, *CONSTANTS], expected, strict=True))

@@ -43,7 +43,8 @@ void kerf_virtual_leave(void);
 void kerf_virtual_expect(int clients);          /* the clock stands still until so many clients exist */
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really used */
 uint64_t kerf_fake_used_bytes(int device);      /* used memory of the device, of all processes */
-uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant */
+uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant, or
+    * "overlap lost": launched a kernel that may overlap the previous one right after the record of an event */
 void kerf_fake_at_take(void (*function)(void));  /* called within each allocation from a pool */
 /* from now on every event and launch of this process fails, as after a fault */
 void kerf_fake_break(void);
@@ -103,6 +104,7 @@ typedef struct stream {
     graph_t *capture;
     struct stream *joined; /* the one whose capture this one has joined by an event, */
     graph_t *joined_for;   /* and which capture that was */
+    int after_event;       /* the last that was submitted to it is the record of an event */
     int gone;              /* a program that still uses it is ended: a real driver may crash */
 } stream_t;
 typedef struct { int type; alloc_node_t memory; graph_t *child; } node_t;
