@@ -1,6 +1,8 @@
 /* The driver functions that the interposer overrides: H(plain name, first API version, exact name).
  * T: the variant for programs that are compiled for per-thread default streams. The versions are those of the driver's
  * documentation (cudaTypedefs): cuGetProcAddress("cuMemAlloc", 12000) means cuMemAlloc_v2.
+ * From CUDA 12 on, cuda.h means cuGraphInstantiateWithFlags by cuGraphInstantiate; the runtimes request neither by that
+ * name and version.
  * F: the oldest form of such a function, with 32-bit sizes and pointers: it is always refused (legacy_calls.c). */
 H(cuInit, 2000, cuInit)
 H(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2)
@@ -58,6 +60,7 @@ H(cuGreenCtxCreate, 12040, cuGreenCtxCreate)
 H(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy)
 H(cuGraphInstantiate, 10000, cuGraphInstantiate)
 H(cuGraphInstantiate, 11000, cuGraphInstantiate_v2)
+H(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags)
 H(cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags)
 H(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams)
 T(cuGraphInstantiateWithParams, 12000, cuGraphInstantiateWithParams_ptsz)
