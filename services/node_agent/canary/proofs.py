@@ -22,8 +22,6 @@ LIBRARY = "libkerf.so"
 CHECK_S = 2.0
 ROOM_MIB = 2048
 """GPU memory that the canary needs: its slice and its CUDA context."""
-RETRY_S = 60.0
-"""How long to wait after a canary that could not run or has failed: the cause may be temporary."""
 
 
 class ProofManager:
@@ -48,6 +46,8 @@ class ProofManager:
         self._driver_version = ""
         self._tried = ""
         self._next_s = 0.0
+        self._attempts = 0
+        """With this driver, without a complete proof."""
         ctx.metrics.observe_by(
             "kerf_agent_enforcement_proven",
             "1 while limits on the GPU are proven and offered.",
@@ -117,7 +117,9 @@ class ProofManager:
         lately = self._tried == inventory.driver_version and now_s < self._next_s
         if lately or not free:
             return
-        self._tried, self._next_s = inventory.driver_version, now_s + RETRY_S
+        self._attempts = self._attempts + 1 if self._tried == inventory.driver_version else 1
+        retry_s = verdict.retry_after_s(self._attempts)
+        self._tried, self._next_s = inventory.driver_version, now_s + retry_s
         gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
@@ -141,7 +143,7 @@ class ProofManager:
             self._ctx.log.warning(
                 "context_not_measured",
                 gpu=gpu.uuid,
-                effect=f"firm isolation is not offered on this node; the canary runs again in {RETRY_S:g} s",
+                effect=f"firm isolation is not offered on this node; the canary runs again in {retry_s:g} s",
                 advice="wait until the GPU is idle, check that the agent has hostPID, or set context_mib",
             )
         if proof.ok and proof.turns_sentence:

@@ -22,6 +22,7 @@ MIN_USED_MILLI = 800
 CONTEXT_SPREAD_BYTES = 4 * MIB
 """Contexts of one driver on one GPU differ by less than this."""
 MAX_CHUNK_BYTES = 1024 * MIB
+RETRY_S, MAX_RETRY_S = 60.0, 1800.0
 UNKNOWN = -1
 """A context's memory that could not be measured."""
 MIN_TURN_PERCENT = 50
@@ -156,6 +157,12 @@ def offered(proof: Proof | None, driver_version: str, library: str, context_mib:
             "context_mib"
         )
     return "" if proof.ok else f"the canary failed with driver {driver_version}: {proof.sentence}"
+
+
+def retry_after_s(attempts: int) -> float:
+    """How long to wait after this many attempts without a complete proof: the cause may be temporary, and each attempt
+    takes GPU time from other slices."""
+    return min(RETRY_S * 2.0 ** min(attempts - 1, 10), MAX_RETRY_S)
 
 
 def not_time_sliced(proof: Proof) -> str:

@@ -124,6 +124,10 @@ def test_time_slicing_is_proven_by_the_shares_of_two_slices(shares: tuple[int, i
     assert (word in wrong) if word else wrong == ""
 
 
+def test_attempts_that_prove_nothing_become_rarer() -> None:
+    assert [verdict.retry_after_s(n) for n in (1, 2, 3, 6, 7, 999)] == [60, 120, 240, 1800, 1800, 1800]
+
+
 def test_a_proof_without_turns_does_not_offer_time_slicing() -> None:
     proof = Proof(driver_version="580.1", library="l", ok=True, context_bytes=0)
     assert "has not tried" in verdict.not_time_sliced(proof)
