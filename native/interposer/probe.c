@@ -9,8 +9,9 @@
  *       asks NVML for its own memory (0: NVML does not know it), while this process reads the GPU's free memory. Also
  *       measures how much a memory pool takes at a time.
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
- *       Starts at AT_NS (0: now; "ready": prints a line, and starts after a line on its input) and runs for MS: every PERIOD_US (0: without a pause) a request of DEPTH kernels of
+ *       Starts at AT_NS (0: now) and runs for MS: every PERIOD_US (0: without a pause) a request of DEPTH kernels of
  *       KERNEL_US each, and a wait for them. Prints the requests' latencies.
+ *       AT_NS "ready": prints a line, and starts after a line on its input.
  *   probe LIBCUDA calibrate STEPS
  *       Measures how many steps of its kernel run in a nanosecond. Other probes, which may share the GPU when they
  *       start, take the value from KERF_PROBE_STEPS_PER_NS.
@@ -160,6 +161,15 @@ static void begin(const char *path) {
     MUST("cuModuleGetFunction", &work, module, "work");
 }
 
+/* Waits for a line on the input, so that probes under several control blocks start together. */
+static void wait_for_start(void) {
+    char line[8];
+    if (virtual_expect) virtual_expect(2);
+    printf("{\"ready\": true}\n");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) must(-1, "the line that starts the loop");
+}
+
 /* --- memory ----------------------------------------------------------------------------------------------------- */
 
 typedef union { CUdeviceptr pointer; CUphysical physical; CUarray array; CUmipmap mipmap; } block_t;
@@ -240,15 +250,6 @@ static void memory(size_t chunk, size_t most) {
 
 static int by_size(const void *a, const void *b) {
     return (*(const uint64_t *)a > *(const uint64_t *)b) - (*(const uint64_t *)a < *(const uint64_t *)b);
-}
-
-/* Waits for a line on the input, so that probes under several control blocks start together. */
-static void wait_for_start(void) {
-    char line[8];
-    if (virtual_expect) virtual_expect(2);
-    printf("{\"ready\": true}\n");
-    fflush(stdout);
-    if (!fgets(line, sizeof line, stdin)) must(-1, "the line that starts the loop");
 }
 
 static void loop(uint64_t at, uint64_t ms, uint64_t kernel_us, uint64_t period_us, int depth) {
@@ -396,13 +397,13 @@ int main(int count, char **words) {
     if (count < 4) return 2;
     if (!strcmp(what, "context")) return contexts(words[1], atoi(words[3])), 0;
     begin(words[1]);
+    if (!strcmp(words[3], "ready")) wait_for_start();
     if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10,
         strtoull(words[4], NULL, 10) << 20);
-    else if (!strcmp(what, "loop") && count == 8) {
-        if (!strcmp(words[3], "ready")) wait_for_start();
+    else if (!strcmp(what, "loop") && count == 8)
         loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10),
             strtoull(words[6], NULL, 10), atoi(words[7]));
-    } else if (!strcmp(what, "calibrate")) {
+    else if (!strcmp(what, "calibrate")) {
         calibrate(strtoull(words[3], NULL, 10));
         printf("{\"steps_per_ns\": %.9f}\n", steps_per_ns);
     } else if (!strcmp(what, "launch")) cost(atol(words[3]));

@@ -187,13 +187,6 @@ void kerf_virtual_leave(void) {
     mine = -1;
 }
 
-/* Only in a world that processes share: a private one has no other clients. */
-void kerf_virtual_expect(int clients) {
-    lock();
-    if (getenv("KERF_FAKE_CUDA")) world()->expected = clients;
-    unlock();
-}
-
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     queue_t *q = queue(me(), device);
     uint64_t seq;
@@ -210,6 +203,13 @@ uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
     settle(device);
     unlock();
     return seq;
+}
+
+/* Only in a world that processes share: a private one has no other clients. */
+void kerf_virtual_expect(int clients) {
+    lock();
+    if (getenv("KERF_FAKE_CUDA")) world()->expected = clients;
+    unlock();
 }
 
 static void thread_ends(void *unused) {
