@@ -9,15 +9,9 @@ typedef CUresult (*info_t)(size_t *, size_t *);
 typedef CUresult (*total_t)(size_t *, CUdevice);
 
 static uint64_t less(uint64_t a, uint64_t b) { return a < b ? a : b; }
-/* Bytes that the container really holds: the charges of processes that have died meanwhile are reclaimed, which is one
- * lock query for each process that uses the GPU. */
-static uint64_t held(int gpu) {
-    reclaim();
-    return charged(gpu);
-}
 static uint64_t left(int gpu, uint64_t limit) {
-    const uint64_t bytes = held(gpu);
-    return bytes < limit ? limit - bytes : 0;
+    const uint64_t held = charged(gpu);
+    return held < limit ? limit - held : 0;
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
@@ -28,6 +22,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
     gpu = result ? -1 : current_gpu();
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;
+    reclaim(); /* what dead processes held is free: one lock query for each process that uses the GPU */
     if (available) *available = less(*available, left(gpu, orders->gpu[gpu].memory_limit_bytes));
     if (total) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
     return result;
@@ -79,8 +74,9 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
     int error = real ? real(handle, memory) : NVML_UNINITIALISED;
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    reclaim();
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
-    memory->used = less(held(gpu), memory->total);
+    memory->used = less(charged(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }
@@ -90,9 +86,10 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
     int error = real ? real(handle, memory) : NVML_UNINITIALISED;
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    reclaim();
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
     memory->reserved = 0;
-    memory->used = less(held(gpu), memory->total);
+    memory->used = less(charged(gpu), memory->total);
     memory->available = memory->total - memory->used;
     return error;
 }
