@@ -108,6 +108,14 @@ void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *
     pthread_mutex_unlock(&table_guard);
 }
 
+void table_move_context(uint64_t from, uint64_t to) {
+    pthread_mutex_lock(&table_guard);
+    for (size_t i = 0; i < room; i++)
+        if ((entries[i].kind == POINTER || entries[i].kind == ARRAY) && entries[i].context == from)
+            entries[i].context = to;
+    pthread_mutex_unlock(&table_guard);
+}
+
 /* Called in a child: the table belongs to the parent and may be half grown, so its memory is not freed. */
 void table_clear(void) {
     pthread_mutex_lock(&table_guard);

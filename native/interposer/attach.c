@@ -17,7 +17,7 @@ static struct own { int attached, locks; } *mine; /* both are 1 in an attached p
 static pthread_mutex_t attach_guard = PTHREAD_MUTEX_INITIALIZER;
 
 /* All locks except timing.c's, in the order in which they may be nested. */
-static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &table_guard, &account_guard,
+static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &graphs_guard, &table_guard, &account_guard,
     &finding_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
@@ -49,6 +49,7 @@ static int attach(void) {
     table_clear(); /* in a child, the known state is the parent's; the parent's counters are not mapped */
     contexts_forget();
     pools_forget();
+    graph_memory_forget();
     timing_forget();
     if (!orders) orders = control_block_map("orders", sizeof *orders, KERF_ORDERS_MAGIC, 0, NULL);
     counters = orders ? control_block_map("counters", sizeof *counters, KERF_COUNTERS_MAGIC, 1, &file) : NULL;

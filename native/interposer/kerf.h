@@ -46,7 +46,7 @@ int lock_by_clock_within(pthread_mutex_t *lock, uint64_t ns);
 
 /* allocation_table.c: the allocations of this process, by handle. */
 extern pthread_mutex_t table_guard;
-enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT };
+enum kind { POINTER = 1, PHYSICAL, MAPPING, ARRAY, IMPORT, EXECUTABLE, GREEN, EXTERNAL, BOUND };
 typedef struct { uint64_t key, bytes, context; int32_t gpu, references; uint32_t kind; } entry_t;
 void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t context, int references);
 int table_remove(enum kind kind, uint64_t key, entry_t *taken); /* 0: not found */
@@ -56,6 +56,7 @@ int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
 /* Adds the removed bytes to `bytes_by_gpu`, which has KERF_MAX_GPUS elements. */
 void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *what, uint64_t *bytes_by_gpu);
+void table_move_context(uint64_t from, uint64_t to); /* its allocations belong to the other context from now on */
 void table_clear(void);
 
 /* estimates.c: learns how long a function runs on the GPU. */
@@ -95,6 +96,15 @@ void reclaim(void);                        /* frees the charges of dead processe
 uint64_t charged(int gpu);
 uint64_t held(int gpu);                    /* charged, and the agent's surcharge for what is on the device uncounted */
 uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
+
+/* graph_memory.c: the memory of graphs, and its charge. */
+extern pthread_mutex_t graphs_guard;
+/* The executable graphs may take so much more, which is reserved; or less. */
+void graph_memory_promised(int gpu, CUdevice device, uint64_t bytes);
+void graph_memory_withdrawn(int gpu, uint64_t bytes);
+int graph_memory_settle(void);             /* sets the charges; 1: launches may still take memory */
+void graph_memory_trim(int gpu);           /* returns what the driver keeps for graphs to the GPU */
+void graph_memory_forget(void);
 
 /* pool_accounting.c: the memory that memory pools reserve, and its charge. */
 extern pthread_mutex_t pools_guard;

@@ -63,6 +63,14 @@ typedef CUresult (*graph_t)(CUexec, CUstream);
 KERNEL(cuLaunchKernel, stream)
 KERNEL(cuLaunchKernel_ptsz, OWN(stream))
 
+/* Whether the kernel may begin before the previous one on its stream has ended (programmatic dependent launch). Work
+ * between the two, such as the record of an event, would make it wait for the end. */
+static inline int overlaps_previous(const launch_config_t *config) {
+    for (unsigned i = 0; config->attrs && i < config->attr_count; i++)
+        if (config->attrs[i].id == LAUNCH_PROGRAMMATIC_SERIALIZATION && config->attrs[i].value.allowed) return 1;
+    return 0;
+}
+
 #define KERNEL_EX(name, stream_)                                                                     \
     EXPORT CUresult name(const launch_config_t *config, CUfunction f, void **params, void **extra) { \
         kernel_ex_t real = REAL(kernel_ex_t, #name);                                                 \
@@ -139,6 +147,7 @@ WAITS(cuStreamQuery_ptsz, (CUstream stream), (stream), wait_t)
 WAITS(cuEventSynchronize, (CUevent event), (event), wait_t)
 WAITS(cuEventQuery, (CUevent event), (event), wait_t)
 WAITS(cuCtxSynchronize, (void), (), wait_all_t)
+WAITS(cuCtxSynchronize_v2, (CUcontext context), (context), wait_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 
@@ -167,3 +176,15 @@ ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), 
         (stream, graph, after, edges, count, mode), capture_to_t, timing_flush_stream(NULL))
 TO_GRAPHS(cuStreamBeginCaptureToGraph)
 TO_GRAPHS(cuStreamBeginCaptureToGraph_ptsz)
+/* New in CUDA 13. A capture for a graphics queue's commands, and a capture that checks a graph against itself. */
+typedef CUresult (*capture_cig_t)(CUstream, void *);
+typedef CUresult (*recapture_t)(CUstream, int, CUgraph, void *, void *);
+#define TO_CIG(name) \
+    ENDS(name, (CUstream stream, void *parameters), (stream, parameters), capture_cig_t, timing_flush_stream(NULL))
+TO_CIG(cuStreamBeginCaptureToCig)
+TO_CIG(cuStreamBeginCaptureToCig_ptsz)
+#define RECAPTURES(name) \
+    ENDS(name, (CUstream stream, int mode, CUgraph graph, void *callback, void *data), \
+        (stream, mode, graph, callback, data), recapture_t, timing_flush_stream(NULL))
+RECAPTURES(cuStreamBeginRecaptureToGraph)
+RECAPTURES(cuStreamBeginRecaptureToGraph_ptsz)

@@ -14,6 +14,9 @@ typedef CUresult (*mipmap_t)(CUmipmap *, const array3d_desc_t *, unsigned);
 typedef CUresult (*array_free_t)(void *);
 typedef CUresult (*open_t)(CUdeviceptr *, ipc_t, unsigned);
 typedef CUresult (*range_t)(CUdeviceptr *, size_t *, CUdeviceptr);
+typedef CUresult (*import_pointer_t)(CUdeviceptr *, CUpool, void *);
+typedef CUresult (*external_t)(CUexternal *, const external_desc_t *);
+typedef CUresult (*external_free_t)(CUexternal);
 
 /* Reserves memory, calls the driver, and records the allocation. A GPU that the container does not have has no
  * memory for it. */
@@ -154,4 +157,32 @@ OPENS(cuIpcOpenMemHandle_v2)
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     free_t real = REAL(free_t, "cuIpcCloseMemHandle");
     FREE(IMPORT, pointer, real(pointer));
+}
+
+/* An allocation of another process's pool. It is freed like any other (cuMemFree, cuMemFreeAsync). */
+EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *to, CUpool pool, void *data) {
+    CUresult result;
+    size_t bytes = 0;
+    uint64_t charge;
+    int gpu;
+    if (!attached()) return REFUSED;
+    result = REAL(import_pointer_t, "cuMemPoolImportPointer")(to, pool, data);
+    gpu = current_gpu();
+    if (result || gpu < 0) return result;
+    REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);
+    charge = charge_of(bytes);
+    if (!reserve(gpu, charge)) return REAL(free_t, "cuMemFree_v2")(*to), FULL;
+    table_put(POINTER, *to, gpu, charge, current_context(), 1);
+    return result;
+}
+
+/* Memory of another interface, such as Vulkan, by the size that the program must state. Buffers and arrays in it are
+ * parts of the same memory. */
+EXPORT CUresult cuImportExternalMemory(CUexternal *to, const external_desc_t *what) {
+    external_t real = REAL(external_t, "cuImportExternalMemory");
+    ALLOCATE(EXTERNAL, *to, what->size, real(to, what));
+}
+EXPORT CUresult cuDestroyExternalMemory(CUexternal memory) {
+    external_free_t real = REAL(external_free_t, "cuDestroyExternalMemory");
+    FREE(EXTERNAL, memory, real(memory));
 }

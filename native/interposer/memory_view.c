@@ -22,6 +22,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
     gpu = result ? -1 : current_gpu();
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;
+    reclaim(); /* what dead processes held is free: one lock query for each process that uses the GPU */
     if (available) *available = less(*available, left(gpu, orders->gpu[gpu].memory_limit_bytes));
     if (total) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
     return result;
@@ -73,6 +74,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
     int error = real ? real(handle, memory) : NVML_UNINITIALISED;
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    reclaim();
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
     memory->used = less(held(gpu), memory->total);
     memory->available = memory->total - memory->used;
@@ -84,6 +86,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
     int error = real ? real(handle, memory) : NVML_UNINITIALISED;
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
+    reclaim();
     memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
     memory->reserved = 0;
     memory->used = less(held(gpu), memory->total);

@@ -1,7 +1,8 @@
 /* Physical memory by handle (cuMemCreate) and its mappings. The memory is free when the handle has been released as
  * often as it was obtained, and nothing maps it any more. An imported handle keeps its memory alive, mapped or not,
  * so its size is charged at once; the driver reveals the size only by what can be mapped. If a driver does not allow
- * that, the largest mapping so far is charged. Memory that a sparse array maps stays charged until the process ends. */
+ * that, the largest mapping so far is charged. Memory that is bound to a multicast object is kept alive by it. Memory
+ * that a sparse array maps, or a logical endpoint binds, stays charged until the process ends. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -17,6 +18,9 @@ typedef CUresult (*granularity_t)(size_t *, const alloc_prop_t *, int);
 typedef CUresult (*reserve_t)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 typedef CUresult (*unreserve_t)(CUdeviceptr, size_t);
 typedef CUresult (*total_t)(size_t *, CUdevice);
+typedef CUresult (*bind_t)(CUphysical, size_t, CUphysical, size_t, size_t, unsigned long long);
+typedef CUresult (*bind_v2_t)(CUphysical, CUdevice, size_t, CUphysical, size_t, size_t, unsigned long long);
+typedef CUresult (*unbind_t)(CUphysical, CUdevice, size_t, size_t);
 typedef CUresult (*map_arrays_t)(const map_info_t *, unsigned, CUstream);
 enum { MAPS = 1 };
 
@@ -152,5 +156,61 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, i
     charge = charge_of(size_of(*handle, &property));
     if (!reserve(gpu, charge)) return REAL(release_t, "cuMemRelease")(*handle), FULL;
     table_put(PHYSICAL, *handle, gpu, charge, 1, 1); /* context 1: imported */
+    return result;
+}
+
+/* Which memory is bound to a multicast object, by object, GPU and offset. */
+typedef struct { uint64_t object, from, until; int gpu; } bound_t;
+static uint64_t bound_key(uint64_t object, int gpu, uint64_t offset) {
+    return object * 0x9E3779B97F4A7C15u + ((uint64_t)gpu << 56) + offset;
+}
+static int bound_in(const entry_t *entry, const void *range) {
+    const bound_t *r = range;
+    const uint64_t offset = entry->key - bound_key(r->object, r->gpu, 0);
+    return entry->kind == BOUND && entry->context == r->object && entry->gpu == r->gpu && offset >= r->from
+        && offset < r->until;
+}
+
+#define BINDS(name, type, parameters, arguments)                                                    \
+    EXPORT CUresult name parameters {                                                               \
+        entry_t entry;                                                                              \
+        CUresult result;                                                                            \
+        int known;                                                                                  \
+        if (!attached()) return REFUSED;                                                            \
+        known = table_add_reference(PHYSICAL, memory, 1, &entry);                                   \
+        result = REAL(type, #name) arguments;                                                       \
+        if (known && result) drop_reference(memory);                                                \
+        else if (known)                                                                             \
+            table_put(BOUND, bound_key(object, entry.gpu, offset), entry.gpu, memory, object, 1);   \
+        return result;                                                                              \
+    }
+BINDS(cuMulticastBindMem, bind_t,
+    (CUphysical object, size_t offset, CUphysical memory, size_t from, size_t bytes, unsigned long long flags),
+    (object, offset, memory, from, bytes, flags))
+BINDS(cuMulticastBindMem_v2, bind_v2_t,
+    (CUphysical object, CUdevice device, size_t offset, CUphysical memory, size_t from, size_t bytes,
+        unsigned long long flags),
+    (object, device, offset, memory, from, bytes, flags))
+
+EXPORT CUresult cuMulticastUnbind(CUphysical object, CUdevice device, size_t offset, size_t bytes) {
+    bound_t range = {object, offset, offset + bytes, -1};
+    CUresult result;
+    entry_t entry;
+    if (!attached()) return REFUSED;
+    result = REAL(unbind_t, "cuMulticastUnbind")(object, device, offset, bytes);
+    range.gpu = gpu_of_device(device);
+    while (!result && table_remove_any(bound_in, &range, &entry)) drop_reference(entry.bytes);
+    return result;
+}
+
+EXPORT CUresult cuLogicalEndpointBindMem(CUphysical endpoint, CUdevice device, uint64_t offset, CUphysical memory,
+    uint64_t from, uint64_t bytes, unsigned long long flags) {
+    entry_t entry;
+    CUresult result;
+    int known;
+    if (!attached()) return REFUSED;
+    known = table_add_reference(PHYSICAL, memory, 1, &entry);
+    result = REAL(bind_v2_t, "cuLogicalEndpointBindMem")(endpoint, device, offset, memory, from, bytes, flags);
+    if (known && result) drop_reference(memory);
     return result;
 }

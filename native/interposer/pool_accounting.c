@@ -1,5 +1,5 @@
 /* Charges the device memory that this process's memory pools reserve, as the driver reports it, and reserves memory for
- * all other allocations, if necessary at the expense of what the pools do not use.
+ * all other allocations, if necessary at the expense of what pools and graphs do not use.
  *
  * A pool takes memory in chunks, keeps freed memory (up to its release threshold, until the program waits for the
  * GPU), and uses it for the next allocation. So neither an allocation nor a free shows how much device memory is
@@ -92,8 +92,9 @@ static int may_return_memory(int i) {
 }
 
 void pools_update(void) {
-    int pending = 0;
+    int pending;
     if (!lock_pools()) return;
+    pending = graph_memory_settle();
     for (int i = 0; i < POOLS; i++)
         if (known_pools[i].pool) settle(i), pending |= may_return_memory(i);
     __atomic_store_n(&pools_pending, pending, __ATOMIC_RELAXED);
@@ -120,6 +121,7 @@ static int reserve_uncounted(int gpu, uint64_t bytes) {
     if (try_reserve(gpu, bytes)) return 1;
     reclaim();
     trim_if_unlocked(gpu);
+    graph_memory_trim(gpu);
     return try_reserve(gpu, bytes);
 }
 

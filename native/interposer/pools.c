@@ -1,4 +1,4 @@
-/* Hooks of stream-ordered allocations, memory pools, and memory nodes of graphs. */
+/* Hooks of stream-ordered allocations and memory pools. */
 #include "kerf.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
@@ -14,29 +14,19 @@ typedef CUresult (*count_t)(int *);
 enum { OF_THE_HOST = -2, UNSEEN = -3 };
 typedef CUresult (*pool_of_t)(CUpool *, CUdevice);
 typedef CUresult (*capturing_t)(CUstream, int *);
-typedef CUresult (*alloc_node_fn)(CUnode *, CUgraph, const CUnode *, size_t, alloc_node_t *);
-typedef CUresult (*add_node_t)(CUnode *, CUgraph, const CUnode *, size_t, graph_node_t *);
-typedef CUresult (*add_node_v2_t)(CUnode *, CUgraph, const CUnode *, const void *, size_t, graph_node_t *);
 
 static int is_capturing(CUstream stream) {
     int status = 0;
     return !REAL(capturing_t, "cuStreamIsCapturing")(stream, &status) && status;
 }
 
-/* A captured allocation is made when the graph runs, and the driver's graph pool keeps it. It stays charged until
- * the process ends, because the graph may run again after any trim. Any other allocation belongs to a pool, whose
- * growth is charged. */
+/* A captured allocation is made when the graph runs, and charged when the graph is instantiated (graphs.c). Any other
+ * allocation belongs to a pool, whose growth is charged. */
 #define TAKE(gpu, pool, stream, bytes, call)                                                        \
     do {                                                                                            \
         CUresult result_;                                                                           \
         int place_;                                                                                 \
-        if (is_capturing(stream)) {                                                                     \
-            const uint64_t charge_ = charge_of(bytes);                                              \
-            if (!reserve(gpu, charge_)) return FULL;                                                \
-            result_ = (call);                                                                       \
-            if (result_) release(gpu, charge_);                                                     \
-            return result_;                                                                         \
-        }                                                                                           \
+        if (is_capturing(stream)) return (call);                                                    \
         place_ = pool_begin(pool, gpu, bytes);                                                      \
         if (place_ < 0) return FULL;                                                                \
         result_ = (call);                                                                           \
@@ -141,38 +131,4 @@ EXPORT CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
     result = REAL(pool_attribute_t, "cuMemPoolSetAttribute")(pool, attribute, value);
     pools_update();
     return result;
-}
-
-/* Memory nodes of a graph are charged when they are created, until the process ends. */
-static CUresult node(const alloc_node_t *memory, int *gpu, uint64_t *charge) {
-    if (!attached()) return REFUSED;
-    *gpu = memory->pool.location.type == LOCATION_DEVICE ? gpu_of_device(memory->pool.location.id) : current_gpu();
-    *charge = charge_of(memory->bytes);
-    return *gpu < 0 || !reserve(*gpu, *charge) ? FULL : CUDA_SUCCESS;
-}
-#define NODE(call, memory)                                                                          \
-    do {                                                                                            \
-        uint64_t charge_;                                                                           \
-        int gpu_;                                                                                   \
-        CUresult result_ = node(memory, &gpu_, &charge_);                                           \
-        if (result_) return result_;                                                                \
-        result_ = (call);                                                                           \
-        if (result_) release(gpu_, charge_);                                                        \
-        return result_;                                                                             \
-    } while (0)
-EXPORT CUresult cuGraphAddMemAllocNode(CUnode *to, CUgraph graph, const CUnode *after, size_t count,
-    alloc_node_t *memory) {
-    alloc_node_fn real = REAL(alloc_node_fn, "cuGraphAddMemAllocNode");
-    NODE(real(to, graph, after, count, memory), memory);
-}
-EXPORT CUresult cuGraphAddNode(CUnode *to, CUgraph graph, const CUnode *after, size_t count, graph_node_t *what) {
-    add_node_t real = REAL(add_node_t, "cuGraphAddNode");
-    if (what->type != NODE_MEM_ALLOC) return real(to, graph, after, count, what);
-    NODE(real(to, graph, after, count, what), &what->alloc);
-}
-EXPORT CUresult cuGraphAddNode_v2(CUnode *to, CUgraph graph, const CUnode *after, const void *edges, size_t count,
-    graph_node_t *what) {
-    add_node_v2_t real = REAL(add_node_v2_t, "cuGraphAddNode_v2");
-    if (what->type != NODE_MEM_ALLOC) return real(to, graph, after, edges, count, what);
-    NODE(real(to, graph, after, edges, count, what), &what->alloc);
 }

@@ -5,11 +5,13 @@
  *       Allocates with every kind of call until it is refused, frees, and repeats. It never allocates more than
  *       MOST_MIB, and nothing if the GPU reports more memory than that: then other processes use it.
  *   probe LIBCUDA context COUNT
- *       Measures COUNT times how much GPU memory a context takes: another process creates one and launches a kernel,
- *       while this process reads the GPU's free memory. Also measures how much a memory pool takes at a time.
+ *       Measures COUNT times how much GPU memory a context takes: another process creates one, launches a kernel, and
+ *       asks NVML for its own memory (0: NVML does not know it), while this process reads the GPU's free memory. Also
+ *       measures how much a memory pool takes at a time.
  *   probe LIBCUDA loop AT_NS MS KERNEL_US PERIOD_US DEPTH
  *       Starts at AT_NS (0: now) and runs for MS: every PERIOD_US (0: without a pause) a request of DEPTH kernels of
  *       KERNEL_US each, and a wait for them. Prints the requests' latencies.
+ *       AT_NS "ready": prints a line, and starts after a line on its input.
  *   probe LIBCUDA saturate AT_NS MS KERNEL_US DEPTH
  *       Starts at AT_NS (0: now) and runs for MS: kernels without end, DEPTH of them queued. Prints the GPU time by
  *       second.
@@ -36,8 +38,9 @@
 
 typedef CUresult (*call_t)();
 static void *library;
+static const char *library_path;
 static uint64_t (*virtual_now)(void);
-static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void);
+static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void), (*virtual_expect)(int);
 static uint64_t (*used_bytes)(int); /* the device's used memory, of the fake driver only */
 static CUdevice device; /* the first that the process sees */
 static CUfunction work;
@@ -113,9 +116,38 @@ static void calibrate(uint64_t steps) {
     steps_per_ns = (double)steps / (double)best;
 }
 
+/* Loads another library of the driver from the folder of libcuda, where it has the same version in its name, or from
+ * where the linker finds it. */
+static void *sibling(const char *name) {
+    const char *file = strrchr(library_path, '/');
+    const char *version = strstr(file ? file : library_path, ".so");
+    char path[4096];
+    void *found;
+    snprintf(path, sizeof path, "%.*s%s%s", (int)(file ? file + 1 - library_path : 0), library_path, name,
+        version ? version : ".so.1");
+    found = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    snprintf(path, sizeof path, "%s.so.1", name);
+    return found ? found : dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+}
+
+/* The driver compiles the kernel with a library that it opens by name. In an agent that sees the host's files under
+ * another path, the linker finds it only because it is loaded already. */
+static void load(CUmodule *module) {
+    CUresult result;
+    sibling("libnvidia-ptxjitcompiler");
+    result = CALL("cuModuleLoadData", module, ptx);
+    if (result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND) {
+        fprintf(stderr, "the driver's compiler libnvidia-ptxjitcompiler.so.1 is missing: it is neither beside %s nor "
+            "where the linker looks (cuModuleLoadData: %d)\n", library_path, result);
+        exit(3);
+    }
+    must(result, "cuModuleLoadData");
+}
+
 static void begin(const char *path) {
     CUcontext context;
     CUmodule module;
+    library_path = path;
     library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
         fprintf(stderr, "%s\n", dlerror());
@@ -124,13 +156,23 @@ static void begin(const char *path) {
     *(void **)&virtual_now = dlsym(library, "kerf_virtual_now");
     *(void **)&virtual_sleep = dlsym(library, "kerf_virtual_sleep_until");
     *(void **)&virtual_leave = dlsym(library, "kerf_virtual_leave");
+    *(void **)&virtual_expect = dlsym(library, "kerf_virtual_expect");
     *(void **)&used_bytes = dlsym(library, "kerf_fake_used_bytes");
     MUST("cuInit", 0u);
     MUST("cuDeviceGet", &device, 0);
     MUST("cuDevicePrimaryCtxRetain", &context, device);
     MUST("cuCtxSetCurrent", context);
-    MUST("cuModuleLoadData", &module, ptx);
+    load(&module);
     MUST("cuModuleGetFunction", &work, module, "work");
+}
+
+/* Waits for a line on the input, so that probes under several control blocks start together. */
+static void wait_for_start(void) {
+    char line[8];
+    if (virtual_expect) virtual_expect(2);
+    printf("{\"ready\": true}\n");
+    fflush(stdout);
+    if (!fgets(line, sizeof line, stdin)) must(-1, "the line that starts the loop");
 }
 
 /* --- memory ----------------------------------------------------------------------------------------------------- */
@@ -342,6 +384,31 @@ static void use_once(const char *path) {
     if (virtual_leave) virtual_leave();
 }
 
+/* The memory of this process on the GPU as NVML reports it, with its context; 0: not reported. It is listed by its ID in
+ * the PID namespace of the host. */
+static uint64_t own_bytes(void) {
+    enum { MOST = 1024 };
+    static struct { unsigned pid; unsigned long long used; unsigned instances[2]; } list[MOST];
+    unsigned char id[16];
+    unsigned count = MOST;
+    char uuid[48];
+    void *nvml = sibling("libnvidia-ml"), *handle;
+    int (*start)(void), (*find)(const char *, void **), (*processes)(void *, unsigned *, void *);
+    if (!nvml || CALL(dlsym(library, "cuDeviceGetUuid_v2") ? "cuDeviceGetUuid_v2" : "cuDeviceGetUuid", id, device))
+        return 0;
+    *(void **)&start = dlsym(nvml, "nvmlInit_v2");
+    *(void **)&find = dlsym(nvml, "nvmlDeviceGetHandleByUUID");
+    *(void **)&processes = dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+    strcpy(uuid, "GPU-");
+    for (int i = 0, at = 4; i < 16; i++)
+        at += snprintf(uuid + at, sizeof uuid - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+            id[i]);
+    if (!start || !find || !processes || start() || find(uuid, &handle) || processes(handle, &count, list)) return 0;
+    for (unsigned i = 0; i < count && i < MOST; i++)
+        if (list[i].pid == (unsigned)getpid() && list[i].used != ~0ull) return list[i].used; /* ~0: not available */
+    return 0;
+}
+
 static size_t free_bytes(void) {
     size_t available, total;
     MUST("cuMemGetInfo_v2", &available, &total);
@@ -364,6 +431,7 @@ static uint64_t pool_chunk(void) {
 static void contexts(const char *path, int count) {
     enum { MOST = 16 };
     int go[MOST][2], done[MOST][2];
+    uint64_t own[MOST];
     char word = 0;
     if (count > MOST) count = MOST;
     for (int i = 0; i < count; i++) {
@@ -374,7 +442,8 @@ static void contexts(const char *path, int count) {
             for (int other = 0; other <= i; other++) close(go[other][1]);
             if (read(go[i][0], &word, 1) != 1) _exit(0);
             use_once(path);
-            if (write(done[i][1], &word, 1) != 1 || read(go[i][0], &word, 1) < 0) _exit(4);
+            own[i] = own_bytes();
+            if (write(done[i][1], &own[i], sizeof own[i]) != sizeof own[i] || read(go[i][0], &word, 1) < 0) _exit(4);
             _exit(0);
         default: close(go[i][0]), close(done[i][1]);
         }
@@ -384,13 +453,15 @@ static void contexts(const char *path, int count) {
     for (int i = 0; i < count; i++) {
         const size_t before = free_bytes();
         size_t after;
-        if (write(go[i][1], &word, 1) != 1 || read(done[i][0], &word, 1) != 1)
+        if (write(go[i][1], &word, 1) != 1 || read(done[i][0], &own[i], sizeof own[i]) != sizeof own[i])
             must(-1, "the process that makes a context");
         after = free_bytes();
         printf(i ? ", %ld" : "%ld", (long)before - (long)after);
         close(go[i][1]);
         if (wait(NULL) < 0) must(-1, "wait");
     }
+    printf("], \"own_bytes\": [");
+    for (int i = 0; i < count; i++) printf(i ? ", %lu" : "%lu", own[i]);
     printf("], \"pool_chunk_bytes\": %lu}\n", pool_chunk());
 }
 
@@ -399,6 +470,7 @@ int main(int count, char **words) {
     if (count < 4) return 2;
     if (!strcmp(what, "context")) return contexts(words[1], atoi(words[3])), 0;
     begin(words[1]);
+    if (!strcmp(words[3], "ready")) wait_for_start();
     if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10,
         strtoull(words[4], NULL, 10) << 20);
     else if (!strcmp(what, "loop") && count == 8)

@@ -16,8 +16,10 @@
 #define OF_STREAM(name, parameters, arguments)                    \
     BETWEEN(name, parameters, arguments, stream)                  \
     BETWEEN(name##_ptsz, parameters, arguments, OWN(stream))
-/* On the legacy default stream; the thread's own is not shared by two launches of a batch. */
-#define OF_DEFAULT(name, parameters, arguments) BETWEEN(name, parameters, arguments, NULL)
+/* The same without a stream: on the default stream, which may be the thread's own. */
+#define OF_DEFAULT(name, parameters, arguments) \
+    BETWEEN(name, parameters, arguments, NULL)  \
+    BETWEEN(name##_ptds, parameters, arguments, OWN((CUstream)NULL))
 
 OF_STREAM(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
 OF_STREAM(cuMemcpyPeerAsync,

@@ -101,12 +101,24 @@ static void *hook_by_version(const char *plain, int version, int per_thread, int
     return best < 0 ? (*named ? NULL : hook_of(plain)) : real_symbol(hooks[best].exact) ? hooks[best].hook : NULL;
 }
 
+/* The hook of exactly the function that the driver has answered. From 12000 on, for example, the driver may answer
+ * cuGraphInstantiate with cuGraphInstantiateWithFlags, which has other arguments than the forms of that name. */
+static void *hook_of_answer(const char *plain, const void *answered) {
+    for (int i = 0; i < HOOKS; i++)
+        if (hooks[i].plain[0] && !strncmp(hooks[i].exact, plain, strlen(plain))
+            && real_symbol(hooks[i].exact) == answered)
+            return hooks[i].hook;
+    return NULL;
+}
+
 /* Replaces the driver's answer. If the function is overridden, the driver's own answer is never returned, because a
  * form that is not counted would bypass all limits. */
 static CUresult ours(const char *name, void **to, int version, uint64_t flags, int *status) {
     int named, unknown = 0;
     void *hook = hook_by_version(name, version, (flags & PROC_PER_THREAD) != 0, &named);
+    void *same;
     if (!hook && !named) return CUDA_SUCCESS;
+    if ((same = hook_of_answer(name, *to))) return *to = same, CUDA_SUCCESS;
     if (named && is_later(name, *to, &unknown)) {
         if (!unknown) return CUDA_SUCCESS;
         hook = NULL;

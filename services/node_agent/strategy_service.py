@@ -56,9 +56,8 @@ class Strategies:
         """`evict` requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
-        self._keeper = ProofManager(
-            ctx, Path(config.checkpoint_file).with_name("canary.json"), self._build, self._canary
-        )
+        proof_file = Path(config.checkpoint_file).with_name("canary.json")
+        self._keeper = ProofManager(ctx, proof_file, self._build, self._canary, context_mib=config.context_mib)
         policy = Policy(
             period_us=config.period_ms * 1000,
             in_flight_us=config.in_flight_us,

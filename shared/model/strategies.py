@@ -44,6 +44,7 @@ else:
 
 ALWAYS_OFFERED: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.always_offered)
 PROVEN_BY_CANARY: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.proof == "canary")
+(TIME_SLICE,) = (strategy.name for strategy in BUILT_IN if strategy.name == "time_slice")
 (MIG,) = (strategy.name for strategy in BUILT_IN if strategy.unit == "instance")
 
 

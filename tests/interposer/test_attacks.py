@@ -48,9 +48,7 @@ def test_older_forms_of_counted_calls_are_not_found_by_name_or_by_version(limite
     assert (working, used) == (0, 0)
 
 
-def test_newer_forms_of_counted_calls_are_not_found_and_newer_waits_pass(
-    limited: Limited,
-) -> None:
+def test_newer_forms_of_counted_calls_are_not_found_and_waits_are_counted(limited: Limited) -> None:
     """Kerf's own form would be called with other arguments."""
     working, used = limited(LIMIT).run("attack", "later")
     assert (working, used) == (0, 0)

@@ -26,7 +26,6 @@ PATHS = (
     "cuArray3DCreate",
     "cuMipmappedArrayCreate",
 )
-GRAPHS = ("graph", "capture")
 WAYS = ("runtime", "threads", "old", "names", "path")
 Limited = Callable[[int], Container]
 
@@ -62,13 +61,6 @@ def test_a_surcharge_above_the_limit_leaves_nothing(limited: Limited) -> None:
     container = limited(LIMIT)
     container.control_block.set_surcharges({UUID: Surcharge(memory_bytes=2 * LIMIT)})
     assert container.run("paths", "cuMemAlloc", str(PIECE))[0] == 0
-
-
-@pytest.mark.parametrize("path", GRAPHS)
-def test_memory_of_a_graph_is_charged_when_the_graph_is_created(limited: Limited, path: str) -> None:
-    container = limited(LIMIT)
-    count, most, error = container.run("paths", path, str(PIECE))
-    assert (count, most, error) == (LIMIT // PIECE, LIMIT // PIECE * PIECE, OUT_OF_MEMORY)
 
 
 @pytest.mark.parametrize("way", WAYS)

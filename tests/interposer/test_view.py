@@ -27,6 +27,31 @@ def test_nvml_reports_the_slice_and_never_more_than_the_device(
     assert (total, used, free) == (total_mib * MIB, 64 * MIB, (total_mib - 64) * MIB)
 
 
+@pytest.mark.parametrize("nvml", [False, True], ids=["cuda", "nvml"])
+def test_the_memory_of_a_process_that_has_died_is_shown_as_free_at_once(
+    built: Path, tmp_path: Path, nvml: bool
+) -> None:
+    """Before anything allocates or attaches, which also reclaims it: programs size their caches by what they see."""
+    (tmp_path / "machine").write_text(MACHINE)
+    node = Node(built, tmp_path / "node")
+    container = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=100 * MIB),)))
+    libraries = f"{built / 'enforcement'}:{built / 'nvml'}" if nvml else str(built / "enforcement")
+    inside = {"LD_LIBRARY_PATH": libraries, "KERF_FAKE_NVML_STATE": str(tmp_path / "machine")}
+    victim = container.start("info", "64", **inside)
+    assert victim.stdout is not None
+    victim.stdout.readline()
+    witness = container.start("info", "0", **inside)
+    assert witness.stdout is not None
+    assert witness.stdin is not None
+    shown = {int(word) for word in witness.stdout.readline().split()}
+    victim.kill()
+    victim.communicate()
+    witness.stdin.write("\n")
+    witness.stdin.flush()
+    then = {int(word) for word in witness.stdout.readline().split()}
+    assert (shown, then) == ({36 * MIB}, {100 * MIB})
+
+
 def test_the_library_loads_in_images_with_an_old_c_library(built: Path) -> None:
     """The linker ignores a preloaded library that it cannot load: the library may use nothing newer than glibc 2.17."""
     if shutil.which("objdump") is None:

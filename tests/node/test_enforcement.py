@@ -32,11 +32,13 @@ async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
         "KERF_NODE_AGENT_USAGE_S": "0.2",
+        "KERF_FAKE_CUDA": str(tmp_path / "world"),  # the canary's processes share a GPU
     }  # fmt: skip
     async with cluster_on(sandbox, gpus, settings) as running:
         try:
             await eventually(
-                lambda: running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0}, within_s=WITHIN_S
+                lambda: running.agent.ready and running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0},
+                within_s=WITHIN_S,
             )
         except AssertionError:
             raise AssertionError(f"the canary has not passed; agent: {sandbox.log('agent')}") from None

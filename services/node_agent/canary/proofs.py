@@ -15,20 +15,30 @@ from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
 from services.node_agent.strategies.base import Offer
 from shared.model.gpu import Inventory
-from shared.model.strategies import PROVEN_BY_CANARY, StrategyName
+from shared.model.strategies import PROVEN_BY_CANARY, TIME_SLICE, StrategyName
 from shared.service import Context
 
 LIBRARY = "libkerf.so"
 CHECK_S = 2.0
 ROOM_MIB = 2048
 """GPU memory that the canary needs: its slice and its CUDA context."""
-RETRY_S = 60.0
-"""How long to wait after a canary that could not run or has failed: the cause may be temporary."""
 
 
 class ProofManager:
-    def __init__(self, ctx: Context, proof_file: Path, build: Path, canary: Callable[[], Canary]) -> None:
-        """`canary` creates a canary for the driver as it is now."""
+    def __init__(
+        self,
+        ctx: Context,
+        proof_file: Path,
+        build: Path,
+        canary: Callable[[], Canary],
+        *,
+        context_mib: int | None = None,
+    ) -> None:
+        """`canary` creates a canary for the driver as it is now.
+
+        `context_mib`: the operator's figure for the memory of a context; None: it must be measured.
+        """
+        self._context_mib = context_mib
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
         self._proof = _load(proof_file)
@@ -36,6 +46,8 @@ class ProofManager:
         self._driver_version = ""
         self._tried = ""
         self._next_s = 0.0
+        self._attempts = 0
+        """With this driver, without a complete proof."""
         ctx.metrics.observe_by(
             "kerf_agent_enforcement_proven",
             "1 while limits on the GPU are proven and offered.",
@@ -43,7 +55,7 @@ class ProofManager:
         )
 
     def offer(self) -> Offer:
-        why = verdict.offered(self._proof, self._driver_version, self.library)
+        why = verdict.offered(self._proof, self._driver_version, self.library, self._context_mib)
         return Offer(ok=not why, sentence=f"{why} ({self._trouble})" if why and self._trouble else why)
 
     @property
@@ -51,14 +63,18 @@ class ProofManager:
         """Bytes of GPU memory that a process's context takes, and that a memory pool takes at once; 0 if not
         measured."""
         proof = self._proof
-        return (0, 0) if proof is None or not proof.ok else (proof.context_bytes, proof.pool_chunk_bytes)
+        return (0, 0) if proof is None or not proof.ok else (max(0, proof.context_bytes), proof.pool_chunk_bytes)
 
     def strategies(self, driver_version: str) -> tuple[StrategyName, ...]:
         """The strategies that are proven on a node with this driver version."""
         self._driver_version = driver_version
         offer = self.offer()
-        self._ctx.health.set("enforcement", ok=True, detail=offer.sentence)
-        return PROVEN_BY_CANARY if offer.ok else ()
+        untimed = verdict.not_time_sliced(self._proof) if offer.ok and self._proof is not None else ""
+        detail = f"time_slice is not offered: {untimed}" if untimed else offer.sentence
+        self._ctx.health.set("enforcement", ok=True, detail=detail)
+        if not offer.ok:
+            return ()
+        return tuple(name for name in PROVEN_BY_CANARY if name != TIME_SLICE or not untimed)
 
     async def keep(
         self,
@@ -101,7 +117,9 @@ class ProofManager:
         lately = self._tried == inventory.driver_version and now_s < self._next_s
         if lately or not free:
             return
-        self._tried, self._next_s = inventory.driver_version, now_s + RETRY_S
+        self._attempts = self._attempts + 1 if self._tried == inventory.driver_version else 1
+        retry_s = verdict.retry_after_s(self._attempts)
+        self._tried, self._next_s = inventory.driver_version, now_s + retry_s
         gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
@@ -121,11 +139,20 @@ class ProofManager:
                 why=proof.sentence,
                 effect="firm isolation is not offered on this node",
             )
-        elif not proof.context_bytes:
+        if proof.ok and proof.context_bytes == verdict.UNKNOWN and self._context_mib is None:
             self._ctx.log.warning(
                 "context_not_measured",
                 gpu=gpu.uuid,
-                effect="contexts are not charged to slices on this node, unless context_mib is set",
+                effect=f"firm isolation is not offered on this node; the canary runs again in {retry_s:g} s",
+                advice="wait until the GPU is idle, check that the agent has hostPID, or set context_mib",
+            )
+        if proof.ok and proof.turns_sentence:
+            self._ctx.log.error(
+                "time_slicing_failed",
+                gpu=gpu.uuid,
+                driver=proof.driver_version,
+                why=proof.turns_sentence,
+                effect="time_slice is not offered on this node",
             )
         self._proof = proof
         try:
@@ -137,7 +164,12 @@ class ProofManager:
 
     def _is_proven(self, driver_version: str) -> bool:
         """Whether a good proof exists for this driver. A failed one is renewed, because its cause may be temporary."""
-        return self._proof is not None and verdict.offered(self._proof, driver_version, self.library) == ""
+        proof = self._proof
+        return (
+            proof is not None
+            and verdict.offered(proof, driver_version, self.library, self._context_mib) == ""
+            and verdict.not_time_sliced(proof) == ""
+        )
 
 
 def _digest(path: Path) -> str:

@@ -13,8 +13,12 @@ import msgspec
 
 from services.node_agent.canary import verdict
 from services.node_agent.canary.verdict import Proof
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, remove
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name, remove
 from services.node_agent.strategies.interposer import CONTAINER_DIR
+from services.node_agent.strategies.rules import Policy, plan
+from services.node_agent.strategies.slices import Key, Part, Slice
+from shared.model.strategies import TIME_SLICE
+from shared.model.units import MIB
 
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
@@ -23,6 +27,7 @@ MAX_PROBE_MIB = 1024
 SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
+TURNS_MS = 3_000
 CONTEXTS = 3
 """How many contexts are measured one after the other, without the interposer, which would report the slice."""
 TIMEOUT_S = 60.0
@@ -67,6 +72,7 @@ class Canary:
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
             wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
+        turns, turned = ("", ()) if wrong else await self._turns(gpu, index)
         costs = (
             {}
             if wrong
@@ -86,7 +92,48 @@ class Canary:
             share_got_milli=got,
             context_bytes=verdict.of_contexts(costs),
             pool_chunk_bytes=verdict.of_pools(costs),
+            turns_milli=turned,
+            turns_sentence=turns,
         )
+
+    async def _turns(self, gpu: str, index: int) -> tuple[str, tuple[int, ...]]:
+        """Keeps two time-sliced slices busy at once: of equal rank, then of different rank. Returns what is wrong, and
+        the shares."""
+        part = (Part(uuid=gpu, memory_mib=LIMIT_BYTES // MIB, compute_milli=0),)
+        found: list[str] = []
+        shares: list[int] = []
+        for ranked in (False, True):
+            pair = [
+                Slice(uid=self._folder.name, container=name, strategy=TIME_SLICE, parts=part, priority=priority)
+                for name, priority in (("first", int(ranked)), ("second", 0))
+            ]
+            wrong, got = verdict.of_turns(await self._at_once(pair, index), ranked)
+            found += [wrong] if wrong else []
+            shares += got
+        return "; ".join(found), tuple(shares)
+
+    async def _at_once(self, slices: Sequence[Slice], index: int) -> list[dict[str, Any]]:
+        """Runs the loop in all of the slices, under the rules that a node's slices get, and returns what each did."""
+        rules = plan(slices, Policy(), {})
+        folders = {slice_.key: self._folder.parent / folder_name(slice_.key) for slice_ in slices}
+        blocks: dict[Key, ControlBlock] = {}
+        for folder in folders.values():
+            remove(folder)
+        command = [str(self._build / "probe"), self._libcuda, "loop", "ready", str(TURNS_MS), str(KERNEL_US), "0", "1"]
+        try:
+            blocks |= {key: ControlBlock(folder, self._clock) for key, folder in folders.items()}
+            for key, block in blocks.items():
+                block.write(rules[key], context_bytes=0, driver_path=self._libcuda)
+            start = asyncio.Barrier(len(slices))
+            ran = await asyncio.gather(
+                *(self._lines(index, self._under(folder, command), folder, start) for folder in folders.values())
+            )
+        finally:
+            for block in blocks.values():
+                block.close()
+            for folder in folders.values():
+                remove(folder)
+        return [lines[-1] for lines in ran]
 
     async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
         remove(self._folder)
@@ -100,21 +147,27 @@ class Canary:
             control_block.close()
             remove(self._folder)
 
-    async def _lines(self, index: int, command: Sequence[str]) -> list[dict[str, Any]]:
+    async def _lines(
+        self, index: int, command: Sequence[str], folder: Path | None = None, start: asyncio.Barrier | None = None
+    ) -> list[dict[str, Any]]:
+        """Runs a command and returns the lines that it prints.
+
+        `start`: the command waits until it has passed this barrier, after it has printed its first line.
+        """
         what = command[command.index(self._libcuda) + 1]
         environment = (
             os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         )
-        environment["KERF_DIRECTORY"] = str(self._folder)  # only read by the tests' build
+        environment["KERF_DIRECTORY"] = str(folder or self._folder)  # only read by the tests' build
         process = await asyncio.create_subprocess_exec(
             *command,
             env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.DEVNULL if start is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            out, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+            out, errors = await asyncio.wait_for(_communicate(process, start), TIMEOUT_S)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -129,6 +182,15 @@ class Canary:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
         except msgspec.DecodeError as error:
             raise CanaryError(f"the canary's {what} probe printed invalid JSON: {error}") from error
+
+
+async def _communicate(process: asyncio.subprocess.Process, start: asyncio.Barrier | None) -> tuple[bytes, bytes]:
+    if start is None or process.stdout is None:
+        return await process.communicate()
+    first = await process.stdout.readline()
+    await start.wait()
+    out, errors = await process.communicate(b"\n")
+    return first + out, errors
 
 
 def _loop() -> tuple[str, ...]:

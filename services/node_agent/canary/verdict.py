@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from shared.model.units import MIB
+from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 OUT_OF_MEMORY = 2
 SHARE_ERROR_MILLI = 50
@@ -22,6 +22,13 @@ MIN_USED_MILLI = 800
 CONTEXT_SPREAD_BYTES = 4 * MIB
 """Contexts of one driver on one GPU differ by less than this."""
 MAX_CHUNK_BYTES = 1024 * MIB
+RETRY_S, MAX_RETRY_S = 60.0, 1800.0
+UNKNOWN = -1
+"""A context's memory that could not be measured."""
+MIN_TURN_PERCENT = 50
+"""Of two equal slices, how much the smaller share may be of the larger one. The driver's time slicing is not exact."""
+MAX_LOWER_PERCENT = 25
+"""How much a slice may get of what a busy slice of higher rank gets. The bound of work in flight leaves it a little."""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,10 +48,14 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     paths: tuple[str, ...] = ()
     share_asked_milli: int = 0
     share_got_milli: int = 0
-    context_bytes: int = 0
-    """Memory that a process's context takes on the GPU; 0: not measured."""
+    context_bytes: int = UNKNOWN
+    """Memory that a process's context takes on the GPU."""
     pool_chunk_bytes: int = 0
     """Memory that a memory pool takes on the GPU at once; 0: not measured."""
+    turns_milli: tuple[int, ...] = ()
+    """Shares of two time-sliced slices that were busy at once: of equal rank, then the higher and the lower."""
+    turns_sentence: str = ""
+    """Why time slicing is not proven."""
 
 
 def of_memory(
@@ -84,12 +95,38 @@ def of_share(line: Mapping[str, Any], asked_milli: int, ms: int, *, alone: bool 
 
 
 def of_contexts(line: Mapping[str, Any]) -> int:
-    """Bytes that a context takes, rounded up to MiB; 0 if the measurements differ because others used the GPU
-    meanwhile."""
+    """Bytes that a context takes, rounded up to MiB; UNKNOWN if no measurement counts.
+
+    What NVML reports for the measuring processes themselves counts first. The change of the GPU's free memory counts
+    if the measurements agree, which they do not if others use the GPU meanwhile.
+    """
+    own = [int(measured) for measured in line.get("own_bytes", ())]
     seen = [int(measured) for measured in line.get("context_bytes", ())]
+    if own and min(own) > 0:
+        return -(-max(own) // MIB) * MIB
     if not seen or min(seen) < 0 or max(seen) - min(seen) > CONTEXT_SPREAD_BYTES:
-        return 0
+        return UNKNOWN
     return -(-max(seen) // MIB) * MIB
+
+
+def of_turns(lines: Sequence[Mapping[str, Any]], ranked: bool) -> tuple[str, tuple[int, ...]]:
+    """Judges two time-sliced slices that were busy at once, the first with the higher rank if `ranked`.
+
+    Only their second second counts, when both surely run. Returns what is wrong ("" if nothing), and both shares in
+    milli.
+    """
+    shares = tuple(int(line["done_ns"][1]) // 1_000_000 if len(line.get("done_ns", ())) > 1 else 0 for line in lines)
+    first, second = shares
+    what = "a slice of higher rank and one of lower rank" if ranked else "two slices of equal rank"
+    if first + second > WHOLE_GPU_MILLI + SHARE_ERROR_MILLI:
+        return f"{what} got {first} and {second} milli of one GPU at once: their time cannot be told apart", shares
+    if not first:
+        return f"{what} got {first} and {second} milli of one GPU", shares
+    if ranked and second * 100 > first * MAX_LOWER_PERCENT:
+        return f"{what} got {first} and {second} milli: the lower one does not yield", shares
+    if not ranked and min(shares) * 100 < max(shares) * MIN_TURN_PERCENT:
+        return f"{what} got {first} and {second} milli: the driver does not let them take turns", shares
+    return "", shares
 
 
 def of_pools(line: Mapping[str, Any]) -> int:
@@ -98,8 +135,11 @@ def of_pools(line: Mapping[str, Any]) -> int:
     return seen if 0 < seen <= MAX_CHUNK_BYTES else 0
 
 
-def offered(proof: Proof | None, driver_version: str, library: str) -> str:
-    """Why nothing is offered because of this proof; "" if the proof is good."""
+def offered(proof: Proof | None, driver_version: str, library: str, context_mib: int | None = None) -> str:
+    """Why nothing is offered because of this proof; "" if the proof is good.
+
+    `context_mib` is the operator's figure for the memory of a context; None: the measured one counts.
+    """
     if not library:
         return (
             "the interposer is not in this image: run make -C native/interposer, and set "
@@ -109,4 +149,24 @@ def offered(proof: Proof | None, driver_version: str, library: str) -> str:
         return "no driver is loaded"
     if proof is None or (proof.driver_version, proof.library) != (driver_version, library):
         return f"the limits have not been proven with driver {driver_version} yet"
+    if proof.ok and proof.context_bytes == UNKNOWN and context_mib is None:
+        return (
+            "the GPU memory of a CUDA context is not known, so slices cannot be charged with it: NVML reports nothing "
+            "for the canary's own process (does the agent run with hostPID?), and other processes changed the GPU's "
+            "free memory meanwhile; firm isolation is offered when the canary finds the GPU idle, or if you set "
+            "context_mib"
+        )
     return "" if proof.ok else f"the canary failed with driver {driver_version}: {proof.sentence}"
+
+
+def retry_after_s(attempts: int) -> float:
+    """How long to wait after this many attempts without a complete proof: the cause may be temporary, and each attempt
+    takes GPU time from other slices."""
+    return min(RETRY_S * 2.0 ** min(attempts - 1, 10), MAX_RETRY_S)
+
+
+def not_time_sliced(proof: Proof) -> str:
+    """Why a node with this good proof does not offer time slicing; "" if it does."""
+    if not proof.turns_milli:
+        return "the canary has not tried time slicing yet"
+    return proof.turns_sentence

@@ -10,6 +10,7 @@ import grpc
 import msgspec
 import pytest
 
+from services.node_agent.canary import verdict
 from services.node_agent.canary.verdict import Proof
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -73,11 +74,55 @@ async def test_after_a_failed_canary_firm_is_not_offered_and_firm_pods_do_not_st
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its control block where a container has it")
 async def test_a_node_offers_firm_isolation_when_its_own_canary_has_passed_and_again_after_a_driver_change(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], place: None
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    place: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
     async with agent(nats, host, **settings) as ctx:
         await eventually(lambda: _offers(bus), within_s=30)
         assert "kerf_agent_enforcement_proven 1.0" in ctx.metrics.render().decode()
         become(host, NVML.replace("580.1", "590.7"))
         await eventually(lambda: _proof(host).driver_version == "590.7", within_s=30)
     assert _proof(host).ok
+
+
+async def _detail(nats: EmbeddedServer, host: Path, settings: dict[str, Any], bus: NatsBus) -> tuple[str, set[str]]:
+    """What an agent says about enforcement and offers, with a driver on which no canary can run again."""
+    async with agent(nats, host, **settings, libcuda="/nowhere/libcuda.so.1") as ctx:
+        await eventually(lambda: "enforcement" in ctx.health.report()["parts"])
+        found = set(await eventually(lambda: offered(bus)))
+        return str(ctx.health.report()["parts"]["enforcement"]["detail"]), found
+
+
+@pytest.mark.parametrize(("said", "firm"), [({}, False), ({"context_mib": 300}, True)])
+async def test_firm_is_not_offered_until_the_memory_of_a_context_is_known(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    build: Path,
+    said: dict[str, Any],
+    firm: bool,
+) -> None:
+    """Measured, or set by the operator. Otherwise each process would get it for nothing."""
+    prove(host, build, context_bytes=verdict.UNKNOWN)
+    del settings["libcuda"]
+    detail, found = await _detail(nats, host, settings | said, bus)
+    assert ({"interposer", "time_slice"} <= found, "interposer" in found) == (firm, firm)
+    assert ("memory of a CUDA context is not known" in detail) is not firm
+
+
+async def test_time_slice_is_not_offered_where_two_slices_did_not_take_turns(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
+) -> None:
+    prove(host, build, turns_milli=(900, 90, 990, 5), turns_sentence="two slices of equal rank got 900 and 90 milli")
+    del settings["libcuda"]
+    detail, found = await _detail(nats, host, settings, bus)
+    assert ("interposer" in found, "time_slice" in found) == (True, False)
+    assert detail == "time_slice is not offered: two slices of equal rank got 900 and 90 milli"

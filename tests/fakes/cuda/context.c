@@ -190,3 +190,42 @@ CUresult cuGetErrorName(CUresult error, const char **text) {
     return *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error ? "CUDA_ERROR"
         : "CUDA_SUCCESS", CUDA_SUCCESS;
 }
+
+/* Green contexts, as the documentation of CUDA 13 describes them: each retains the primary context of its device, and
+ * has the primary context's memory. Its streams belong to the context that represents it. */
+typedef struct { context_t context; } green_t;
+CUresult cuDeviceGetDevResource(CUdevice device, void *resource, int type) {
+    (void)device;
+    (void)type;
+    return memset(resource, 0, 16), CUDA_SUCCESS;
+}
+CUresult cuDevResourceGenerateDesc(void **to, void *resources, unsigned count) {
+    (void)resources;
+    (void)count;
+    return *to = NULL, CUDA_SUCCESS;
+}
+CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, unsigned flags) {
+    green_t *green = calloc(1, sizeof *green);
+    CUcontext context;
+    CUresult result = cuDevicePrimaryCtxRetain(&context, device);
+    (void)resources;
+    (void)flags;
+    green->context = (context_t){device, 0, {DEFAULTS}, 0};
+    return *to = green, result;
+}
+CUresult cuCtxFromGreenCtx(CUcontext *to, CUgreen green) { return *to = &((green_t *)green)->context, CUDA_SUCCESS; }
+CUresult cuGreenCtxDestroy(CUgreen which) {
+    green_t *green = which;
+    const int device = green->context.device;
+    enter();
+    wait_for(WORK, device, world()->process[me()].queue[device].submitted, NEVER);
+    if (current() == &green->context) depth--;
+    return cuDevicePrimaryCtxRelease_v2(device); /* its streams may still point to the green context */
+}
+CUresult cuGreenCtxStreamCreate(CUstream *to, CUgreen green, unsigned flags, int priority) {
+    stream_t *stream = calloc(1, sizeof *stream);
+    (void)flags;
+    (void)priority;
+    stream->context = &((green_t *)green)->context;
+    return *to = stream, ready();
+}

@@ -264,3 +264,68 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
     return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream);
 }
+
+/* An allocation of a pool, for another process. On a real driver only pools that were created for it allow that. */
+CUresult cuMemPoolExportPointer(ipc_t *to, CUdeviceptr pointer) { return cuIpcGetMemHandle(to, pointer); }
+CUresult cuMemPoolImportFromShareableHandle(CUpool *to, void *from, int type, unsigned long long flags) {
+    (void)from;
+    (void)type;
+    (void)flags;
+    return *to = calloc(1, 64), CUDA_SUCCESS;
+}
+CUresult cuMemPoolImportPointer(CUdeviceptr *to, CUpool pool, const ipc_t *from) {
+    (void)pool;
+    return cuIpcOpenMemHandle_v2(to, *from, 0);
+}
+
+/* Memory of another interface of this process, which the device has from now on. */
+CUresult cuImportExternalMemory(CUexternal *to, const external_desc_t *what) {
+    return here((CUdeviceptr *)to, what->size);
+}
+CUresult cuDestroyExternalMemory(CUexternal memory) { return drop(memory); }
+
+/* A multicast object keeps what is bound to it. */
+typedef struct { size_t offset; block_t *block; } bound_t;
+enum { BOUND = 1024 };
+CUresult cuMulticastCreate(CUphysical *to, const void *properties) {
+    (void)properties;
+    return *to = (CUphysical)(uintptr_t)calloc(BOUND, sizeof(bound_t)), CUDA_SUCCESS;
+}
+CUresult cuMulticastBindMem(CUphysical object, size_t offset, CUphysical memory, size_t from, size_t bytes,
+    unsigned long long flags) {
+    bound_t *bound = (bound_t *)(uintptr_t)object;
+    (void)from;
+    (void)bytes;
+    (void)flags;
+    for (int i = 0; i < BOUND; i++) {
+        if (bound[i].block) continue;
+        bound[i] = (bound_t){offset, (block_t *)(uintptr_t)memory};
+        return bound[i].block->references++, CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_VALUE;
+}
+CUresult cuMulticastBindMem_v2(CUphysical object, CUdevice device, size_t offset, CUphysical memory, size_t from,
+    size_t bytes, unsigned long long flags) {
+    (void)device;
+    return cuMulticastBindMem(object, offset, memory, from, bytes, flags);
+}
+CUresult cuMulticastUnbind(CUphysical object, CUdevice device, size_t offset, size_t bytes) {
+    bound_t *bound = (bound_t *)(uintptr_t)object;
+    (void)device;
+    for (int i = 0; i < BOUND; i++) {
+        if (!bound[i].block || bound[i].offset < offset || bound[i].offset >= offset + bytes) continue;
+        drop(bound[i].block);
+        bound[i].block = NULL;
+    }
+    return CUDA_SUCCESS;
+}
+CUresult cuLogicalEndpointBindMem(uint64_t endpoint, CUdevice device, uint64_t offset, CUphysical memory,
+    uint64_t from, uint64_t bytes, unsigned long long flags) {
+    (void)endpoint;
+    (void)device;
+    (void)offset;
+    (void)from;
+    (void)bytes;
+    (void)flags;
+    return ((block_t *)(uintptr_t)memory)->references++, CUDA_SUCCESS;
+}

@@ -120,8 +120,7 @@ static CUresult from_pool(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream s
     at_take = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (!s->capture) return allocate_from(to, bytes, device, pool);
-    s->capture->bytes += rounded(bytes); /* allocated at the first launch of the graph */
-    s->capture->device = device;
+    graph_add(s->capture, (node_t){NODE_MEM_ALLOC, {.pool.location = {LOCATION_DEVICE, device}, .bytes = bytes}, NULL});
     return *to = (CUdeviceptr)(uintptr_t)calloc(1, 64), CUDA_SUCCESS;
 }
 CUresult cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) {

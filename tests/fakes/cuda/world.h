@@ -9,6 +9,7 @@
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's index among them: the lower runs first if several could
  *
@@ -40,9 +41,11 @@
 uint64_t kerf_virtual_now(void);                /* ns; never 0 */
 void kerf_virtual_sleep_until(uint64_t ns);     /* the calling thread becomes a client */
 void kerf_virtual_leave(void);
+void kerf_virtual_expect(int clients);          /* the clock stands still until so many clients exist */
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really used */
 uint64_t kerf_fake_used_bytes(int device);      /* used memory of the device, of all processes */
-uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant */
+uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant, or
+    * "overlap lost": launched a kernel that may overlap the previous one right after the record of an event */
 void kerf_fake_at_take(void (*function)(void));  /* called within each allocation from a pool */
 /* from now on every event and launch of this process fails, as after a fault */
 void kerf_fake_break(void);
@@ -107,9 +110,12 @@ typedef struct stream {
     graph_t *capture;
     struct stream *joined; /* the one whose capture this one has joined by an event, */
     graph_t *joined_for;   /* and which capture that was */
+    int after_event;       /* the last that was submitted to it is the record of an event */
     int gone;              /* a program that still uses it is ended: a real driver may crash */
 } stream_t;
-struct graph { uint64_t ns, bytes; graph_t *source; int device; CUdeviceptr memory; };
+typedef struct { int type; alloc_node_t memory; graph_t *child; } node_t;
+struct graph { uint64_t ns; size_t count; node_t **nodes; };
+node_t *graph_add(graph_t *graph, node_t node);
 typedef struct { uint64_t ns, awaits; int declared; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */

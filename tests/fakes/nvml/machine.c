@@ -1,5 +1,6 @@
 /* Reads the machine's description from its file. */
 #include "machine.h"
+#include <unistd.h>
 
 static void gpu_line(machine_t *m, const char *line) {
     int index = 0;
@@ -17,7 +18,9 @@ static void process_line(gpu_t *g, const char *rest) {
     running_t *p = &g->process[g->processes];
     p->gpu_instance = NO_INSTANCE;
     p->sm = -1;
-    if (g->processes < MAX_PROCESSES && sscanf(rest, "%u %d %u", &p->pid, &p->mib, &p->gpu_instance) >= 2)
+    /* the process that asks */
+    if (g->processes < MAX_PROCESSES && sscanf(rest, "self %d", &p->mib) == 1) p->pid = (unsigned)getpid(), g->processes++;
+    else if (g->processes < MAX_PROCESSES && sscanf(rest, "%u %d %u", &p->pid, &p->mib, &p->gpu_instance) >= 2)
         g->processes++;
 }
 

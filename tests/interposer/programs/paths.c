@@ -6,7 +6,6 @@
 enum { MOST = 1 << 16 };
 static uint64_t held[MOST];
 static CUpool pool;
-static CUgraph graph;
 
 static CUresult get(const char *name, uint64_t bytes, uint64_t *to) {
     const alloc_prop_t physical = {.type = 1, .location = {LOCATION_DEVICE, 0}};
@@ -34,42 +33,6 @@ static CUresult drop(const char *name, uint64_t what) {
     return CALL(cuMemFree, _v2, 3020)(what);
 }
 
-static void by_graph(uint64_t bytes) {
-    graph_node_t node = {.type = NODE_MEM_ALLOC, .alloc = {.pool = {.location = {LOCATION_DEVICE, 0}}, .bytes = bytes}};
-    CUresult result = CUDA_SUCCESS;
-    CUexec executable;
-    CUnode added;
-    int count = 0;
-    NEED(CALL(cuGraphCreate, , 10000)(&graph, 0u));
-    while (!result) {
-        result = count % 2 ? CALL(cuGraphAddMemAllocNode, , 11040)(&added, graph, NULL, (size_t)0, &node.alloc)
-                           : CALL(cuGraphAddNode, _v2, 12030)(&added, graph, NULL, NULL, (size_t)0, &node);
-        count += !result;
-    }
-    NEED(CALL(cuGraphInstantiate, WithFlags, 12000)(&executable, graph, 0ull));
-    NEED(CALL(cuGraphLaunch, , 10000)(executable, NULL));
-    printf("%d %lu - %d\n", count, device_used(0), result);
-}
-
-/* Captured allocations, which belong to a graph, too. */
-static void by_capture(uint64_t bytes) {
-    CUresult result = CUDA_SUCCESS;
-    CUstream stream;
-    CUexec executable;
-    uint64_t pointer;
-    int count = 0;
-    NEED(CALL(cuStreamCreate, , 2000)(&stream, 1u));
-    NEED(CALL(cuStreamBeginCapture, _v2, 10010)(stream, 0));
-    while (!(result = CALL(cuMemAllocAsync, , 11020)(&pointer, bytes, stream))) {
-        count++;
-        NEED(CALL(cuMemFreeAsync, , 11020)(pointer, stream));
-    }
-    NEED(CALL(cuStreamEndCapture, , 10000)(stream, &graph));
-    NEED(CALL(cuGraphInstantiate, WithFlags, 12000)(&executable, graph, 0ull));
-    NEED(CALL(cuGraphLaunch, , 10000)(executable, stream));
-    printf("%d %lu - %d\n", count, device_used(0), result);
-}
-
 int main(int argc, char **argv) {
     const pool_prop_t property = {.type = 1, .location = {LOCATION_DEVICE, 0}};
     CUresult result = CUDA_SUCCESS;
@@ -80,8 +43,6 @@ int main(int argc, char **argv) {
     open_driver();
     use_device(0);
     NEED(CALL(cuMemPoolCreate, , 11020)(&pool, &property));
-    if (!strcmp(argv[1], "graph")) return by_graph(bytes), 0;
-    if (!strcmp(argv[1], "capture")) return by_capture(bytes), 0;
     while (count < MOST && !(result = get(argv[1], bytes, &held[count]))) count++;
     most = device_used(0);
     for (int i = 0; i < count; i++) NEED(drop(argv[1], held[i]));

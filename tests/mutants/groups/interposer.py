@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 MEMORY = "native/interposer/memory.c"
 ACCOUNT = "native/interposer/account.c"
+GRAPHS = "tests/interposer/test_graphs.py"
 LIMIT = "tests/interposer/test_memory.py::test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more"
 FAILS = "tests/interposer/test_driver_fails.py::test_an_allocation_that_the_driver_refuses_is_not_charged"
 
@@ -83,5 +84,55 @@ MUTANTS = [
         old="        if (gpu_ < 0) return current_context() ? FULL : (call); ",
         new="        if (gpu_ < 0) return (call); ",
         tests=("tests/interposer/test_memory.py::test_a_gpu_that_the_container_does_not_have_gives_it_no_memory",),
+    ),
+    Mutant(
+        name="graph-memory-not-reserved",
+        what="the limit is not checked before a graph with allocations is instantiated",
+        file="native/interposer/graphs.c",
+        old="        if (!reserve(gpu, need->bytes[gpu])) return withdraw(need, gpu), 0;\n",
+        new="        overdraw(gpu, need->bytes[gpu]);\n",
+        tests=(f"{GRAPHS}::test_memory_of_graphs_is_charged_when_they_are_instantiated",),
+    ),
+    Mutant(
+        name="destroyed-graph-charged",
+        what="the memory that a destroyed graph might have taken stays charged",
+        file="native/interposer/graphs.c",
+        old="    if (!result) withdraw(&was, KERF_MAX_GPUS);\n",
+        new="",
+        tests=(f"{GRAPHS}::test_a_program_may_capture_an_allocation_in_every_step",),
+    ),
+    Mutant(
+        name="kept-graph-memory-free",
+        what="memory that the driver keeps for graphs is not charged once they are destroyed",
+        file="native/interposer/graph_memory.c",
+        old="bytes = now > known[gpu].promised ? now : known[gpu].promised;",
+        new="bytes = now ? known[gpu].promised : known[gpu].promised;",
+        tests=(f"{GRAPHS}::test_a_program_may_capture_an_allocation_in_every_step",),
+    ),
+    Mutant(
+        name="stale-view",
+        what="the memory of a dead process is shown as used",
+        file="native/interposer/memory_view.c",
+        old="    reclaim(); /* what dead processes held is free",
+        new="    /* what dead processes held is free",
+        tests=(
+            "tests/interposer/test_view.py::test_the_memory_of_a_process_that_has_died_is_shown_as_free_at_once[cuda]",
+        ),
+    ),
+    Mutant(
+        name="imported-pointer-free",
+        what="an allocation of another process's pool is not charged to the importer",
+        file=MEMORY,
+        old="    table_put(POINTER, *to, gpu, charge, current_context(), 1);\n    return result;\n}\n\n/* Memory of another",
+        new="    release(gpu, charge);\n    return result;\n}\n\n/* Memory of another",
+        tests=("tests/interposer/test_imports.py::test_memory_of_others_is_charged_while_it_is_imported[pool]",),
+    ),
+    Mutant(
+        name="green-context-free",
+        what="the primary context of a green context is not charged",
+        file="native/interposer/green_contexts.c",
+        old="    if (!primary || !context_record(primary, gpu, 1, paid)) release(gpu, paid);\n",
+        new="    release(gpu, paid);\n",
+        tests=("tests/interposer/test_green_contexts.py::test_the_primary_context_of_green_contexts_is_charged_once",),
     ),
 ]

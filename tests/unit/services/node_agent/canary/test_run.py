@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from services.node_agent.canary.run import LIMIT_BYTES, Canary, CanaryError, in_a_namespace
 from services.node_agent.strategies.interposer import CONTAINER_DIR
+from tests.support.native import built
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 """The UUID of the fake driver's first GPU."""
@@ -25,13 +28,13 @@ def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | Non
         libcuda=str(driver or build / "libcuda.so.1"),
         clock=lambda: 1 << 62,
         under=under,
-        environment=environment,
+        environment={"KERF_FAKE_CUDA": str(tmp_path / "world")} | environment,
     )
 
 
 async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tmp_path: Path) -> None:
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
-    assert (proof.ok, proof.sentence) == (True, "")
+    assert (proof.ok, proof.sentence, proof.turns_sentence) == (True, "", "")
     assert (proof.driver_version, proof.library, proof.max_memory_bytes, len(proof.paths)) == (
         "580.1",
         "digest",
@@ -40,6 +43,51 @@ async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tm
     )
     assert abs(proof.share_got_milli - 300) <= 20
     assert not (tmp_path / "canary").exists()
+
+
+async def test_time_slicing_is_proven_by_two_slices_that_are_busy_at_once(build: Path, tmp_path: Path) -> None:
+    """Of equal rank: the driver's time slices. Of different rank: the lower one gets only what its bound leaves it."""
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
+    assert proof.turns_sentence == ""
+    first, second, higher, lower = proof.turns_milli
+    assert (abs(first - 500) <= 50, abs(second - 500) <= 50) == (True, True)
+    assert (higher > 900, lower < 100) == (True, True)
+    assert not (tmp_path / "canary-first").exists()
+
+
+def compiler(folder: Path) -> None:
+    """An empty library in place of the driver's compiler."""
+    (folder / "jit.c").write_text("int kerf_no_compiler;\n")
+    soname = "-Wl,-soname,libnvidia-ptxjitcompiler.so.1"
+    made = folder / "libnvidia-ptxjitcompiler.so.580.1"
+    subprocess.run(["cc", "-shared", soname, "-o", str(made), str(folder / "jit.c")], check=True)
+
+
+async def test_a_driver_that_compiles_nothing_is_named_with_the_library_that_it_lacks(
+    build: Path, tmp_path: Path
+) -> None:
+    """The agent sees the host's driver under another path, where the linker does not look."""
+    driver = tmp_path / "libcuda.so.580.1"
+    shutil.copy(build / "libcuda.so.1", driver)
+    made = canary(build, tmp_path, build / "test" / "libkerf.so", driver, KERF_FAKE_CUDA_JIT="1")
+    with pytest.raises(CanaryError, match=r"libnvidia-ptxjitcompiler\.so\.1 is missing"):
+        await made.run(UUID, 0, "580.1", "digest", 5)
+    compiler(tmp_path)
+    assert (await made.run(UUID, 0, "580.1", "digest", 5)).sentence == ""
+
+
+async def test_a_context_is_measured_by_what_nvml_reports_for_the_probe_itself(build: Path, tmp_path: Path) -> None:
+    """Also while others use the GPU, which changes its free memory."""
+    (tmp_path / "machine").write_text(
+        f"driver 580.1\ngpu 0 {UUID} GPU 16384 0000:01:00.0 0 9 0 0 0\nprocess 0 self 417\n"
+    )
+    driver = {
+        "KERF_FAKE_NVML_STATE": str(tmp_path / "machine"),
+        "LD_LIBRARY_PATH": str(built("nvml")),
+        "KERF_FAKE_CUDA_CONTEXT_MIB": "311",
+    }
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
+    assert proof.context_bytes == 417 << 20
 
 
 async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:
@@ -89,7 +137,12 @@ async def test_the_shipped_library_finds_its_page_in_a_mount_namespace(
     """It knows no other path than /run/kerf, and reads none from the environment."""
     under = in_a_namespace(build / "libkerf.so")
     made = Canary(
-        build=build, folder=tmp_path / "canary", libcuda=str(build / "libcuda.so.1"), clock=lambda: 1 << 62, under=under
+        build=build,
+        folder=tmp_path / "canary",
+        libcuda=str(build / "libcuda.so.1"),
+        clock=lambda: 1 << 62,
+        under=under,
+        environment={"KERF_FAKE_CUDA": str(tmp_path / "world")},
     )
     try:
         proof = await made.run(UUID, 0, "580.1", "digest", 5)
@@ -97,4 +150,4 @@ async def test_the_shipped_library_finds_its_page_in_a_mount_namespace(
         if "unshare" in str(error):
             pytest.skip(f"mount namespaces are not available here: {error}")
         raise
-    assert (proof.ok, proof.sentence) == (True, "")
+    assert (proof.ok, proof.sentence, proof.turns_sentence) == (True, "", "")

@@ -49,7 +49,8 @@ def test_a_compute_share_is_proven_by_the_measured_time(done: list[int], word: s
 @pytest.mark.parametrize(
     ("proof", "driver", "library", "word"),
     [
-        (Proof(driver_version="580.1", library="l", ok=True), "580.1", "l", ""),
+        (Proof(driver_version="580.1", library="l", ok=True, context_bytes=0), "580.1", "l", ""),
+        (Proof(driver_version="580.1", library="l", ok=True), "580.1", "l", "CUDA context is not known"),
         (Proof(driver_version="580.1", library="l", ok=True), "580.2", "l", "not been proven with driver 580.2"),
         (Proof(driver_version="580.1", library="l", ok=True), "580.1", "m", "not been proven"),
         (
@@ -75,13 +76,62 @@ def test_a_proof_is_valid_for_one_driver_and_one_library(
     [
         ([300 * MIB, 301 * MIB, 300 * MIB], 301 * MIB),
         ([300 * MIB + 1, 300 * MIB, 300 * MIB], 301 * MIB),
-        ([300 * MIB, 330 * MIB, 300 * MIB], 0),
-        ([2 * MIB, -MIB, 0], 0),
-        ([], 0),
+        ([300 * MIB, 330 * MIB, 300 * MIB], verdict.UNKNOWN),
+        ([2 * MIB, -MIB, 0], verdict.UNKNOWN),
+        ([0, 0, 0], 0),
+        ([], verdict.UNKNOWN),
     ],
 )
 def test_the_memory_of_a_context_counts_only_if_measurements_agree(seen: list[int], bytes_: int) -> None:
     assert verdict.of_contexts({"context_bytes": seen}) == bytes_
+
+
+@pytest.mark.parametrize(
+    ("own", "bytes_"),
+    [
+        ([417 * MIB, 418 * MIB, 417 * MIB], 418 * MIB),
+        ([417 * MIB, 0, 417 * MIB], verdict.UNKNOWN),
+        ([], verdict.UNKNOWN),
+    ],
+)
+def test_nvmls_figure_of_the_process_itself_counts_while_others_use_the_gpu(own: list[int], bytes_: int) -> None:
+    seen = [300 * MIB, -90 * MIB, 810 * MIB]
+    assert verdict.of_contexts({"context_bytes": seen, "own_bytes": own}) == bytes_
+
+
+def test_an_operators_figure_replaces_one_that_could_not_be_measured() -> None:
+    proof = Proof(driver_version="580.1", library="l", ok=True)
+    assert verdict.offered(proof, "580.1", "l", context_mib=0) == ""
+    assert "context_mib" in verdict.offered(proof, "580.1", "l")
+
+
+@pytest.mark.parametrize(
+    ("shares", "ranked", "word"),
+    [
+        ((500, 480), False, ""),
+        ((520, 250), False, "does not let them take turns"),
+        ((990, 980), False, "cannot be told apart"),
+        ((960, 30), True, ""),
+        ((600, 380), True, "the lower one does not yield"),
+        ((0, 900), True, "got 0 and 900"),
+        ((0, 0), False, "got 0 and 0"),
+    ],
+)
+def test_time_slicing_is_proven_by_the_shares_of_two_slices(shares: tuple[int, int], ranked: bool, word: str) -> None:
+    lines = [{"done_ns": [0, share * 1_000_000, 0]} for share in shares]
+    wrong, got = verdict.of_turns(lines, ranked)
+    assert got == shares
+    assert (word in wrong) if word else wrong == ""
+
+
+def test_attempts_that_prove_nothing_become_rarer() -> None:
+    assert [verdict.retry_after_s(n) for n in (1, 2, 3, 6, 7, 999)] == [60, 120, 240, 1800, 1800, 1800]
+
+
+def test_a_proof_without_turns_does_not_offer_time_slicing() -> None:
+    proof = Proof(driver_version="580.1", library="l", ok=True, context_bytes=0)
+    assert "has not tried" in verdict.not_time_sliced(proof)
+    assert verdict.not_time_sliced(Proof(driver_version="580.1", library="l", ok=True, turns_milli=(5, 5, 9, 0))) == ""
 
 
 @pytest.mark.parametrize(("seen", "bytes_"), [(32 * MIB, 32 * MIB), (0, 0), (-1, 0), (1 << 40, 0)])
