@@ -67,18 +67,16 @@ class Strategies:
         files = SliceFiles(run / "slices", enabled=config.mount_slices)
         self._registry = SliceRegistry(files.folder, policy, clock, self._costs, files)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
-        self._drivers = make_drivers(
-            NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
-        )
+        tools = NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
+        self._drivers = make_drivers(tools)
         self._probes = Probes(self._drivers, ctx.log)
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
         self._checkpointer = Checkpointer(Locks(self._libcuda(), run / "parked.json"), cgroups)
         self._locks = GpuLocks(self._libcuda(), run)
-        self._time_slicer = TimeSlicer(
-            self._registry, self._locks, QuantumPolicy(least_milli=config.least_milli), clock
-        )
+        quantum = QuantumPolicy(least_milli=config.least_milli)
+        self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
         self.observer = SliceObserver(
             ctx,
             config,
