@@ -22,6 +22,7 @@ static void *later(void *unused) {
 static int by_threads(void) {
     uint64_t begun;
     pthread_t other;
+    sleep_to(virtual_now() + 1000); /* a client from now on: the clock does not go on without this thread */
     pthread_create(&other, NULL, later, NULL);
     while (!here) sleep_to(virtual_now() + 1000000);
     begun = virtual_now();
