@@ -182,6 +182,7 @@ enum { UNTIMED = -1, NO_TIMELINE = -2 };
 typedef struct { int gpu; uint64_t pending_ns, since_ns; } unfinished_t;
 /* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
 int launch_begin(CUstream stream, uint64_t key);
+void timing_overlaps(void); /* this thread's next launch may begin before the end of the one before it */
 void launch_end(int token, int failed);
 /* Before other work of the stream: the next launch is not in the batch of the last one. */
 void timing_flush_stream(CUstream stream);

@@ -76,6 +76,7 @@ static inline int overlaps_previous(const launch_config_t *config) {
         kernel_ex_t real = REAL(kernel_ex_t, #name);                                                 \
         const unsigned *grid = config->grid;                                                         \
         if (LIKELY(!is_timed())) return real(config, f, params, extra);                              \
+        if (overlaps_previous(config)) timing_overlaps();                                            \
         TIMED(stream_, key_of(f, (uint64_t)grid[0] * grid[1] * grid[2]), real(config, f, params, extra)); \
     }
 KERNEL_EX(cuLaunchKernelEx, config->stream)

@@ -3,7 +3,9 @@
  * Each context has a timeline. A batch is a number of launches on one stream between two events. Short launches
  * share a batch. Its end is recorded anew after each launch, so that a pause before the next launch, of which no call
  * may tell, is not in it, and so that it can be closed at any time: also after its stream was destroyed, or while that
- * captures. Other work of the stream between two launches closes the batch (launch.c). On a thread's own default
+ * captures. Kernels that may overlap their predecessor (programmatic dependent launch) would lose that to an event in
+ * between; in such a context the end is recorded before the next launch that does not overlap, or when the program
+ * waits, and counts at most with the estimate if there was a pause. Other work of the stream between two launches closes the batch (launch.c). On a thread's own default
  * stream no other thread can record an event, so each launch there is a batch. */
 #include "timelines.h"
 #include <string.h>
@@ -102,7 +104,7 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
     if (begins) {
         b->stream = stream;
         b->estimated_ns = 0;
-        b->count = b->unknown = 0;
+        b->count = b->unknown = b->ended = b->late = 0;
         b->queued = l->next != l->oldest;
         if (!b->queued) l->head_ns = now;
         l->open = 1;
@@ -118,18 +120,22 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
     return begins;
 }
 
-void close_batch(timeline_t *l) {
-    if (!l->open || l->launching) return;
-    l->open = 0;
-    l->next++;
-}
-
 void drop_batch(timeline_t *l) {
     const batch_t *b = &l->batch[l->next % DEPTH];
     l->open = 0;
     remove_pending(l, b);
     publish_in_flight(l->gpu);
     counters->gpu[l->gpu].untimed += (uint64_t)b->count;
+}
+
+void close_batch(timeline_t *l) {
+    if (!l->open || l->launching) return;
+    if (!l->batch[l->next % DEPTH].ended) {
+        drop_batch(l);
+        return;
+    }
+    l->open = 0;
+    l->next++;
 }
 
 /* Aligns the GPU's clock with the CPU's: an end cannot be in the future, and the minimum lag of a second shows
@@ -162,6 +168,7 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
+    if (b->late && !b->unknown && took > b->estimated_ns) took = b->estimated_ns;
     gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns);
     if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
@@ -186,12 +193,28 @@ static void give_up(timeline_t *l) {
     publish_in_flight(l->gpu);
 }
 
+void end_late(timeline_t *l, pthread_mutex_t *guard) {
+    batch_t *b = &l->batch[l->next % DEPTH];
+    int error;
+    if (!l->open || l->launching || b->ended) return;
+    error = record_end(l);
+    lock_by_clock(guard);
+    if (l->open && !l->launching && !b->ended) { /* otherwise another thread has dropped it meanwhile */
+        b->ended = !error;
+        b->late = now_ns() > l->launched_ns + PAUSE_NS;
+        close_batch(l);
+    }
+    pthread_mutex_unlock(guard);
+}
+
 /* An open batch between two launches has its end, and counts as closed once that is reached. */
 void harvest(timeline_t *l, pthread_mutex_t *guard) {
-    while (l->context && pending(l) && !(l->oldest == l->next && l->launching)) {
+    while (l->context && pending(l)) {
         const batch_t *b = &l->batch[l->oldest % DEPTH];
-        const CUresult result = REAL(event_t, "cuEventQuery")(b->end);
         uint64_t took = 0, from_base = 0, now;
+        CUresult result;
+        if (l->oldest == l->next && (l->launching || !b->ended)) return;
+        result = REAL(event_t, "cuEventQuery")(b->end);
         if (result == CUDA_ERROR_NOT_READY) return;
         if (!result) took = between(b->begin, b->end), from_base = between(l->base, b->end);
         now = now_ns();

@@ -4,13 +4,16 @@
 #include "kerf.h"
 
 /* DEPTH x KEYS launches and their events must be fewer than a driver queues (1024) before a launch blocks in it. */
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000 };
+enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000,
+    PAUSE_NS = 50000 };
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued;
+    int ended, late;                /* the end is recorded; it may contain a pause */
 } batch_t;
 typedef struct {
     /* NULL: free. A timeline never moves in memory, because threads hold pointers to it */
     CUcontext context;
+    int dependent;                  /* its program launches kernels that overlap their predecessor */
     int gpu, open, launching, unknown; /* unknown: number of batches in flight of unknown length.
                                         * open: the batch at `next` has begun.
                                         * launching: a launch of it has begun, and its end is not recorded yet */
@@ -40,12 +43,14 @@ void publish(timeline_t *l, int done);
 void publish_in_flight(int gpu);
 /* Appends a launch to the open batch, or to a new one (returned 1: its begin has to be recorded). */
 int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now);
-void close_batch(timeline_t *l);    /* if no launch of it is under way */
+void close_batch(timeline_t *l);    /* if no launch of it is under way; without an end it is dropped */
 void drop_batch(timeline_t *l);     /* the open batch cannot be measured: the estimate stays charged */
 
 /* The caller owns the timeline, has set the relaxed capture mode, and does not hold the guard. */
 int record_begin(timeline_t *l);    /* 0: recorded; otherwise the driver's error */
 int record_end(timeline_t *l);
+/* Ends and closes the open batch if its end is still missing. */
+void end_late(timeline_t *l, pthread_mutex_t *guard);
 void harvest(timeline_t *l, pthread_mutex_t *guard);  /* settles what has ended */
 void timelines_forked(void);
 #endif

@@ -19,7 +19,7 @@ typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
-    ASKS = 5, PAUSE_NS = 50000 };
+    ASKS = 5, MOST_NS = 4 * BATCH_NS };
 #define PER_THREAD ((CUstream)2)
 
 static unsigned passed;             /* consecutive launches that passed after the maximum wait */
@@ -28,6 +28,7 @@ static pthread_mutex_t owner[MAX_TIMELINES];
 static __thread timeline_t *mine;   /* the timeline that this thread owns */
 static __thread int cancellable;    /* its cancellation state before */
 static __thread timeline_t *usual;  /* the timeline of this thread's last launch */
+static __thread int overlaps;       /* its next launch may overlap the launch before it */
 
 static void hold_guard(void) { lock_by_clock(&guard); }
 static void drop_guard(void) { pthread_mutex_unlock(&guard); }
@@ -90,6 +91,7 @@ static void harvest_all(void) {
         timeline_t *l = &timeline[i];
         if (!l->context) continue;
         if (l != before && !lock_by_clock_within(&owner[i], 0)) continue;
+        end_late(l, &guard);
         harvest(l, &guard);
         if (l != before) pthread_mutex_unlock(&owner[i]);
     }
@@ -146,13 +148,30 @@ static int without_timeline(CUstream stream, uint64_t key) {
 /* What a launch that may begin is part of. */
 enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
 
+/* Whether the launch may be part of the open batch. One that overlaps its predecessor joins a longer one, too: an event
+ * between them would end the overlap. */
+static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_t estimated_ns) {
+    const uint64_t most_ns = overlaps ? MOST_NS : BATCH_NS;
+    if (l->dependent && !overlaps && b->estimated_ns >= BATCH_NS / 2) return 0;
+    return b->stream == stream && stream != PER_THREAD && b->count < KEYS && b->estimated_ns + estimated_ns <= most_ns
+        && (overlaps || (estimated_ns && !b->unknown));
+}
+
+static int ends_before(const timeline_t *l, CUstream stream, uint64_t key) {
+    int joining;
+    hold_guard();
+    joining = joins(l, &l->batch[l->next % DEPTH], stream, estimate(key));
+    drop_guard();
+    return !joining;
+}
+
 /* The launch begins now: it is charged, and joins a batch if there is room. The caller holds the guard. */
 static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now) {
     const batch_t *b = &l->batch[l->next % DEPTH];
     enum part part;
     if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
-    if (l->open && (b->stream != stream || b->count == KEYS || b->estimated_ns + estimated_ns > BATCH_NS
-        || !estimated_ns || b->unknown || stream == PER_THREAD)) close_batch(l);
+    if (l->open && !joins(l, b, stream, estimated_ns)) close_batch(l);
+    if (overlaps) l->dependent = 1;
     if (no_room(l)) return charge_unmeasured(l, estimated_ns, now), OF_NO_BATCH;
     part = append(l, stream, key, estimated_ns, now) ? OF_NEW_BATCH : OF_OPEN_BATCH;
     if (l->oldest == l->next || l->ask_ns < l->head_ns)
@@ -170,6 +189,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
     while (l) {
         moment_t m = {.peers_owed_since_ns = UINT64_MAX};
         enum verdict verdict;
+        if (l->dependent && ends_before(l, stream, key)) end_late(l, &guard);
         m.now_ns = now_ns();
         if (begun || is_to_query(l, m.now_ns)) {
             if (begun) harvest_all(); /* the awaited work may be in any context */
@@ -177,6 +197,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
             m.now_ns = now_ns();
         }
         hold_guard();
+        if (pending(l) && l->ask_ns <= m.now_ns) l->ask_ns = ask_at(l, m.now_ns);
         m.estimate_ns = estimate(key);
         m.due_ns = due_time_on(l->gpu, m.now_ns);
         m.others_ns = others_in_flight(l->gpu, m.now_ns);
@@ -185,6 +206,9 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
         /* to be measured */
         if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
+        /* while it waited, the launch that it overlaps would end: the next launch pays for both */
+        if (overlaps && verdict != HELD_BY_AGENT && l->open
+            && joins(l, &l->batch[l->next % DEPTH], stream, m.estimate_ns)) verdict = GO;
         if (verdict == GO) passed = 0;
         else {
             if (!begun) {
@@ -248,20 +272,25 @@ int launch_begin(CUstream stream, uint64_t key) {
     int capturing = 1, token = UNTIMED;
     if (!REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) && !capturing)
         token = mine ? without_timeline(stream, key) : begun(stream, key);
+    overlaps = 0;
     if (entered) context_leave();
     exchange_capture_mode(mode);
     return token;
 }
 
+void timing_overlaps(void) { overlaps = 1; }
+
 void launch_end(int token, int failed) {
     timeline_t *l = &timeline[token];
-    const batch_t *b = &l->batch[l->next % DEPTH];
-    const int mode = exchange_capture_mode(RELAXED), error = record_end(l);
+    batch_t *b = &l->batch[l->next % DEPTH];
+    const int ends = !l->dependent || b->count == KEYS || b->stream == PER_THREAD;
+    const int mode = exchange_capture_mode(RELAXED), error = ends && record_end(l);
     (void)failed; /* its events exist and measure it */
     hold_guard();
     l->launching = 0;
+    b->ended = ends && !error;
     if (error) drop_batch(l);
-    else if (b->estimated_ns >= BATCH_NS || b->unknown) close_batch(l);
+    else if (ends && (b->estimated_ns >= BATCH_NS || b->unknown)) close_batch(l);
     drop_guard();
     disown();
     exchange_capture_mode(mode);
@@ -299,8 +328,13 @@ unfinished_t timing_context_ending(CUcontext context) {
     hold_guard();
     l = find_timeline((uint64_t)(uintptr_t)context);
     drop_guard();
-    if (l && own(l, PATIENCE_NS)) {
+    if (l && !own(l, PATIENCE_NS)) { /* a launch of another thread does not return: its place may be used again */
+        hold_guard();
+        if (l->context == context) l->context = NULL;
+        drop_guard();
+    } else if (l) {
         for (int again = 0; again < ASKS; again++) {
+            end_late(l, &guard);
             harvest(l, &guard);
             if (!pending(l)) break;
             sleep_until(now_ns() + (ASK_NS << again));
