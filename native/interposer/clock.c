@@ -7,20 +7,18 @@
 typedef uint64_t (*now_t)(void);
 typedef void (*sleep_t)(uint64_t);
 typedef int (*try_t)(pthread_mutex_t *);
-typedef int (*timed_t)(pthread_mutex_t *, const struct timespec *);
 static now_t virtual_now;
 static sleep_t virtual_sleep;
-static try_t try_lock;    /* looked up, because newer C libraries give these functions versions that older ones lack */
-static timed_t timed_lock;
+static try_t try_lock;
 static int looked;
+enum { SPINS = 2000, SLEEP_NS = 20000 };
 
 /* Several threads may run this at the same time: all find the same functions. */
 static void find(void) {
     if (LIKELY(__atomic_load_n(&looked, __ATOMIC_ACQUIRE))) return;
     virtual_now = (now_t)real_symbol("kerf_virtual_now");
     virtual_sleep = (sleep_t)real_symbol("kerf_virtual_sleep_until");
-    try_lock = (try_t)libc_function("pthread_mutex_trylock");
-    timed_lock = (timed_t)libc_function("pthread_mutex_timedlock");
+    if (virtual_sleep) try_lock = (try_t)libc_function("pthread_mutex_trylock");
     __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
 }
 
@@ -50,27 +48,28 @@ void sleep_until(uint64_t ns) {
  * elsewhere. */
 void lock_by_clock(pthread_mutex_t *lock) {
     find();
-    if (!virtual_sleep) pthread_mutex_lock(lock);
+    if (!try_lock) pthread_mutex_lock(lock);
     else
         while (try_lock(lock)) virtual_sleep(virtual_now() + 1000);
 }
 
-int lock_by_clock_within(pthread_mutex_t *lock, uint64_t ns) {
-    struct timespec end;
-    uint64_t until;
-    find();
-    if (!try_lock(lock)) return 1;
-    if (virtual_sleep) {
-        for (until = virtual_now() + ns; virtual_now() < until;) {
-            virtual_sleep(virtual_now() + 1000);
-            if (!try_lock(lock)) return 1;
-        }
-        return 0;
-    }
-    if (!ns) return 0;
-    clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_nsec += (long)(ns % 1000000000u);
-    end.tv_sec += (time_t)(ns / 1000000000u) + end.tv_nsec / 1000000000;
-    end.tv_nsec %= 1000000000;
-    return !timed_lock(lock, &end);
+static int take(int *flag) {
+    int free_ = 0;
+    return __atomic_compare_exchange_n(flag, &free_, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
+
+int take_within(int *flag, uint64_t ns) {
+    uint64_t until;
+    if (take(flag)) return 1;
+    if (!ns) return 0;
+    find();
+    until = now_ns() + ns;
+    for (int i = 0; !virtual_sleep && i < SPINS; i++) /* most hold it for the microseconds of a launch */
+        if (!__atomic_load_n(flag, __ATOMIC_RELAXED) && take(flag)) return 1;
+    while (now_ns() < until) {
+        sleep_until(now_ns() + (virtual_sleep ? 1000 : SLEEP_NS));
+        if (take(flag)) return 1;
+    }
+    return 0;
+}
+void give(int *flag) { __atomic_store_n(flag, 0, __ATOMIC_RELEASE); }

@@ -256,7 +256,7 @@ static uint64_t turn_wait(int gpu, const moment_t *m, uint64_t own_ns) {
         return m->peers_owed_since_ns < owed_since(gpu, &orders->gpu[gpu], m->now_ns)
             && m->peers_owed_since_ns < m->now_ns ? m->due_ns : 0;
     return m->peers_owed_since_ns < waiting_since(gpu, m) && m->peers_owed_since_ns < m->now_ns
-        ? m->now_ns + POLL_NS / 10 : 0;
+        ? m->now_ns + POLL_NS / 5 : 0;
 }
 
 /* Announces whether a launch waits for its turn, and the slice's start tag. */
@@ -271,7 +271,8 @@ int watches_peers(int gpu, const moment_t *m) {
     uint64_t start, reach;
     if (orders->tier == KERF_TIER_LOW) return 1;
     if (!limited(o) || !window_of(o)) return 0;
-    if (is_long(o, m->estimate_ns) || peers_take_turns(gpu, m->now_ns)) return 1;
+    if (is_long(o, m->estimate_ns) || peers_take_turns(gpu, m->now_ns)
+        || (has_turn(gpu) && LOAD(signals->turn[gpu].long_until_ns) > m->now_ns)) return 1;
     start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
     reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
     return begin_ns == m->now_ns || m->now_ns < start || begin_ns + m->estimate_ns / 2 > start + reach;
@@ -322,7 +323,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     if (low || limited(o)) refill(gpu, low ? orders->low_floor_milli : o->compute_milli, m->estimate_ns, m->now_ns);
     turns = !low && limited(o) && window_of(o) && takes_turns(gpu, m);
     verdict = judge(gpu, m, turns, until_ns);
-    if (turns) announce_turn(gpu, m, verdict == GO ? 0 : *until_ns);
+    if (turns) announce_turn(gpu, m, verdict == WAIT_TIME || verdict == WAIT_WORK ? *until_ns : 0);
     return verdict;
 }
 

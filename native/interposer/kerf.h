@@ -41,8 +41,10 @@ void *real_driver_behind(void *handle);
 uint64_t now_ns(void);
 void sleep_until(uint64_t ns);
 void lock_by_clock(pthread_mutex_t *lock);
-/* The same within a time. 0: another thread has held it all the time. */
-int lock_by_clock_within(pthread_mutex_t *lock, uint64_t ns);
+/* Sets a flag that is 0, within a time. 0: another thread has had it all the time. No lock of the C library is taken:
+ * the functions that try one or wait for one for a time are not in all versions of it. */
+int take_within(int *flag, uint64_t ns);
+void give(int *flag);
 
 /* allocation_table.c: the allocations of this process, by handle. */
 extern pthread_mutex_t table_guard;

@@ -3,9 +3,9 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-/* DEPTH x KEYS launches and their events must be fewer than a driver queues (1024) before a launch blocks in it. */
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000,
-    PAUSE_NS = 50000 };
+enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 14, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000 };
+/* A batch is its begin, and each launch with an end. A driver queues 1024 commands before a launch blocks in it. */
+_Static_assert(DEPTH * (1 + 2 * KEYS) < 1000, "launches would block in the driver");
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued;
     int ended, late;                /* the end is recorded; it may contain a pause */

@@ -14,6 +14,7 @@
  * in flight. Each further launch that passes in this way waits twice as long, 1.6 s at most. So the queue drains,
  * and the debt is paid. */
 #include "timelines.h"
+#include <string.h>
 
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
@@ -24,7 +25,7 @@ enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 20
 
 static unsigned passed;             /* consecutive launches that passed after the maximum wait */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t owner[MAX_TIMELINES];
+static int owner[MAX_TIMELINES];   /* 1: a thread owns it */
 static __thread timeline_t *mine;   /* the timeline that this thread owns */
 static __thread int cancellable;    /* its cancellation state before */
 static __thread timeline_t *usual;  /* the timeline of this thread's last launch */
@@ -37,7 +38,7 @@ static void drop_guard(void) { pthread_mutex_unlock(&guard); }
 static int own(timeline_t *l, uint64_t wait_ns) {
     int before;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    if (!lock_by_clock_within(&owner[l - timeline], wait_ns)) {
+    if (!take_within(&owner[l - timeline], wait_ns)) {
         pthread_setcancelstate(before, NULL);
         return 0;
     }
@@ -46,7 +47,7 @@ static int own(timeline_t *l, uint64_t wait_ns) {
     return 1;
 }
 static void disown(void) {
-    pthread_mutex_unlock(&owner[mine - timeline]);
+    give(&owner[mine - timeline]);
     mine = NULL;
     pthread_setcancelstate(cancellable, NULL);
 }
@@ -90,10 +91,10 @@ static void harvest_all(void) {
     for (int i = 0; i < timeline_count; i++) {
         timeline_t *l = &timeline[i];
         if (!l->context) continue;
-        if (l != before && !lock_by_clock_within(&owner[i], 0)) continue;
+        if (l != before && !take_within(&owner[i], 0)) continue;
         end_late(l, &guard);
         harvest(l, &guard);
-        if (l != before) pthread_mutex_unlock(&owner[i]);
+        if (l != before) give(&owner[i]);
     }
 }
 
@@ -296,14 +297,21 @@ void launch_end(int token, int failed) {
     exchange_capture_mode(mode);
 }
 
+/* The legacy default stream and the others wait for each other. */
+static int concerns(const timeline_t *l, CUstream stream) {
+    const CUstream open = l->batch[l->next % DEPTH].stream;
+    return l->open && (open == stream || (uintptr_t)open <= 1 || (uintptr_t)stream <= 1);
+}
+
 void timing_flush_stream(CUstream stream) {
+    for (int i = 0; i < timeline_count && !mine; i++) /* whose end is still missing */
+        if (timeline[i].dependent && concerns(&timeline[i], stream) && own(&timeline[i], PATIENCE_NS)) {
+            end_late(&timeline[i], &guard);
+            disown();
+        }
     hold_guard();
-    for (int i = 0; i < timeline_count; i++) {
-        const CUstream open = timeline[i].batch[timeline[i].next % DEPTH].stream;
-        /* the legacy default stream and the others wait for each other */
-        if (timeline[i].open && (open == stream || (uintptr_t)open <= 1 || (uintptr_t)stream <= 1))
-            close_batch(&timeline[i]);
-    }
+    for (int i = 0; i < timeline_count; i++)
+        if (concerns(&timeline[i], stream)) close_batch(&timeline[i]);
     drop_guard();
 }
 
@@ -321,10 +329,11 @@ void timing_harvest(void) {
 /* Measures the work that has ended, which takes some microseconds to observe. Other work ends with the context,
  * whether the driver waits for it or not; it is charged for the time until then. */
 unfinished_t timing_context_ending(CUcontext context) {
-    const int mode = exchange_capture_mode(RELAXED);
     unfinished_t left = {0, 0, 0};
     timeline_t *l;
+    int mode;
     if (mine) return left;
+    mode = exchange_capture_mode(RELAXED);
     hold_guard();
     l = find_timeline((uint64_t)(uintptr_t)context);
     drop_guard();
@@ -367,11 +376,8 @@ void timing_forget(void) {
 
 static void forked(void) {
     pthread_mutex_init(&guard, NULL);
-    for (int i = 0; i < MAX_TIMELINES; i++) pthread_mutex_init(&owner[i], NULL);
+    memset(owner, 0, sizeof owner);
     mine = usual = NULL;
     timelines_forked();
 }
-__attribute__((constructor)) static void begin(void) {
-    for (int i = 0; i < MAX_TIMELINES; i++) pthread_mutex_init(&owner[i], NULL);
-    pthread_atfork(NULL, NULL, forked);
-}
+__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, forked); }
