@@ -17,8 +17,8 @@ static struct own { int attached, locks; } *mine; /* both are 1 in an attached p
 static pthread_mutex_t attach_guard = PTHREAD_MUTEX_INITIALIZER;
 
 /* All locks except timing.c's, in the order in which they may be nested. */
-static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &graphs_guard, &table_guard, &account_guard,
-    &finding_guard};
+static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &graphs_guard, &table_guard,
+    &account_guard, &finding_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
 /* A driver that forks while it is loaded does so in the thread that holds finding_guard. */

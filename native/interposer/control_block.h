@@ -45,8 +45,8 @@ struct kerf_gpu_orders {
     uint32_t in_flight_us;       /* maximum GPU time that is submitted and not finished.
                                   * 0: not bounded (4000 with a compute limit or in the low tier) */
     uint32_t gate;               /* KERF_GATE_CLOSED: launches wait, while the heartbeat is fresh */
-    uint32_t private_milli;      /* rate at which each process's private token bucket fills, because the container forges
-                                  * its shared one in several processes; 0: compute_milli */
+    uint32_t private_milli;      /* rate at which each process's private token bucket fills, because the container
+                                  * forges its shared one in several processes; 0: compute_milli */
     /* The timetable: launches begin only in [start, start + length) of every period, so that slices do not overlap.
      * period_ns 0: at any time. All slices of one GPU have the same period. compute_milli applies in addition, by
      * tokens. */

@@ -16,8 +16,8 @@
  * Launches of more than a sixth of a window waste the timetable, or do not fit it. While any slice has such launches,
  * the slices take turns instead: when no peer's work is in flight, the slice goes whose share has been owed to it for
  * the longest time (start-time fair queueing), a long launch alone, short ones QUANTUM_NS at a time. Each slice
- * announces in its signal that it waits, and since when it is owed its share. A peer that lies delays a slice until that
- * has saved all the tokens that it may have.
+ * announces in its signal that it waits, and since when it is owed its share. A peer that lies delays a slice until
+ * that has saved all the tokens that it may have.
  *
  * The container can write its counters, and so its tokens. Hence `own_bucket`: a second token bucket in the
  * process's own memory, with the same arithmetic for the process's work alone. In a process that does not forge, it

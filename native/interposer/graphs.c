@@ -27,7 +27,8 @@ static int add_node(CUnode node, need_t *need) {
     CUgraph child;
     int type, gpu;
     if (REAL(type_t, "cuGraphNodeGetType")(node, &type)) return 1;
-    if (type == NODE_GRAPH) return REAL(child_t, "cuGraphChildGraphNodeGetGraph")(node, &child) || add_graph(child, need);
+    if (type == NODE_GRAPH)
+        return REAL(child_t, "cuGraphChildGraphNodeGetGraph")(node, &child) || add_graph(child, need);
     if (type != NODE_MEM_ALLOC || REAL(alloc_params_t, "cuGraphMemAllocNodeGetParams")(node, &memory)) return 1;
     gpu = gpu_of_device(memory.pool.location.id);
     if (memory.pool.location.type != LOCATION_DEVICE || gpu < 0) return 0;

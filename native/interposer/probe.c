@@ -384,8 +384,8 @@ static void use_once(const char *path) {
     if (virtual_leave) virtual_leave();
 }
 
-/* The memory of this process on the GPU as NVML reports it, with its context; 0: not reported. It is listed by its ID in
- * the PID namespace of the host. */
+/* The memory of this process on the GPU as NVML reports it, with its context; 0: not reported. It is listed by its ID
+ * in the PID namespace of the host. */
 static uint64_t own_bytes(void) {
     enum { MOST = 1024 };
     static struct { unsigned pid; unsigned long long used; unsigned instances[2]; } list[MOST];

@@ -5,8 +5,9 @@
  * may tell, is not in it, and so that it can be closed at any time: also after its stream was destroyed, or while that
  * captures. Kernels that may overlap their predecessor (programmatic dependent launch) would lose that to an event in
  * between; in such a context the end is recorded before the next launch that does not overlap, or when the program
- * waits, and counts at most with the estimate if there was a pause. Other work of the stream between two launches closes the batch (launch.c). On a thread's own default
- * stream no other thread can record an event, so each launch there is a batch. */
+ * waits, and counts at most with the estimate if there was a pause. Other work of the stream between two launches
+ * closes the batch (stream_work.c). On a thread's own default stream no other thread can record an event, so each launch
+ * there is a batch. */
 #include "timelines.h"
 #include <string.h>
 
