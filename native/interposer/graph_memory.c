@@ -3,7 +3,10 @@
  * returns it only at cuDeviceGraphMemTrim, also of graphs that have been destroyed. So the charge is the larger of two
  * figures: what the pool has reserved now, as the driver reports it, and what the executable graphs that exist may take
  * when they run (`promised`: the sum of their allocations). A launch takes no more than was promised, so launches need
- * no check. The sum is an upper bound: graphs that never run at the same time may share memory. */
+ * no check. The sum is an upper bound: graphs that never run at the same time may share memory.
+ *
+ * Executable graphs end with the context in which they were instantiated, and their promise with them. Should the
+ * driver still run one, what it takes is charged at the next wait or query (`abandoned`). */
 #include "kerf.h"
 
 typedef CUresult (*graph_attribute_t)(CUdevice, int, void *);
@@ -11,7 +14,7 @@ typedef CUresult (*trim_t)(CUdevice);
 
 pthread_mutex_t graphs_guard = PTHREAD_MUTEX_INITIALIZER;
 /* changes: counts what was promised, withdrawn and charged */
-static struct { int used; CUdevice device; uint64_t promised, charged, changes; } known[KERF_MAX_GPUS];
+static struct { int used, abandoned; CUdevice device; uint64_t promised, charged, changes; } known[KERF_MAX_GPUS];
 
 /* Sets the charge, unless something has changed since `changes` was read: then the driver's report is of no use. */
 static int charge(int gpu, uint64_t changes, int reported, uint64_t now) {
@@ -69,14 +72,20 @@ void graph_memory_withdrawn(int gpu, uint64_t bytes) {
     settle(gpu);
 }
 
+void graph_memory_abandoned(int gpu, uint64_t bytes) {
+    __atomic_store_n(&known[gpu].abandoned, 1, __ATOMIC_RELAXED);
+    graph_memory_withdrawn(gpu, bytes);
+}
+
 int graph_memory_settle(void) {
-    int promised = 0;
+    int takes = 0;
     for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) {
         if (!__atomic_load_n(&known[gpu].used, __ATOMIC_ACQUIRE)) continue;
         settle(gpu);
-        promised |= __atomic_load_n(&known[gpu].promised, __ATOMIC_RELAXED) > 0;
+        takes |= __atomic_load_n(&known[gpu].promised, __ATOMIC_RELAXED) > 0;
+        takes |= __atomic_load_n(&known[gpu].abandoned, __ATOMIC_RELAXED);
     }
-    return promised;
+    return takes;
 }
 
 void graph_memory_trim(int gpu) {
@@ -91,5 +100,6 @@ void graph_memory_trim(int gpu) {
 
 /* Called in a child: the graphs belong to the parent. */
 void graph_memory_forget(void) {
-    for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) known[gpu].used = 0, known[gpu].promised = known[gpu].charged = 0;
+    for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) known[gpu].used = known[gpu].abandoned = 0,
+        known[gpu].promised = known[gpu].charged = 0;
 }

@@ -102,6 +102,7 @@ extern pthread_mutex_t graphs_guard;
 /* The executable graphs may take so much more, which is reserved; or less. */
 void graph_memory_promised(int gpu, CUdevice device, uint64_t bytes);
 void graph_memory_withdrawn(int gpu, uint64_t bytes);
+void graph_memory_abandoned(int gpu, uint64_t bytes); /* the same: the context of executable graphs has ended */
 int graph_memory_settle(void);             /* sets the charges; 1: launches may still take memory */
 void graph_memory_trim(int gpu);           /* returns what the driver keeps for graphs to the GPU */
 void graph_memory_forget(void);

@@ -8,6 +8,8 @@
  *   steps     60 times: captures, instantiates, launches, waits, destroys
  *   destroyed fills the slice with graphs, destroys them, and allocates plainly until it is refused
  *   trim      the same, and trims before it allocates; then destroys what it has allocated
+ *   reset     fills the slice with graphs, half of them launched, and resets the primary context without destroying them
+ *   survivor  the same; then launches one, as if the driver still ran it, waits, and compares only then
  *   queries   one executable graph; then queries an event 1000 times, and prints how often the driver was asked for the
  *             memory of graphs meanwhile
  *   busy      one executable graph; then queries an event while another thread is in the driver's cuMemAllocAsync, and
@@ -122,7 +124,7 @@ int main(int argc, char **argv) {
         result = executable(&held[count], graph, count);
         look();
         if (result) break;
-        if (runs) NEED(CALL(cuGraphLaunch, , 10000)(held[count], stream));
+        if (runs && (strcmp(what, "reset") || count % 2)) NEED(CALL(cuGraphLaunch, , 10000)(held[count], stream));
         look();
         if (!strcmp(what, "steps")) {
             NEED(CALL(cuStreamSynchronize, , 2000)(stream));
@@ -140,6 +142,18 @@ int main(int argc, char **argv) {
         while (plain < MOST && !(result = CALL(cuMemAlloc, _v2, 3020)(&pointer[plain], (size_t)bytes))) plain++, look();
         for (int i = 0; i < plain && !strcmp(what, "trim"); i++) NEED(CALL(cuMemFree, _v2, 3020)(pointer[i]));
         count = plain;
+    }
+    if (!strcmp(what, "reset") || !strcmp(what, "survivor")) {
+        NEED(CALL(cuCtxSynchronize, , 2000)());
+        NEED(CALL(cuDevicePrimaryCtxReset, , 11000)(0));
+        most = hidden = 0;
+        if (!strcmp(what, "survivor")) {
+            use_device(0);
+            NEED(CALL(cuCtxSynchronize, , 2000)());
+            NEED(CALL(cuGraphLaunch, , 10000)(held[0], NULL));
+            NEED(CALL(cuCtxSynchronize, , 2000)());
+        }
+        look();
     }
     printf("%lu %lu %d %lu %d\n", most, hidden, count, account(), result);
     return 0;
