@@ -8,7 +8,7 @@
  *   steps     60 times: captures, instantiates, launches, waits, destroys
  *   destroyed fills the slice with graphs, destroys them, and allocates plainly until it is refused
  *   trim      the same, and trims before it allocates; then destroys what it has allocated
- *   reset     fills the slice with graphs, half of them launched, and resets the primary context without destroying them
+ *   reset     fills the slice with graphs, launches half of them, and resets the primary context without destroying any
  *   survivor  the same; then launches one, as if the driver still ran it, waits, and compares only then
  *   queries   one executable graph; then queries an event 1000 times, and prints how often the driver was asked for the
  *             memory of graphs meanwhile

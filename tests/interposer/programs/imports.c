@@ -51,7 +51,8 @@ static CUresult take(const char *way, int i) {
     const alloc_prop_t physical = {.type = 1, .location = {LOCATION_DEVICE, 0}};
     CUphysical memory;
     CUresult result;
-    if (!strcmp(way, "external") || !strcmp(way, "reset")) return CALL(cuImportExternalMemory, , 10000)(&held[i], &external);
+    if (!strcmp(way, "external") || !strcmp(way, "reset"))
+        return CALL(cuImportExternalMemory, , 10000)(&held[i], &external);
     if (!strcmp(way, "pool")) return import(&held[i]);
     result = CALL(cuMemCreate, , 10020)(&memory, (size_t)bytes, &physical, 0ull);
     if (result) return result;
