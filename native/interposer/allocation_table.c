@@ -111,8 +111,8 @@ void table_remove_all(int (*wanted)(const entry_t *, const void *), const void *
 void table_move_context(uint64_t from, uint64_t to) {
     pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room; i++)
-        if ((entries[i].kind == POINTER || entries[i].kind == ARRAY) && entries[i].context == from)
-            entries[i].context = to;
+        if (entries[i].context == from && (entries[i].kind == POINTER || entries[i].kind == ARRAY
+            || entries[i].kind == EXTERNAL || entries[i].kind == EXECUTABLE)) entries[i].context = to;
     pthread_mutex_unlock(&table_guard);
 }
 

@@ -78,17 +78,36 @@ void context_refund(uint64_t context, int setting, uint64_t more) {
 }
 
 static int of_context(const entry_t *entry, const void *context) {
-    return (entry->kind == POINTER || entry->kind == ARRAY) && entry->context == (uint64_t)(uintptr_t)context;
+    return (entry->kind == POINTER || entry->kind == ARRAY || entry->kind == EXTERNAL)
+        && entry->context == (uint64_t)(uintptr_t)context;
+}
+static int graph_of(const entry_t *entry, const void *context) {
+    return entry->kind == EXECUTABLE && entry->context == (uint64_t)(uintptr_t)context;
+}
+static int green_of(const entry_t *entry, const void *context) {
+    return entry->kind == GREEN && entry->context == (uint64_t)(uintptr_t)context;
+}
+/* The green contexts of a primary context end with it. What was allocated while one was current belongs to the primary
+ * context from now on. */
+static void remove_green(CUcontext primary) {
+    entry_t entry;
+    while (table_remove_any(green_of, primary, &entry))
+        if (entry.bytes) table_move_context(entry.bytes, (uint64_t)(uintptr_t)primary);
 }
 /* Removes a context. Its place is freed first, so that a thread that creates a context meanwhile finds it free. */
 static void remove_context(int i) {
     const known_t was = known[i];
-    uint64_t bytes[KERF_MAX_GPUS] = {0};
+    uint64_t bytes[KERF_MAX_GPUS] = {0}, promised[KERF_MAX_GPUS] = {0};
     memset(&known[i], 0, sizeof known[i]);
     pthread_mutex_unlock(&contexts_guard);
     for (int s = 0; s <= LIMIT_HEAP; s++) release(was.gpu, was.setting[s].charged);
+    remove_green(was.context);
     table_remove_all(of_context, was.context, bytes);
-    for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) release(gpu, bytes[gpu]);
+    table_remove_all(graph_of, was.context, promised);
+    for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) {
+        release(gpu, bytes[gpu]);
+        if (promised[gpu]) graph_memory_abandoned(gpu, promised[gpu]);
+    }
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
     release(was.gpu, was.paid);
     pthread_mutex_lock(&contexts_guard);

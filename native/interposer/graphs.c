@@ -81,7 +81,8 @@ static uint64_t key_of(CUexec exec, int gpu) { return (uint64_t)(uintptr_t)exec 
         result = REAL(type, #name) arguments;                                                       \
         if (result) withdraw(&need, KERF_MAX_GPUS);                                                 \
         for (int gpu = 0; !result && gpu < KERF_MAX_GPUS; gpu++)                                    \
-            if (need.bytes[gpu]) table_put(EXECUTABLE, key_of(*to, gpu), gpu, need.bytes[gpu], 0, 1); \
+            if (need.bytes[gpu])                          \
+                table_put(EXECUTABLE, key_of(*to, gpu), gpu, need.bytes[gpu], current_context(), 1); \
         return result;                                                                              \
     }
 INSTANTIATES(cuGraphInstantiate, instantiate_t, (CUexec *to, CUgraph graph, CUnode *node, char *log, size_t room),
@@ -98,14 +99,15 @@ INSTANTIATES(cuGraphInstantiateWithParams_ptsz, with_params_t, (CUexec *to, CUgr
 /* The driver keeps the memory for other graphs, until a trim: it stays charged as far as the driver reports it. */
 EXPORT CUresult cuGraphExecDestroy(CUexec exec) {
     need_t was = {{0}, {0}};
+    uint64_t context = 0;
     CUresult result;
     entry_t entry;
     if (!attached()) return REFUSED;
     for (int gpu = 0; gpu < (int)orders->gpu_count && gpu < KERF_MAX_GPUS; gpu++)
-        if (table_remove(EXECUTABLE, key_of(exec, gpu), &entry)) was.bytes[gpu] = entry.bytes;
+        if (table_remove(EXECUTABLE, key_of(exec, gpu), &entry)) was.bytes[gpu] = entry.bytes, context = entry.context;
     result = REAL(exec_t, "cuGraphExecDestroy")(exec);
     for (int gpu = 0; result && gpu < KERF_MAX_GPUS; gpu++)
-        if (was.bytes[gpu]) table_put(EXECUTABLE, key_of(exec, gpu), gpu, was.bytes[gpu], 0, 1);
+        if (was.bytes[gpu]) table_put(EXECUTABLE, key_of(exec, gpu), gpu, was.bytes[gpu], context, 1);
     if (!result) withdraw(&was, KERF_MAX_GPUS);
     return result;
 }

@@ -19,6 +19,12 @@ static CUcontext primary_of(CUdevice device) {
     return context;
 }
 
+/* Its CUcontext, which its entry in the table has in place of bytes; 0: none. */
+static uint64_t context_of(CUgreen green) {
+    CUcontext context;
+    return REAL(from_green_t, "cuCtxFromGreenCtx")(&context, green) ? 0 : (uint64_t)(uintptr_t)context;
+}
+
 EXPORT CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, unsigned flags) {
     uint64_t paid = 0;
     CUcontext primary;
@@ -31,7 +37,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, 
     if (gpu < 0) return result;
     primary = result ? NULL : primary_of(device);
     if (!primary || !context_record(primary, gpu, 1, paid)) release(gpu, paid);
-    if (primary) table_put(GREEN, (uint64_t)(uintptr_t)*to, gpu, 0, (uint64_t)(uintptr_t)primary, 1);
+    if (primary) table_put(GREEN, (uint64_t)(uintptr_t)*to, gpu, context_of(*to), (uint64_t)(uintptr_t)primary, 1);
     return result;
 }
 
@@ -44,7 +50,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreen green) {
     int known;
     if (!attached()) return REFUSED;
     known = table_remove(GREEN, (uint64_t)(uintptr_t)green, &entry);
-    if (known && REAL(from_green_t, "cuCtxFromGreenCtx")(&context, green)) context = NULL;
+    if (known) context = (CUcontext)(uintptr_t)entry.bytes;
     primary = known ? context_primary(entry.gpu, 0) : NULL; /* it ends with this green context */
     if (context) left = timing_context_ending(context);
     if (primary) left_primary = timing_context_ending(primary);
@@ -52,7 +58,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreen green) {
     timing_context_ended(left);
     timing_context_ended(left_primary);
     if (!known) return result;
-    if (result) return table_put(GREEN, entry.key, entry.gpu, 0, entry.context, 1), result;
+    if (result) return table_put(GREEN, entry.key, entry.gpu, entry.bytes, entry.context, 1), result;
     if (context) table_move_context((uint64_t)(uintptr_t)context, entry.context);
     context_released(entry.gpu, 0);
     return result;

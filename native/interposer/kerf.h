@@ -104,6 +104,7 @@ extern pthread_mutex_t graphs_guard;
 /* The executable graphs may take so much more, which is reserved; or less. */
 void graph_memory_promised(int gpu, CUdevice device, uint64_t bytes);
 void graph_memory_withdrawn(int gpu, uint64_t bytes);
+void graph_memory_abandoned(int gpu, uint64_t bytes); /* the same: the context of executable graphs has ended */
 int graph_memory_settle(void);             /* sets the charges; 1: launches may still take memory */
 void graph_memory_trim(int gpu);           /* returns what the driver keeps for graphs to the GPU */
 void graph_memory_forget(void);
@@ -115,9 +116,12 @@ extern pthread_mutex_t pools_guard;
 int reserve(int gpu, uint64_t bytes);
 extern int pools_pending;                  /* a pool may have returned memory */
 void pools_update(void);                   /* sets the charges to the pools' reserved memory */
-static inline void pools_after_wait(void) { /* called after the program has waited for the GPU */
-    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_update();
-}
+/* The same after a wait for the GPU, except while another thread holds the guard, which it does during the driver's
+ * calls; after a query, whose name contains "Query", at most once per millisecond. What is skipped is done later. */
+void pools_settle_after(const char *call);
+/* For the hooks of the driver's waits and queries, which have the names of their calls. */
+#define pools_after_wait() \
+    (LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED)) ? (void)0 : pools_settle_after(__func__))
 int pool_register(CUpool pool, int gpu);
 int pool_gpu(CUpool pool, int otherwise);
 /* before an allocation; -1: no room. Otherwise call pool_end afterwards */

@@ -10,6 +10,7 @@
  * more than was reserved, it is charged nevertheless, even beyond the limit; the new chunk size is learned, and the
  * allocation is undone. */
 #include "kerf.h"
+#include <string.h>
 
 #define FULL CUDA_ERROR_OUT_OF_MEMORY
 typedef CUresult (*attribute_t)(CUpool, int, void *);
@@ -28,17 +29,21 @@ enum { POOLS = 128 };
 static struct { CUpool pool; int gpu, destroyed; uint64_t charged; } known_pools[POOLS];
 static uint64_t learned[KERF_MAX_GPUS]; /* a chunk that is larger than pool_chunk_bytes */
 static uint64_t asked, before;          /* of the current allocation, protected by the guard */
+static uint64_t settled_ns;             /* when all pools were settled last */
+enum { QUERIES_SETTLE_NS = 1000000 };   /* programs query thousands of times per second */
 
 /* 0: this thread holds the guard already, in a callback that the driver makes within an allocation (as profilers
  * do). */
-static int lock_pools(void) {
+static int lock_pools_if(int busy_too) {
     int before;
     if (within) return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    pthread_mutex_lock(&pools_guard);
+    if (busy_too) pthread_mutex_lock(&pools_guard);
+    else if (!lock_by_clock_within(&pools_guard, 0)) return pthread_setcancelstate(before, NULL), 0;
     cancellable = before;
     return within = 1;
 }
+static int lock_pools(void) { return lock_pools_if(1); }
 static void unlock_pools(void) {
     const int before = cancellable;
     within = 0;
@@ -91,13 +96,30 @@ static int may_return_memory(int i) {
         && reserved > attribute_of(i, POOL_RELEASE_THRESHOLD, 0);
 }
 
-void pools_update(void) {
+/* What another thread frees meanwhile leaves `pools_pending` set. */
+static void settle_all(void) {
     int pending;
-    if (!lock_pools()) return;
+    __atomic_store_n(&pools_pending, 0, __ATOMIC_SEQ_CST);
     pending = graph_memory_settle();
     for (int i = 0; i < POOLS; i++)
         if (known_pools[i].pool) settle(i), pending |= may_return_memory(i);
-    __atomic_store_n(&pools_pending, pending, __ATOMIC_RELAXED);
+    if (pending) __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&settled_ns, now_ns(), __ATOMIC_RELAXED);
+}
+
+void pools_update(void) {
+    if (!lock_pools()) return;
+    settle_all();
+    unlock_pools();
+}
+
+void pools_settle_after(const char *call) {
+    if (strstr(call, "Query") && now_ns() - __atomic_load_n(&settled_ns, __ATOMIC_RELAXED) < QUERIES_SETTLE_NS) return;
+    if (!lock_pools_if(0)) {
+        __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    settle_all();
     unlock_pools();
 }
 

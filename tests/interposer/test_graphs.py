@@ -50,3 +50,26 @@ def test_what_destroyed_graphs_held_is_available_again(limited: Limited, way: st
     most, hidden, plain, charged, error = limited(LIMIT).run("graphs", way, str(PIECE))
     assert (most, hidden, plain, error) == (FULL * PIECE, 0, FULL, OUT_OF_MEMORY)
     assert charged == (0 if way == "trim" else FULL * PIECE)
+
+
+def test_graphs_are_not_charged_any_more_when_their_context_has_ended(limited: Limited) -> None:
+    """A program may reset the device without destroying its executable graphs."""
+    most, hidden, count, charged, _ = limited(LIMIT).run("graphs", "reset", str(PIECE))
+    assert (most, hidden, count, charged) == (0, 0, FULL, 0)
+
+
+def test_what_a_graph_takes_after_the_end_of_its_context_is_charged(limited: Limited) -> None:
+    """If the driver still runs it."""
+    most, hidden, _, charged, _ = limited(LIMIT).run("graphs", "survivor", str(PIECE))
+    assert (most, hidden, charged) == (PIECE, 0, PIECE)
+
+
+def test_queries_do_not_ask_the_driver_for_the_memory_of_graphs_each_time(limited: Limited) -> None:
+    """Programs query thousands of times per second: it is asked at most once per millisecond, here of no time."""
+    (asked,) = limited(LIMIT).run("graphs", "queries", str(PIECE))
+    assert asked <= 2
+
+
+def test_a_query_does_not_wait_for_another_threads_allocation(limited: Limited) -> None:
+    """The driver may take long for it."""
+    assert limited(LIMIT).run("graphs", "busy", str(PIECE)) == [1]

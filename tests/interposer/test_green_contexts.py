@@ -14,11 +14,12 @@ CONTEXT = 20 * MIB
 MS = 1_000_000
 
 
-def test_the_primary_context_of_green_contexts_is_charged_once(built: Path, tmp_path: Path) -> None:
-    """Until the last of them is destroyed, and with the memory that was allocated in any of them."""
+@pytest.mark.parametrize("way", ["memory", "reset"])
+def test_the_primary_context_of_green_contexts_is_charged_once(built: Path, tmp_path: Path, way: str) -> None:
+    """Until the last of them is destroyed or it is reset, and with the memory that was allocated in any of them."""
     node = Node(built, tmp_path / "node", context_mib=20)
     one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)), context_bytes=CONTEXT)
-    count, most, charged, after = one.run("green", "memory")
+    count, most, charged, after = one.run("green", way)
     assert (count, most, charged, after) == (10, LIMIT, LIMIT, 0)
 
 

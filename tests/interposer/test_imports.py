@@ -14,7 +14,7 @@ FULL = LIMIT // PIECE
 Limited = Callable[[int], Container]
 
 
-@pytest.mark.parametrize("way", ["external", "pool"])
+@pytest.mark.parametrize("way", ["external", "reset", "pool"])
 def test_memory_of_others_is_charged_while_it_is_imported(limited: Limited, way: str) -> None:
     """An allocation that its owner has freed is the importer's alone; while both have it, both are charged."""
     count, most, charged, after = limited(LIMIT).run("imports", way, str(PIECE))

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+CUresult cuDeviceGraphMemTrim(CUdevice device);
+
 #define DEFAULTS 1024, 1 << 20, 8 << 20 /* stack, printf buffer, heap; part of a context's memory */
 static pid_t initialised;
 static context_t primary[DEVICES];
@@ -98,6 +100,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return cuDevicePrimaryCtxRelease_v2(device); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     if (retained[device]) closed(device, &primary[device]);
+    cuDeviceGraphMemTrim(device);
     return retained[device] = 0, CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { return cuDevicePrimaryCtxReset_v2(device); }

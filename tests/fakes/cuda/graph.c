@@ -150,5 +150,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return reserved[device] = attached[device] = 0, CUDA_SUCCESS;
 }
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value) {
+    count_call("cuDeviceGetGraphMemAttribute");
     return *(uint64_t *)value = attribute == GRAPH_RESERVED_CURRENT ? reserved[device] : 0, CUDA_SUCCESS;
 }

@@ -44,7 +44,8 @@ void kerf_virtual_leave(void);
 void kerf_virtual_expect(int clients);          /* the clock stands still until so many clients exist */
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really used */
 uint64_t kerf_fake_used_bytes(int device);      /* used memory of the device, of all processes */
-uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant, or
+uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant, a
+    * query of an attribute of the memory of graphs (cuDeviceGetGraphMemAttribute), or
     * "overlap lost": launched a kernel that may overlap the previous one right after the record of an event */
 void kerf_fake_at_take(void (*function)(void));  /* called within each allocation from a pool */
 /* from now on every event and launch of this process fails, as after a fault */

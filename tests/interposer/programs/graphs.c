@@ -7,10 +7,17 @@
  *   child     a graph whose child graph allocates, until one is refused
  *   steps     60 times: captures, instantiates, launches, waits, destroys
  *   destroyed fills the slice with graphs, destroys them, and allocates plainly until it is refused
- *   trim      the same, and trims before it allocates; then destroys what it has allocated */
+ *   trim      the same, and trims before it allocates; then destroys what it has allocated
+ *   reset     fills the slice with graphs, launches half of them, and resets the primary context without destroying any
+ *   survivor  the same; then launches one, as if the driver still ran it, waits, and compares only then
+ *   queries   one executable graph; then queries an event 1000 times, and prints how often the driver was asked for the
+ *             memory of graphs meanwhile
+ *   busy      one executable graph; then queries an event while another thread is in the driver's cuMemAllocAsync, and
+ *             prints 1 */
 #include "api.h"
 #include "../../../native/interposer/control_block.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 enum { MOST = 256 };
@@ -55,6 +62,43 @@ static CUresult executable(CUexec *to, CUgraph graph, int turn) {
     return CALL(cuGraphInstantiate, WithFlags, 12000)(to, graph, 0ull);
 }
 
+static int queries(void) {
+    uint64_t (*calls)(const char *) = FIGURE(uint64_t(*)(const char *), "kerf_fake_calls");
+    uint64_t before;
+    CUevent event;
+    NEED(CALL(cuEventCreate, , 2000)(&event, 0u));
+    NEED(CALL(cuEventRecord, , 2000)(event, NULL));
+    NEED(CALL(cuEventSynchronize, , 2000)(event));
+    before = calls("cuDeviceGetGraphMemAttribute");
+    for (int i = 0; i < 1000; i++) NEED(CALL(cuEventQuery, , 2000)(event));
+    printf("%lu\n", calls("cuDeviceGetGraphMemAttribute") - before);
+    return 0;
+}
+
+static CUcontext context;
+static void *query(void *event) {
+    NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    CALL(cuEventQuery, , 2000)(event);
+    FIGURE(void (*)(void), "kerf_virtual_leave")();
+    return NULL;
+}
+static CUevent awaited;
+static void query_elsewhere(void) {
+    pthread_t other;
+    FIGURE(void (*)(void), "kerf_virtual_leave")();
+    pthread_create(&other, NULL, query, awaited);
+    pthread_join(other, NULL);
+}
+static int busy(void) {
+    uint64_t pointer;
+    NEED(CALL(cuEventCreate, , 2000)(&awaited, 0u));
+    FIGURE(void (*)(void (*)(void)), "kerf_fake_at_take")(query_elsewhere);
+    alarm(20); /* ends the program if the query waits */
+    NEED(CALL(cuMemAllocAsync, , 11020)(&pointer, (size_t)bytes, NULL));
+    printf("1\n");
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 2 ? argv[1] : "";
     CUresult result = CUDA_SUCCESS;
@@ -65,18 +109,22 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     bytes = strtoull(argv[2], NULL, 10);
     open_driver();
-    use_device(0);
+    context = use_device(0);
     snprintf(path, sizeof path, "%s/counters", getenv("KERF_DIRECTORY"));
     counters = mmap(NULL, sizeof *counters, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
     if (counters == MAP_FAILED) return 4;
     NEED(CALL(cuStreamCreate, , 2000)(&stream, 1u));
+    if (!strcmp(what, "queries") || !strcmp(what, "busy")) {
+        NEED(executable(&held[0], made(0), 0));
+        return strcmp(what, "busy") ? queries() : busy();
+    }
     while (count < (strcmp(what, "steps") ? MOST : 60) && !result) {
         CUgraph graph = !strcmp(what, "capture") || !strcmp(what, "steps") ? captured(stream)
             : !strcmp(what, "child") ? parent(count) : made(count);
         result = executable(&held[count], graph, count);
         look();
         if (result) break;
-        if (runs) NEED(CALL(cuGraphLaunch, , 10000)(held[count], stream));
+        if (runs && (strcmp(what, "reset") || count % 2)) NEED(CALL(cuGraphLaunch, , 10000)(held[count], stream));
         look();
         if (!strcmp(what, "steps")) {
             NEED(CALL(cuStreamSynchronize, , 2000)(stream));
@@ -94,6 +142,18 @@ int main(int argc, char **argv) {
         while (plain < MOST && !(result = CALL(cuMemAlloc, _v2, 3020)(&pointer[plain], (size_t)bytes))) plain++, look();
         for (int i = 0; i < plain && !strcmp(what, "trim"); i++) NEED(CALL(cuMemFree, _v2, 3020)(pointer[i]));
         count = plain;
+    }
+    if (!strcmp(what, "reset") || !strcmp(what, "survivor")) {
+        NEED(CALL(cuCtxSynchronize, , 2000)());
+        NEED(CALL(cuDevicePrimaryCtxReset, , 11000)(0));
+        most = hidden = 0;
+        if (!strcmp(what, "survivor")) {
+            use_device(0);
+            NEED(CALL(cuCtxSynchronize, , 2000)());
+            NEED(CALL(cuGraphLaunch, , 10000)(held[0], NULL));
+            NEED(CALL(cuCtxSynchronize, , 2000)());
+        }
+        look();
     }
     printf("%lu %lu %d %lu %d\n", most, hidden, count, account(), result);
     return 0;

@@ -1,7 +1,8 @@
-/* green memory|time|ends: green contexts.
+/* green memory|reset|time|ends: green contexts.
  *   memory  creates two green contexts without a primary context of its own, allocates 8 MiB in one until it is
  *           refused, destroys both. Prints the number of allocations, the maximum of the device's used bytes, the account
  *           then, and the used bytes and the account at the end, when the primary context has ended with them
+ *   reset   the same, but resets the primary context first, and destroys two others
  *   time    launches 40 kernels of 1 ms on a green context's stream while the primary context is current, and waits
  *   ends    the same without the wait: the green context is destroyed while they run. Both print the GPU time */
 #include "api.h"
@@ -19,7 +20,7 @@ static CUgreen green(void) {
     return made;
 }
 
-static int memory(void) {
+static int memory(int reset) {
     struct kerf_counters *counters;
     uint64_t pointer, most, then;
     CUgreen first, second;
@@ -35,6 +36,10 @@ static int memory(void) {
     NEED(CALL(cuCtxSetCurrent, , 4000)(context));
     while (!CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)8 << 20)) count++;
     most = device_used(0), then = counters->gpu[0].account & KERF_ACCOUNT_BYTES;
+    if (reset) {
+        NEED(CALL(cuDevicePrimaryCtxReset, , 11000)(0));
+        first = green(), second = green();
+    }
     NEED(CALL(cuGreenCtxDestroy, , 12040)(first));
     NEED(CALL(cuGreenCtxDestroy, , 12040)(second));
     printf("%d %lu %lu %lu\n", count, most, then, (uint64_t)(counters->gpu[0].account & KERF_ACCOUNT_BYTES));
@@ -47,7 +52,7 @@ int main(int argc, char **argv) {
     CUgreen one;
     if (argc < 2) return 2;
     open_driver();
-    if (!strcmp(argv[1], "memory")) return memory();
+    if (!strcmp(argv[1], "memory") || !strcmp(argv[1], "reset")) return memory(!strcmp(argv[1], "reset"));
     use_device(0);
     one = green();
     NEED(CALL(cuGreenCtxStreamCreate, , 12050)(&stream, one, 1u, 0));

@@ -1,6 +1,7 @@
 /* imports WAY BYTES: imports or binds memory, in blocks of BYTES, until it is refused; then frees or unbinds it. Prints how
  * many it got, the maximum of the device's used bytes, the account then, and the account afterwards.
  *   external  cuImportExternalMemory
+ *   reset     the same, and resets the primary context instead of freeing it
  *   pool      allocations of another process's pool, which their owner has freed: two processes
  *   bind      memory that a multicast object binds, and whose handle is released
  *   bind_v2   the same by the form of CUDA 13
@@ -50,7 +51,8 @@ static CUresult take(const char *way, int i) {
     const alloc_prop_t physical = {.type = 1, .location = {LOCATION_DEVICE, 0}};
     CUphysical memory;
     CUresult result;
-    if (!strcmp(way, "external")) return CALL(cuImportExternalMemory, , 10000)(&held[i], &external);
+    if (!strcmp(way, "external") || !strcmp(way, "reset"))
+        return CALL(cuImportExternalMemory, , 10000)(&held[i], &external);
     if (!strcmp(way, "pool")) return import(&held[i]);
     result = CALL(cuMemCreate, , 10020)(&memory, (size_t)bytes, &physical, 0ull);
     if (result) return result;
@@ -92,6 +94,10 @@ int main(int argc, char **argv) {
     most = device_used(0), then = account();
     if (!strcmp(argv[1], "pool")) close(down[1]), wait(NULL);
     for (int i = 0; i < count; i++) drop(argv[1], i);
+    if (!strcmp(argv[1], "reset")) {
+        NEED(CALL(cuDevicePrimaryCtxReset, , 11000)(0));
+        use_device(0);
+    }
     NEED(CALL(cuCtxSynchronize, , 2000)());
     CALL(cuMemGetInfo, _v2, 3020)(&(size_t){0}, &(size_t){0}); /* reclaims what the other process has left */
     printf("%d %lu %lu %lu\n", count, most, then, account());
