@@ -116,12 +116,13 @@ extern pthread_mutex_t pools_guard;
 int reserve(int gpu, uint64_t bytes);
 extern int pools_pending;                  /* a pool may have returned memory */
 void pools_update(void);                   /* sets the charges to the pools' reserved memory */
-/* The same after a wait for the GPU, except while another thread holds the guard, which it does during the driver's
- * calls; after a query, whose name contains "Query", at most once per millisecond. What is skipped is done later. */
-void pools_settle_after(const char *call);
-/* For the hooks of the driver's waits and queries, which have the names of their calls. */
-#define pools_after_wait() \
-    (LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED)) ? (void)0 : pools_settle_after(__func__))
+/* The same after a call that waits for the GPU, or only asks it, except while another thread holds the guard, which it
+ * does during the driver's calls; after a question at most once per millisecond. What is skipped is done later. */
+enum after { AFTER_WAIT, AFTER_QUERY };
+void pools_settle_after(enum after call);
+static inline void pools_after(enum after call) {
+    if (!LIKELY(!__atomic_load_n(&pools_pending, __ATOMIC_RELAXED))) pools_settle_after(call);
+}
 int pool_register(CUpool pool, int gpu);
 int pool_gpu(CUpool pool, int otherwise);
 /* before an allocation; -1: no room. Otherwise call pool_end afterwards */

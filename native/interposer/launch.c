@@ -128,25 +128,25 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
 }
 
 /* When the program waits for the GPU, the finished work is accounted at once. */
-#define WAITS(name, parameters, arguments, type)                                       \
+#define ACCOUNTS(name, parameters, arguments, type, after)                             \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
-        CUresult result;                                                               \
-        if (LIKELY(!is_timed()) || !attached()) return result = real arguments, pools_after_wait(), result; \
-        result = real arguments;                                                       \
-        timing_harvest();                                                              \
-        pools_after_wait();                                                                \
+        CUresult result = real arguments;                                              \
+        if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
+        pools_after(after);                                                            \
         return result;                                                                 \
     }
+#define WAITS(name, parameters, arguments, type) ACCOUNTS(name, parameters, arguments, type, AFTER_WAIT)
+#define ASKS(name, parameters, arguments, type) ACCOUNTS(name, parameters, arguments, type, AFTER_QUERY)
 typedef CUresult (*wait_t)(void *);
 typedef CUresult (*wait_all_t)(void);
 typedef CUresult (*copy_t)(void *, CUdeviceptr, size_t);
 WAITS(cuStreamSynchronize, (CUstream stream), (stream), wait_t)
 WAITS(cuStreamSynchronize_ptsz, (CUstream stream), (stream), wait_t)
-WAITS(cuStreamQuery, (CUstream stream), (stream), wait_t)
-WAITS(cuStreamQuery_ptsz, (CUstream stream), (stream), wait_t)
+ASKS(cuStreamQuery, (CUstream stream), (stream), wait_t)
+ASKS(cuStreamQuery_ptsz, (CUstream stream), (stream), wait_t)
 WAITS(cuEventSynchronize, (CUevent event), (event), wait_t)
-WAITS(cuEventQuery, (CUevent event), (event), wait_t)
+ASKS(cuEventQuery, (CUevent event), (event), wait_t)
 WAITS(cuCtxSynchronize, (void), (), wait_all_t)
 WAITS(cuCtxSynchronize_v2, (CUcontext context), (context), wait_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)

@@ -18,7 +18,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     CUresult result;
     int gpu;
     if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
-    pools_after_wait();
+    pools_after(AFTER_WAIT);
     result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
     gpu = result ? -1 : current_gpu();
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;

@@ -24,6 +24,7 @@ typedef CUresult (*choose_t)(CUdevice, CUpool);
 pthread_mutex_t pools_guard = PTHREAD_MUTEX_INITIALIZER;
 int pools_pending;
 static __thread int within; /* this thread holds the guard, and may reserve memory */
+static int busy;            /* some thread does; to try a lock is not in all versions of the C library */
 static int cancellable;     /* its previous cancellation state */
 enum { POOLS = 128 };
 static struct { CUpool pool; int gpu, destroyed; uint64_t charged; } known_pools[POOLS];
@@ -36,10 +37,10 @@ enum { QUERIES_SETTLE_NS = 1000000 };   /* programs query thousands of times per
  * do). */
 static int lock_pools_if(int busy_too) {
     int before;
-    if (within) return 0;
+    if (within || (!busy_too && __atomic_load_n(&busy, __ATOMIC_RELAXED))) return 0;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    if (busy_too) pthread_mutex_lock(&pools_guard);
-    else if (!lock_by_clock_within(&pools_guard, 0)) return pthread_setcancelstate(before, NULL), 0;
+    pthread_mutex_lock(&pools_guard);
+    __atomic_store_n(&busy, 1, __ATOMIC_RELAXED);
     cancellable = before;
     return within = 1;
 }
@@ -47,6 +48,7 @@ static int lock_pools(void) { return lock_pools_if(1); }
 static void unlock_pools(void) {
     const int before = cancellable;
     within = 0;
+    __atomic_store_n(&busy, 0, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&pools_guard);
     pthread_setcancelstate(before, NULL);
 }
@@ -113,8 +115,8 @@ void pools_update(void) {
     unlock_pools();
 }
 
-void pools_settle_after(const char *call) {
-    if (strstr(call, "Query") && now_ns() - __atomic_load_n(&settled_ns, __ATOMIC_RELAXED) < QUERIES_SETTLE_NS) return;
+void pools_settle_after(enum after call) {
+    if (call == AFTER_QUERY && now_ns() - __atomic_load_n(&settled_ns, __ATOMIC_RELAXED) < QUERIES_SETTLE_NS) return;
     if (!lock_pools_if(0)) {
         __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED);
         return;
@@ -245,7 +247,7 @@ CUresult pool_destroy(CUpool pool) {
 
 /* Called in a child: the pools belong to the parent. */
 void pools_forget(void) {
-    within = 0;
+    within = busy = 0;
     for (int i = 0; i < POOLS; i++) known_pools[i].pool = NULL, known_pools[i].charged = 0,
         known_pools[i].destroyed = 0;
     pools_pending = 0;

@@ -20,7 +20,7 @@ def test_a_kernel_that_may_overlap_its_predecessor_follows_it_directly(built: Pa
 
 @pytest.mark.parametrize("share", [500, 990])
 def test_it_does_where_gpu_time_is_charged_too(built: Path, tmp_path: Path, share: int) -> None:
-    """The end is recorded before a launch that does not overlap. The first of a kind, of unknown length, has its own."""
+    """The end is recorded before a launch that does not overlap. The first of all has its own."""
     rule = GpuRule(uuid=UUID, compute_milli=share)
     one = Node(built, tmp_path / "node", clients=1).container("a", Rules(gpus=(rule,)))
     lost, gpu_ns = one.run("dependent")

@@ -129,8 +129,8 @@ MUTANTS = [
         name="query-asks-each-time",
         what="each query asks the driver for the memory of graphs",
         file="native/interposer/pool_accounting.c",
-        old='    if (strstr(call, "Query") && ',
-        new='    if (strstr(call, "Wait") && ',
+        old="    if (call == AFTER_QUERY && ",
+        new="    if (call == AFTER_WAIT && ",
         tests=(f"{GRAPHS}::test_queries_do_not_ask_the_driver_for_the_memory_of_graphs_each_time",),
     ),
     Mutant(
