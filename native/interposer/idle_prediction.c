@@ -93,11 +93,12 @@ static void look_at(const struct kerf_signal *peer, unsigned g, moment_t *m) {
     predict_idle(peer, g, m);
 }
 
-/* A launch costs microseconds, and a look at 31 peers as much: one look serves the launches of SEEN_NS. */
+/* A launch costs microseconds, and a look at 31 peers 17: one look serves the launches of SEEN_NS, and of 1 us more for
+ * each peer. */
 void read_peer_signals(int gpu, moment_t *m) {
     static moment_t seen[KERF_MAX_GPUS];
     moment_t *s = &seen[gpu];
-    if (!s->now_ns || m->now_ns >= s->now_ns + SEEN_NS) {
+    if (!s->now_ns || m->now_ns >= s->now_ns + SEEN_NS + 1000 * orders->peer_count) {
         *s = (moment_t){.now_ns = m->now_ns, .peers_owed_since_ns = UINT64_MAX};
         for (unsigned i = 0; i < orders->peer_count && i < KERF_MAX_PEERS; i++) {
             const struct kerf_signal *peer = peer_signal(i);
