@@ -147,6 +147,7 @@ class SliceRegistry:
             found.close()
         self._control_blocks.clear()
         self._slices.clear()
+        self._files.leave()
 
     def _forget(self, key: Key) -> None:
         self._slices.pop(key, None)
