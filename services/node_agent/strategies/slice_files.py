@@ -80,11 +80,13 @@ class SliceFiles:
         raise AssertionError  # the last try returns or raises
 
     def fit(self) -> None:
-        """Takes the room away that files which were removed or truncated have left. Raises OSError."""
-        if self.is_limited:
-            found = os.statvfs(self.folder)
-            if found.f_bfree:
-                self._resize((found.f_blocks - found.f_bfree) * found.f_frsize)
+        """Takes the room away that files which were removed or truncated have left. Logs why it cannot; the next call
+        tries again."""
+        try:
+            if self.is_limited and os.statvfs(self.folder).f_bfree:
+                self._resize(self._used_bytes())
+        except OSError as error:
+            log.warning("slices_keep_room", why=str(error), effect="containers can fill it until the agent succeeds")
 
     def leave(self) -> None:
         """Makes room for new slices, because the next agent may be of a version that knows no such file system. The

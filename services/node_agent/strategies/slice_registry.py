@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import structlog
+
 from services.node_agent.strategies import control_block, rules
 from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
 from services.node_agent.strategies.kept_file import allow_descriptors
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
+
+log = structlog.get_logger("slice_registry")
 
 
 class SliceRegistry:
@@ -134,8 +138,18 @@ class SliceRegistry:
             found.set_surcharges(surcharges.get(key, {}))
 
     def heartbeat(self) -> None:
-        for found in self._control_blocks.values():
-            found.heartbeat()
+        """Records in all control blocks that the agent is alive. Logs those that fail; the next call tries again."""
+        for key, found in self._control_blocks.items():
+            try:
+                found.heartbeat()
+            except OSError as error:
+                log.error(
+                    "orders_not_written",
+                    pod=key[0],
+                    container=key[1],
+                    error=str(error),
+                    effect="its slice keeps its last rules; a pause ends, and the agent tries again",
+                )
         self._files.fit()
 
     def folder(self, key: Key) -> Path:

@@ -165,6 +165,24 @@ def test_an_agent_that_ends_leaves_room_for_a_former_version_and_the_next_one_ta
     assert free(files.folder) == 0
 
 
+def test_room_that_cannot_be_taken_back_is_logged_and_the_heartbeat_tries_again(
+    registry: SliceRegistry, files: SliceFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "mount of a tmpfs: Cannot allocate memory")
+
+    registry.put(make("a"))
+    files.make(lambda: (files.folder / "more").write_bytes(b"x" * PAGE))
+    (files.folder / "more").unlink()
+    assert free(files.folder) == PAGE
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_set", refuse)
+        registry.heartbeat()
+    assert "slices_keep_room" in capsys.readouterr().out
+    registry.heartbeat()
+    assert free(files.folder) == 0
+
+
 def test_slices_of_a_former_version_stay_where_they_are(folder: Path) -> None:
     (folder / "a-c").mkdir(parents=True)
     made = SliceFiles(folder, enabled=True)
