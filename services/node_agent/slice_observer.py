@@ -91,20 +91,33 @@ class SliceObserver:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
         self._observed = {}
         control_blocks = []
+        not_adopted = {uid for uid, _ in self._registry.not_adopted}
+        unreadable = set(not_adopted)
         for slice_ in self._prepared.values():
             self._observed |= {(slice_.key, observed.uuid): observed for observed in self._observe(slice_)}
         for slice_ in self._registry.slices:
-            for observed in self._observe(slice_):
+            parts = self._observe(slice_)
+            if not parts or any(observed.memory_mib is None for observed in parts):
+                unreadable.add(slice_.uid)
+            for observed in parts:
                 self._observed[slice_.key, observed.uuid] = observed
                 counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
                 control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
-        held = pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
+        counts = {key: len(pids) for key, pids in self._pids.items()}
+        # NVML's figure of a pod is for all of its containers: without the counters of one of them it proves nothing.
+        held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in unreadable]
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        shared = [slice_ for slice_ in self._registry.slices if slice_.uid not in not_adopted]
+        overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, shared))
         self._surcharger.update(
-            held, self._escape_detector.hidden.per_process_mib, overuses, self._pids, {gpu.uuid for gpu in found}
+            held,
+            self._escape_detector.hidden.per_process_mib,
+            overuses,
+            self._pids,
+            {gpu.uuid for gpu in found},
+            unreadable=unreadable,
         )
         self._registry.set_surcharges(self._surcharger.of(self._registry.slices))
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}

@@ -194,7 +194,13 @@ class Strategies:
             for live in self._agent.live()
         }
         for slice_, error in self._registry.adopt(slices, overrides):
-            self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
+            self._ctx.log.error(
+                "slice_not_adopted",
+                pod=slice_.uid,
+                container=slice_.container,
+                error=str(error),
+                effect="it keeps its last rules, and its pod is not checked for what bypasses its slices",
+            )
 
     async def _undo_locks(self, locks: Locks | GpuLocks) -> None:
         try:

@@ -36,10 +36,16 @@ class SliceRegistry:
         self._slices: dict[Key, Slice] = {}
         self._control_blocks: dict[Key, ControlBlock] = {}
         self._overrides: dict[Key, Override] = {}
+        self._not_adopted: set[Key] = set()
 
     @property
     def slices(self) -> tuple[Slice, ...]:
         return tuple(self._slices.values())
+
+    @property
+    def not_adopted(self) -> frozenset[Key]:
+        """The running containers whose control blocks could not be taken over: what they use is unknown."""
+        return frozenset(self._not_adopted)
 
     def put(self, slice_: Slice, override: Override | None = None) -> None:
         """Adds or replaces a slice: creates its control block, and writes the rules of all slices.
@@ -56,6 +62,7 @@ class SliceRegistry:
             if key not in self._control_blocks:
                 self._control_blocks[key] = self._make(key)
             self._publish()
+            self._not_adopted.discard(key)
         except (OSError, ValueError):
             if before is None:
                 self._forget(key)
@@ -80,6 +87,7 @@ class SliceRegistry:
                 self._control_blocks[slice_.key] = self._make(slice_.key)
             except (OSError, ValueError) as error:
                 failed.append((slice_, error))
+                self._not_adopted.add(slice_.key)
             else:
                 self._slices[slice_.key] = slice_
                 self._overrides[slice_.key] = overrides.get(slice_.key, rules.NO_OVERRIDE)
@@ -113,6 +121,7 @@ class SliceRegistry:
     def keep_only(self, keys: Iterable[Key]) -> None:
         """Removes all control blocks except those of `keys`, including those of an earlier agent. Raises OSError."""
         kept = set(keys)
+        self._not_adopted &= kept
         for key in self._slices.keys() - kept:
             self.drop(key)
         names = {control_block.folder_name(key) for key in kept}

@@ -34,15 +34,20 @@ class Surcharger:
         overuses: Iterable[Overuse],
         pids: Mapping[tuple[str, str], frozenset[int]],
         answering: Collection[str],
+        *,
+        unreadable: Collection[str] = (),
     ) -> None:
         """Records one sample. `slack_mib`: what an honest process hides. `pids` by pod and GPU. `answering`: the GPUs
-        that the sample covers; for the others the last figure stays."""
+        that the sample covers. `unreadable`: pods whose counters are not all known. For other GPUs and for these pods
+        the last figure stays."""
         found = {(one.uid, one.uuid): _hidden_mib(one, slack_mib) for one in held}
-        kept = {key: before for key, before in self._hidden_mib.items() if key[1] not in answering}
+        kept = {
+            key: before for key, before in self._hidden_mib.items() if key[1] not in answering or key[0] in unreadable
+        }
         self._hidden_mib = kept | {
             key: (*self._hidden_mib.get(key, _NOTHING)[1:], hidden)
             for key, hidden in found.items()
-            if key[1] in answering
+            if key[1] in answering and key[0] not in unreadable
         }
         self._quotas = update_quotas(self._quotas, overuses, pids)
 

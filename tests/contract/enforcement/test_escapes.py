@@ -36,6 +36,7 @@ from tests.support.enforcement import (
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, uid
+from tests.support.leases import is_leased, lease
 from tests.support.waiting import eventually
 
 
@@ -74,6 +75,31 @@ async def test_a_container_that_truncates_its_counters_hides_nothing(
         os.truncate(control_block(host, "a") / "counters", 100)
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
+
+
+@pytest.mark.parametrize("name", ["counters", "signal", "orders"])
+async def test_a_pod_whose_counters_cannot_be_read_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    name: str,
+) -> None:
+    """A lease that was taken while no agent ran. What NVML sees proves nothing without the counters."""
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+    with lease(control_block(host, "a") / name) as granted:
+        assert granted
+        become(host, f"{NVML}process 0 4711 50\n")
+        async with agent(nats, host, **settings):
+            await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+            assert is_leased(control_block(host, "a") / name)
+            assert {use.hidden_mib for use in uses} == {0}
 
 
 async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(

@@ -171,7 +171,10 @@ def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
     second = SliceRegistry(tmp_path / "slices", Policy(), clock)
     ((failed, why),) = second.adopt([low, bad, high])
     assert (failed, "not a GPU UUID" in str(why)) == (bad, True)
+    assert second.not_adopted == {bad.key}
     assert (orders(second, low).tier, orders(second, low).generation) == (layout.LOW, before + 1)
+    second.keep_only([low.key, high.key])
+    assert second.not_adopted == frozenset(), "its container has ended"
     second.close()
 
 

@@ -59,6 +59,14 @@ def test_it_ends_with_the_processes_and_not_because_the_gpu_does_not_answer() ->
     assert after(*[held(900, 500)] * 3, None, answering=False) == 300
 
 
+def test_the_last_figure_of_a_pod_stays_while_its_counters_cannot_be_read() -> None:
+    made = Surcharger()
+    for _ in range(3):
+        made.update([held(900, 500)], 100, [], {}, {G})
+    made.update([], 100, [], {}, {G}, unreadable={"a"})
+    assert made.of([A])[A.key][G].memory_bytes == 300 * MIB
+
+
 def test_after_overuse_each_process_gets_its_part_of_the_share_until_they_have_ended() -> None:
     """With that rate the pod keeps to its share again, which proves nothing."""
     made, pids = Surcharger(), {("a", G): frozenset({1, 2, 3, 4})}
