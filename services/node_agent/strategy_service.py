@@ -194,13 +194,7 @@ class Strategies:
             for live in self._agent.live()
         }
         for slice_, error in self._registry.adopt(slices, overrides):
-            self._ctx.log.error(
-                "slice_not_adopted",
-                pod=slice_.uid,
-                container=slice_.container,
-                error=str(error),
-                effect="it keeps its last rules, and its pod is not checked for what bypasses its slices",
-            )
+            self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 
     async def _undo_locks(self, locks: Locks | GpuLocks) -> None:
         try:

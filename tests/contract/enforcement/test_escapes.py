@@ -110,14 +110,20 @@ async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
     settings: dict[str, Any],
     proven: None,
     owned: None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async with agent(nats, host, **settings):
+    async with agent(nats, host, **settings) as ctx:
         await started(bus, kubelet, "a")
         count(host, "a", 20)
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 30 << 20)
+        series = f'kerf_agent_slice_surcharge_bytes{{gpu="{GPU}",namespace="team",pod="a"}}'
+        assert f"{series} 3.145728e+07" in ctx.metrics.render().decode()
         count(host, "a", 50)
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 0)
+        assert series not in ctx.metrics.render().decode()
+        printed = capsys.readouterr().out
+        assert ("slice_surcharged" in printed, "slice_surcharge_ended" in printed) == (True, True)
 
 
 async def test_memory_that_is_freed_while_nvml_answers_is_not_hidden(
