@@ -68,6 +68,8 @@ class SliceObserver:
         """The pods that the last sample could not check, because the counters of a container are unknown."""
         self._counted_before: dict[tuple[Key, str], int] = {}
         """MiB by container and GPU, before NVML was asked."""
+        self._damage_before: dict[Key, str] = {}
+        """What that reading found damaged, and has begun to repair."""
         self._overused: dict[tuple[str, str], Overuse] = {}
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
@@ -90,13 +92,16 @@ class SliceObserver:
 
     def before_sample(self) -> None:
         """Reads what containers have counted, because they may free it while NVML answers."""
-        self._counted_before = {}
+        self._counted_before, self._damage_before = {}, {}
         for slice_ in self._registry.slices:
             try:
                 reading = self._registry.read(slice_.key)
             except OSError:
                 continue  # `saw` logs it
-            for gpu in () if reading is None else reading.gpus:
+            if reading is None:
+                continue
+            self._damage_before[slice_.key] = reading.damage
+            for gpu in reading.gpus:
                 self._counted_before[slice_.key, gpu.uuid] = -(-gpu.account_bytes // MIB)
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
@@ -182,15 +187,15 @@ class SliceObserver:
         )
 
     def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
+        damages = [self._damage_before.get(slice_.key, "")]
         try:
             observed = self._drivers[slice_.strategy].observe(slice_.key)
+            damages += [one.damage for one in observed[:1]]
         except OSError as error:
             self._ctx.log.warning("counters_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
-            return ()
-        if observed and observed[0].damage:
-            self._ctx.log.warning(
-                "counters_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage
-            )
+            observed = ()
+        for damage in sorted(set(damages) - {""}):
+            self._ctx.log.warning("counters_damaged", pod=slice_.uid, container=slice_.container, what=damage)
         return observed
 
     def _seen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -19,6 +20,8 @@ from services.node_agent.devices import monitor
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
+from services.node_agent.slice_observer import SliceObserver
+from services.node_agent.strategies import layout
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
@@ -124,6 +127,38 @@ async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
         assert series not in ctx.metrics.render().decode()
         printed = capsys.readouterr().out
         assert ("slice_surcharged" in printed, "slice_surcharge_ended" in printed) == (True, True)
+
+
+async def test_damage_that_is_repaired_while_nvml_answers_is_logged(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The reading before NVML's finds it, and has it repaired before the one after."""
+    counters, look = control_block(host, "a") / "counters", SliceObserver.before_sample
+
+    class Waits(NvmlDevices):
+        async def processes(self, now_us: int | None = None) -> tuple[GpuProcesses, ...]:
+            size = ctypes.sizeof(layout.Counters)
+            await eventually(lambda: not counters.exists() or counters.stat().st_size == size)
+            return await super().processes(now_us)
+
+    def damage(observer: SliceObserver) -> None:
+        if counters.exists():
+            os.truncate(counters, counters.stat().st_size + 4096)
+        look(observer)
+
+    monkeypatch.setattr(monitor, "NvmlDevices", Waits)
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        monkeypatch.setattr(SliceObserver, "before_sample", damage)
+        await eventually(lambda: "its counters were extended" in capsys.readouterr().out)
+        monkeypatch.setattr(SliceObserver, "before_sample", look)
 
 
 async def test_memory_that_is_freed_while_nvml_answers_is_not_hidden(
