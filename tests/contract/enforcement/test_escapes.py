@@ -22,6 +22,9 @@ from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
 from services.node_agent.slice_observer import SliceObserver
 from services.node_agent.strategies import layout
+from services.node_agent.strategies.escapes import HiddenMemory
+from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.surcharges import SAMPLES
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
@@ -127,6 +130,46 @@ async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
         assert series not in ctx.metrics.render().decode()
         printed = capsys.readouterr().out
         assert ("slice_surcharged" in printed, "slice_surcharge_ended" in printed) == (True, True)
+
+
+async def test_the_learned_slack_lowers_no_limit(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A framework that hides more than the small pods of the node is reported, and keeps its memory."""
+    monkeypatch.setattr(HiddenMemory, "per_process_mib", 10)
+    async with agent(nats, host, **settings | {"escape_slack_mib": 100}):
+        await started(bus, kubelet, "a")
+        count(host, "a", 20)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.hidden_mib == 20 for use in uses) > SAMPLES)
+        assert orders(host, "a").gpu[0].surcharge_bytes == 0
+
+
+async def test_a_pod_with_a_container_that_was_not_taken_over_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SliceRegistry, "not_adopted", frozenset({(uid("a"), "beside")}))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+        assert {use.hidden_mib for use in uses} == {0}
 
 
 async def test_damage_that_is_repaired_while_nvml_answers_is_logged(
