@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -60,9 +61,15 @@ class SliceObserver:
         self._devices, self._owner, self._evict, self._clock = devices, devices.owner, evict, clock
         self._escape_detector = EscapeDetector(config.escape_slack_mib)
         self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
-        self._surcharger = Surcharger()
+        self._surcharger = Surcharger(config.escape_slack_mib)
+        self._surcharged: frozenset[tuple[str, str]] = frozenset()
+        """The pods that had a surcharge after the last sample, each with the GPU."""
+        self._unreadable: frozenset[str] = frozenset()
+        """The pods that the last sample could not check, because the counters of a container are unknown."""
         self._counted_before: dict[tuple[Key, str], int] = {}
         """MiB by container and GPU, before NVML was asked."""
+        self._damage_before: dict[Key, str] = {}
+        """What that reading found damaged, and has begun to repair."""
         self._overused: dict[tuple[str, str], Overuse] = {}
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
@@ -74,39 +81,73 @@ class SliceObserver:
         """The pods whose processes are being ended."""
         self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
         """The processes by pod and GPU in the last sample."""
-        register_metrics(ctx.metrics, agent.live, lambda: self._observed, lambda: self._hidden, lambda: self._overused)
+        register_metrics(
+            ctx.metrics,
+            agent.live,
+            lambda: self._observed,
+            lambda: self._hidden,
+            lambda: self._overused,
+            surcharge_bytes=lambda: self._surcharger.memory_bytes,
+        )
 
     def before_sample(self) -> None:
         """Reads what containers have counted, because they may free it while NVML answers."""
-        self._counted_before = {}
+        self._counted_before, self._damage_before = {}, {}
         for slice_ in self._registry.slices:
             try:
                 reading = self._registry.read(slice_.key)
             except OSError:
                 continue  # `saw` logs it
-            for gpu in () if reading is None else reading.gpus:
+            if reading is None:
+                continue
+            self._damage_before[slice_.key] = reading.damage
+            for gpu in reading.gpus:
                 self._counted_before[slice_.key, gpu.uuid] = -(-gpu.account_bytes // MIB)
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
         self._observed = {}
         control_blocks = []
+        not_adopted = {uid for uid, _ in self._registry.not_adopted}
+        unreadable = set(not_adopted)
         for slice_ in self._prepared.values():
             self._observed |= {(slice_.key, observed.uuid): observed for observed in self._observe(slice_)}
         for slice_ in self._registry.slices:
-            for observed in self._observe(slice_):
+            parts = self._observe(slice_)
+            if not parts or any(observed.memory_mib is None for observed in parts):
+                unreadable.add(slice_.uid)
+            for observed in parts:
                 self._observed[slice_.key, observed.uuid] = observed
                 counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
                 control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
-        held = pod_memory(seen, control_blocks, {key: len(pids) for key, pids in self._pids.items()})
+        now_s = self._clock() / 1e9
+        counts = {key: len(pids) for key, pids in self._pids.items()}
+        if unreadable - self._unreadable:
+            self._ctx.log.warning(
+                "pods_not_checked",
+                pods=sorted(unreadable - self._unreadable),
+                why="the counters of a container cannot be read",
+                effect="memory that bypasses their slices is not found until they can be",
+            )
+        self._unreadable = frozenset(unreadable)
+        # NVML's figure of a pod is for all of its containers: without the counters of one of them it proves nothing.
+        held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in unreadable]
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        overuses = self._overuse_detector.update(self._clock() / 1e9, pod_usage(used, self._registry.slices))
+        shared = [slice_ for slice_ in self._registry.slices if slice_.uid not in not_adopted]
+        counted_milli = {which: observed.compute_milli for which, observed in self._observed.items()}
+        overuses = self._overuse_detector.update(now_s, pod_usage(used, shared, counted_milli))
         self._surcharger.update(
-            held, self._escape_detector.hidden.per_process_mib, overuses, self._pids, {gpu.uuid for gpu in found}
+            now_s,
+            held,
+            overuses,
+            busy=self._busy(found),
+            answering={gpu.uuid for gpu in found},
+            unreadable=unreadable,
         )
         self._registry.set_surcharges(self._surcharger.of(self._registry.slices))
+        self._log_surcharges()
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
         self._act(escapes, overuses, await self._attributed(escapes, found))
 
@@ -146,15 +187,15 @@ class SliceObserver:
         )
 
     def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
+        damages = [self._damage_before.get(slice_.key, "")]
         try:
             observed = self._drivers[slice_.strategy].observe(slice_.key)
+            damages += [one.damage for one in observed[:1]]
         except OSError as error:
             self._ctx.log.warning("counters_not_read", pod=slice_.uid, container=slice_.container, error=str(error))
-            return ()
-        if observed and observed[0].damage:
-            self._ctx.log.warning(
-                "counters_damaged", pod=slice_.uid, container=slice_.container, what=observed[0].damage
-            )
+            observed = ()
+        for damage in sorted(set(damages) - {""}):
+            self._ctx.log.warning("counters_damaged", pod=slice_.uid, container=slice_.container, what=damage)
         return observed
 
     def _seen(
@@ -176,6 +217,29 @@ class SliceObserver:
                 if process.mib is not None:
                     mib[key] = mib.get(key, 0) + process.mib
         return mib, milli, pids
+
+    def _busy(self, found: tuple[GpuProcesses, ...]) -> dict[tuple[str, str], int]:
+        """Returns the number of processes that used the SMs, by pod and GPU."""
+        using = ((self._owner(one.pid), gpu.uuid) for gpu in found for one in gpu.processes if one.sm_milli)
+        return Counter((of.pod_uid, uuid) for of, uuid in using if of is not None)
+
+    def _log_surcharges(self) -> None:
+        """Logs where surcharges begin and end."""
+        memory, forging = self._surcharger.memory_bytes, self._surcharger.forging
+        now = forging | memory.keys()
+        for uid, uuid in sorted(now ^ self._surcharged):
+            if (uid, uuid) not in now:
+                self._ctx.log.info("slice_surcharge_ended", pod=uid, gpu=uuid)
+                continue
+            self._ctx.log.warning(
+                "slice_surcharged",
+                pod=uid,
+                gpu=uuid,
+                memory_mib=memory.get((uid, uuid), 0) // MIB,
+                forges_gpu_time=(uid, uuid) in forging,
+                effect="its memory limit is lowered by as much; if it forges, its processes divide its share",
+            )
+        self._surcharged = frozenset(now)
 
     async def _attributed(
         self, escapes: tuple[Escape, ...], found: tuple[GpuProcesses, ...]

@@ -57,7 +57,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     waited_milli: int | None = None
     """Time that launches waited since the last call, per mille of the elapsed time, summed over threads."""
     damage: str = ""
-    """How the container has damaged its counters. If set, the values read from the counters are meaningless."""
+    """How the container has damaged its files. Counters that it has destroyed count nothing."""
 
 
 class Unadjustable(Exception):

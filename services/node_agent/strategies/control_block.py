@@ -85,9 +85,14 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """A container's counters. `damage` says how the container has damaged its files; empty if they are intact."""
+    """A container's counters. `damage` says how the container has damaged its files; empty if they are intact.
+
+    Without `gpus` the counters are damaged themselves. Then either the container has destroyed them, or, if not
+    `is_known`, they cannot be read now, and what they say is unknown.
+    """
 
     gpus: tuple[GpuReading, ...] = ()
+    is_known: bool = True
     attaches: int = 0
     reclaimed: int = 0
     full: int = 0
@@ -151,7 +156,10 @@ class ControlBlock:
                 self._write_surcharges(self._orders)
 
     def heartbeat(self) -> None:
-        """Records that the agent is alive, so that pauses and closed gates stay in effect."""
+        """Records that the agent is alive, so that pauses and closed gates stay in effect.
+
+        Raises OSError if the orders cannot be mapped; the next call tries again.
+        """
         if self._orders is None:
             self._orders = self._map_orders()
             if self._orders is not None and self.rules is not None:
@@ -172,30 +180,35 @@ class ControlBlock:
         return max((int(at.gpu[place].busy_until_ns) for place in range(len(self._uuids))), default=0)
 
     def read(self) -> Reading:
-        """Returns the container's counters, and restores the length of its files. Raises OSError."""
-        size = ctypes.sizeof(layout.Counters)
-        file, signal = self._files["counters"].descriptor, self._files["signal"].descriptor
-        if file is None or signal is None or self._orders is None:
-            return Reading(damage=next(kept.problem for kept in self._files.values() if kept.problem))
+        """Returns the container's counters, and restores the length of its files. Raises OSError.
+
+        A lease on another file does not prevent it.
+        """
+        size, file = ctypes.sizeof(layout.Counters), self._files["counters"].descriptor
+        if file is None:
+            return Reading(damage=_why_not_open(self._files["counters"]), is_known=False)
         raw, found = os.pread(file, size, 0), os.fstat(file).st_size
         if len(raw) < size:
             return Reading(damage=f"its counters were truncated to {len(raw)} bytes")
         at = layout.Counters.from_buffer_copy(raw)
-        damage = ""
         if (at.magic, at.version, at.size_bytes) != (layout.COUNTERS_MAGIC, layout.VERSION, size):
-            damage = "the header of its counters was overwritten"
-        elif found > size:
+            return Reading(damage="the header of its counters was overwritten")
+        damage = ""
+        if found > size:
             damage = f"its counters were extended to {found} bytes"
             self._files["counters"].set_length(size)  # the file system is in the node's memory
-        damage = damage or self._signal_damage(signal)
+        damage = damage or self._signal_damage() or ("" if self._orders is not None else self._files["orders"].problem)
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
 
-    def _signal_damage(self, file: int) -> str:
+    def _signal_damage(self) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
 
         An extended file fills the node's memory. A truncated file kills processes that read a mapping of it.
         """
+        file = self._files["signal"].descriptor
+        if file is None:
+            return _why_not_open(self._files["signal"])
         found, size = os.fstat(file).st_size, ctypes.sizeof(layout.Signal)
         if found == size:
             return ""
@@ -271,6 +284,11 @@ def remove(folder: Path) -> None:
 
 def _alias(key: Key) -> str:
     return hashlib.blake2b("/".join(key).encode(), digest_size=16).hexdigest()
+
+
+def _why_not_open(kept: KeptFile) -> str:
+    """Returns why a file without a descriptor has none. Its lease may have ended since the descriptor was asked for."""
+    return kept.problem or f"its file {kept.path.name} is not open yet"
 
 
 def _make(path: Path) -> None:

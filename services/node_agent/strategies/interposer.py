@@ -62,13 +62,15 @@ class Interposer:
         slice_ = next((s for s in self._registry.slices if s.key == key), None)
         if found is None or slice_ is None:
             return ()
-        if found.damage:
+        if found.damage and not found.gpus:
+            counted = 0 if found.is_known else None
             return tuple(
                 Observed(
                     uuid=p.uuid,
                     memory_limit_mib=p.memory_mib,
-                    memory_mib=0,
+                    memory_mib=counted,
                     compute_limit_milli=p.compute_milli,
+                    compute_milli=counted,
                     damage=found.damage,
                 )
                 for p in slice_.parts
@@ -78,14 +80,16 @@ class Interposer:
         self._last[key] = (now, found)
         was = {gpu.uuid: gpu for gpu in before.gpus}
         limits = {part.uuid: part for part in slice_.parts}
-        return tuple(_observed(gpu, was.get(gpu.uuid), limits[gpu.uuid], now - since) for gpu in found.gpus)
+        return tuple(
+            _observed(gpu, was.get(gpu.uuid), limits[gpu.uuid], now - since, found.damage) for gpu in found.gpus
+        )
 
     def release(self, key: Key) -> None:
         self._last.pop(key, None)
         self._registry.drop(key)
 
 
-def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int) -> Observed:
+def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int, damage: str) -> Observed:
     if before is None or span_ns <= 0:
         used = waited = None
     else:
@@ -100,6 +104,7 @@ def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: 
         compute_limit_milli=limit.compute_milli,
         compute_milli=used,
         waited_milli=waited,
+        damage=damage,
     )
 
 

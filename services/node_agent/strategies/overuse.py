@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -33,6 +34,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[Key, ...]
     used_milli: int
     share_milli: int
+    counted_milli: int | None = None
+    """What its own counters say; None if they are unknown."""
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,8 @@ class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     window_s: float
     is_proven: bool = False
     """It was seen often enough to act on it."""
+    is_forged: bool = False
+    """Its own counters say less than NVML, by more than the slack, over the same window."""
 
     @property
     def over_milli(self) -> int:
@@ -61,8 +66,7 @@ class OveruseDetector:
         """`slack_milli`: how far a pod's mean may be above its share. Overuse ends when the excess is below half of
         that."""
         self._slack_milli, self._window_s = slack_milli, window_s
-        self._past: dict[tuple[str, str], deque[tuple[float, float, int]]] = {}
-        """Begin, end and use of each sample in the window."""
+        self._past: dict[tuple[str, str], deque[_Sample]] = {}
         self._over: dict[tuple[str, str], int] = {}
         """The pods with overuse, and in how many consecutive samples."""
         self._last_s: float | None = None
@@ -78,30 +82,56 @@ class OveruseDetector:
         found = []
         for key, one in sorted(seen.items()):
             if before_s is not None and now_s > before_s:
-                self._past[key].append((before_s, now_s, one.used_milli))
-            mean = self._mean(self._past[key], now_s)
+                self._past[key].append(_Sample(before_s, now_s, one.used_milli, one.counted_milli))
+            mean, counted = self._means(self._past[key], now_s)
             slack = self._slack_milli // 2 if key in self._over else self._slack_milli
             if mean is not None and mean > one.share_milli + slack:
                 is_proven = self._over.get(key, 0) + 1 >= ACT_SAMPLES
-                found.append(Overuse(used=one, mean_milli=mean, window_s=self._window_s, is_proven=is_proven))
+                found.append(
+                    Overuse(
+                        used=one,
+                        mean_milli=mean,
+                        window_s=self._window_s,
+                        is_proven=is_proven,
+                        is_forged=counted is not None and mean - counted > self._slack_milli,
+                    )
+                )
         times = self._over
         self._over = {key: times.get(key, 0) + 1 for over in found for key in [(over.used.uid, over.used.uuid)]}
         return tuple(found)
 
-    def _mean(self, past: deque[tuple[float, float, int]], now_s: float) -> int | None:
-        """Returns the mean over the window, or None if the samples do not cover a whole window yet."""
+    def _means(self, past: deque[_Sample], now_s: float) -> tuple[int | None, int | None]:
+        """Returns the means over the window by NVML and by the counters; None where not all of the window is known."""
         begin_s = now_s - self._window_s
-        while past and past[0][1] <= begin_s:
+        while past and past[0].end_s <= begin_s:
             past.popleft()
-        if not past or past[0][0] > begin_s:
-            return None
-        return round(sum((end - max(begin, begin_s)) * milli for begin, end, milli in past) / self._window_s)
+        if not past or past[0].begin_s > begin_s:
+            return None, None
+        spans = [one.end_s - max(one.begin_s, begin_s) for one in past]
+        used = sum(span * one.used_milli for span, one in zip(spans, past, strict=True))
+        known = [one.counted_milli for one in past if one.counted_milli is not None]
+        counted = (
+            sum(span * milli for span, milli in zip(spans, known, strict=True)) if len(known) == len(past) else None
+        )
+        return round(used / self._window_s), None if counted is None else round(counted / self._window_s)
 
 
-def pod_usage(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]) -> list[Usage]:
+class _Sample(NamedTuple):
+    begin_s: float
+    end_s: float
+    used_milli: int
+    counted_milli: int | None
+
+
+def pod_usage(
+    seen_milli: Mapping[tuple[str, str], int],
+    slices: Iterable[Slice],
+    counted_milli: Mapping[tuple[Key, str], int | None] = {},
+) -> list[Usage]:
     """Sums up use and shares by pod and GPU.
 
-    `seen_milli` is NVML's figure by (pod, GPU); a pod that is not in it was idle. Pods with a container that has no
+    `seen_milli` is NVML's figure by (pod, GPU); a pod that is not in it was idle. `counted_milli` is
+    what the counters say, by container and GPU. Pods with a container that has no
     share of its own are omitted: they may use all time that others leave.
     """
     grouped: dict[tuple[str, str], list[tuple[Key, int]]] = {}
@@ -117,10 +147,20 @@ def pod_usage(seen_milli: Mapping[tuple[str, str], int], slices: Iterable[Slice]
             containers=tuple(key for key, _ in group),
             used_milli=seen_milli.get((uid, uuid), 0),
             share_milli=sum(milli for _, milli in group),
+            counted_milli=_sum([counted_milli.get((key, uuid)) for key, _ in group]),
         )
         for (uid, uuid), group in sorted(grouped.items())
         if all(milli > 0 for _, milli in group) and sum(milli for _, milli in group) < WHOLE_GPU_MILLI
     ]
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
 
 
 class ThrottleQuota(msgspec.Struct, frozen=True, kw_only=True):

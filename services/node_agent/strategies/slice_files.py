@@ -24,6 +24,9 @@ T = TypeVar("T")
 ROOM_BYTES = 64 << 20
 """The room while the agent creates files. A container that writes all the time takes a part of it, which the agent
 takes back with the next sample."""
+ROOM_WITHOUT_LIMIT_BYTES = 1 << 30
+"""The room in a file system that is mounted although it shall not be: an earlier agent has mounted it, and containers
+use its files. At most a quarter of the node's memory."""
 TRIES = 5
 """Each has twice the room of the one before."""
 SOURCE = "kerf-slices"
@@ -45,13 +48,17 @@ class SliceFiles:
     def mount(self) -> None:
         """Mounts the file system, or finds the one that an earlier agent has mounted. Logs why it cannot.
 
-        A folder with slices of a former version stays as it is: a mount would hide files that containers use.
+        A folder with slices of a former version stays as it is: a mount would hide files that containers use. If
+        mounting is off and an earlier agent has mounted it, it gets room for new slices.
         """
-        if not self._enabled:
-            return
         try:
+            is_mounted = self._is_mounted()
+            if not self._enabled:
+                if is_mounted:
+                    self._lift()
+                return
             self.folder.mkdir(parents=True, exist_ok=True)
-            if not self._is_mounted():
+            if not is_mounted:
                 if any(self.folder.iterdir()):
                     _log_unlimited(f"{self.folder} holds slices of a former version; restart the agent without slices")
                     return
@@ -73,19 +80,41 @@ class SliceFiles:
         raise AssertionError  # the last try returns or raises
 
     def fit(self) -> None:
-        """Takes the room away that files which were removed or truncated have left. Raises OSError."""
-        if self.is_limited:
-            found = os.statvfs(self.folder)
-            if found.f_bfree:
-                self._resize((found.f_blocks - found.f_bfree) * found.f_frsize)
+        """Takes the room away that files which were removed or truncated have left. Logs why it cannot; the next call
+        tries again."""
+        try:
+            if self.is_limited and os.statvfs(self.folder).f_bfree:
+                self._resize(self._used_bytes())
+        except OSError as error:
+            log.warning("slices_keep_room", why=str(error), effect="containers can fill it until the agent succeeds")
+
+    def leave(self) -> None:
+        """Makes room for new slices, because the next agent may be of a version that knows no such file system. The
+        next agent of this version takes it back. Logs why it cannot."""
+        try:
+            if self.is_limited:
+                self._resize(self._used_bytes() + ROOM_BYTES)
+        except OSError as error:
+            log.warning("slices_without_room", why=str(error), effect="a former version cannot create slices")
+
+    def _lift(self) -> None:
+        """Makes room once for all slices that an agent without a limit creates."""
+        found = os.statvfs(self.folder)
+        room_bytes = min(ROOM_WITHOUT_LIMIT_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+        if found.f_bfree * found.f_frsize < room_bytes // 2:
+            self._resize(self._used_bytes() + room_bytes)
+        _log_unlimited(f"mount_slices is off, and {self.folder} stays mounted until the node reboots")
+
+    def _used_bytes(self) -> int:
+        found = os.statvfs(self.folder)
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
 
     @contextlib.contextmanager
     def _room(self, room_bytes: int) -> Iterator[None]:
         if not self.is_limited:
             yield
             return
-        found = os.statvfs(self.folder)
-        self._resize((found.f_blocks - found.f_bfree) * found.f_frsize + room_bytes)
+        self._resize(self._used_bytes() + room_bytes)
         try:
             yield
         finally:

@@ -22,8 +22,10 @@ def register_metrics(
     observed: Callable[[], Mapping[tuple[Key, str], Observed]],
     hidden: Callable[[], Mapping[tuple[str, str], Escape]],
     over: Callable[[], Mapping[tuple[str, str], Overuse]],
+    *,
+    surcharge_bytes: Callable[[], Mapping[tuple[str, str], int]],
 ) -> None:
-    """Registers the metrics. `observed` is by slice and GPU, `hidden` and `over` by pod and GPU."""
+    """Registers the metrics. `observed` is by slice and GPU; `hidden`, `over` and `surcharge_bytes` by pod and GPU."""
 
     def of_slices(value: Callable[[Observed], int | None], unit: float = 1) -> Callable[[], Series]:
         def series() -> Series:
@@ -72,6 +74,12 @@ def register_metrics(
         metrics.observe_by(
             f"kerf_agent_slice_{name}", text, read, labels=labels, former=Former(f"kerf_agent_slice_{former}", unit)
         )
+    metrics.observe_by(
+        "kerf_agent_slice_surcharge_bytes",
+        "What a pod's memory limit is lowered by, because NVML sees more than its slices count.",
+        of_pods(surcharge_bytes, 1),
+        labels=_POD,
+    )
     metrics.observe_by(
         "kerf_agent_slice_refused_total",
         "Allocations of a slice that failed at the memory limit.",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import structlog
+
 from services.node_agent.strategies import control_block, rules
 from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
 from services.node_agent.strategies.kept_file import allow_descriptors
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
+
+log = structlog.get_logger("slice_registry")
 
 
 class SliceRegistry:
@@ -32,10 +36,16 @@ class SliceRegistry:
         self._slices: dict[Key, Slice] = {}
         self._control_blocks: dict[Key, ControlBlock] = {}
         self._overrides: dict[Key, Override] = {}
+        self._not_adopted: set[Key] = set()
 
     @property
     def slices(self) -> tuple[Slice, ...]:
         return tuple(self._slices.values())
+
+    @property
+    def not_adopted(self) -> frozenset[Key]:
+        """The running containers whose control blocks could not be taken over: what they use is unknown."""
+        return frozenset(self._not_adopted)
 
     def put(self, slice_: Slice, override: Override | None = None) -> None:
         """Adds or replaces a slice: creates its control block, and writes the rules of all slices.
@@ -52,6 +62,7 @@ class SliceRegistry:
             if key not in self._control_blocks:
                 self._control_blocks[key] = self._make(key)
             self._publish()
+            self._not_adopted.discard(key)
         except (OSError, ValueError):
             if before is None:
                 self._forget(key)
@@ -76,6 +87,7 @@ class SliceRegistry:
                 self._control_blocks[slice_.key] = self._make(slice_.key)
             except (OSError, ValueError) as error:
                 failed.append((slice_, error))
+                self._not_adopted.add(slice_.key)
             else:
                 self._slices[slice_.key] = slice_
                 self._overrides[slice_.key] = overrides.get(slice_.key, rules.NO_OVERRIDE)
@@ -109,6 +121,7 @@ class SliceRegistry:
     def keep_only(self, keys: Iterable[Key]) -> None:
         """Removes all control blocks except those of `keys`, including those of an earlier agent. Raises OSError."""
         kept = set(keys)
+        self._not_adopted &= kept
         for key in self._slices.keys() - kept:
             self.drop(key)
         names = {control_block.folder_name(key) for key in kept}
@@ -134,8 +147,18 @@ class SliceRegistry:
             found.set_surcharges(surcharges.get(key, {}))
 
     def heartbeat(self) -> None:
-        for found in self._control_blocks.values():
-            found.heartbeat()
+        """Records in all control blocks that the agent is alive. Logs those that fail; the next call tries again."""
+        for key, found in self._control_blocks.items():
+            try:
+                found.heartbeat()
+            except OSError as error:
+                log.error(
+                    "orders_not_written",
+                    pod=key[0],
+                    container=key[1],
+                    error=str(error),
+                    effect="its slice keeps its last rules; a pause ends, and the agent tries again",
+                )
         self._files.fit()
 
     def folder(self, key: Key) -> Path:
@@ -147,6 +170,7 @@ class SliceRegistry:
             found.close()
         self._control_blocks.clear()
         self._slices.clear()
+        self._files.leave()
 
     def _forget(self, key: Key) -> None:
         self._slices.pop(key, None)

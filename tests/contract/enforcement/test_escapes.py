@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import functools
 import os
 import signal
@@ -19,6 +20,11 @@ from services.node_agent.devices import monitor
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses
 from services.node_agent.processes.owner import Owner
+from services.node_agent.slice_observer import SliceObserver
+from services.node_agent.strategies import layout
+from services.node_agent.strategies.escapes import HiddenMemory
+from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.surcharges import SAMPLES
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
@@ -36,6 +42,7 @@ from tests.support.enforcement import (
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, uid
+from tests.support.leases import is_leased, lease
 from tests.support.waiting import eventually
 
 
@@ -76,6 +83,31 @@ async def test_a_container_that_truncates_its_counters_hides_nothing(
         await eventually(lambda: any(use.hidden_mib == 50 for use in uses))
 
 
+@pytest.mark.parametrize("name", ["counters", "signal", "orders"])
+async def test_a_pod_whose_counters_cannot_be_read_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    name: str,
+) -> None:
+    """A lease that was taken while no agent ran. What NVML sees proves nothing without the counters."""
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        count(host, "a", 50)
+    with lease(control_block(host, "a") / name) as granted:
+        assert granted
+        become(host, f"{NVML}process 0 4711 50\n")
+        async with agent(nats, host, **settings):
+            await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+            assert is_leased(control_block(host, "a") / name)
+            assert {use.hidden_mib for use in uses} == {0}
+
+
 async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
     nats: EmbeddedServer,
     bus: NatsBus,
@@ -84,14 +116,92 @@ async def test_memory_that_is_not_counted_lowers_the_limit_while_it_is_there(
     settings: dict[str, Any],
     proven: None,
     owned: None,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async with agent(nats, host, **settings):
+    async with agent(nats, host, **settings) as ctx:
         await started(bus, kubelet, "a")
         count(host, "a", 20)
         become(host, f"{NVML}process 0 4711 50\n")
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 30 << 20)
+        series = f'kerf_agent_slice_surcharge_bytes{{gpu="{GPU}",namespace="team",pod="a"}}'
+        assert f"{series} 3.145728e+07" in ctx.metrics.render().decode()
         count(host, "a", 50)
         await eventually(lambda: orders(host, "a").gpu[0].surcharge_bytes == 0)
+        assert series not in ctx.metrics.render().decode()
+        printed = capsys.readouterr().out
+        assert ("slice_surcharged" in printed, "slice_surcharge_ended" in printed) == (True, True)
+
+
+async def test_the_learned_slack_lowers_no_limit(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A framework that hides more than the small pods of the node is reported, and keeps its memory."""
+    monkeypatch.setattr(HiddenMemory, "per_process_mib", 10)
+    async with agent(nats, host, **settings | {"escape_slack_mib": 100}):
+        await started(bus, kubelet, "a")
+        count(host, "a", 20)
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.hidden_mib == 20 for use in uses) > SAMPLES)
+        assert orders(host, "a").gpu[0].surcharge_bytes == 0
+
+
+async def test_a_pod_with_a_container_that_was_not_taken_over_hides_nothing(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    owned: None,
+    uses: list[SliceUse],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SliceRegistry, "not_adopted", frozenset({(uid("a"), "beside")}))
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        become(host, f"{NVML}process 0 4711 50\n")
+        await eventually(lambda: sum(use.memory_mib == 50 for use in uses) > 10)
+        assert {use.hidden_mib for use in uses} == {0}
+
+
+async def test_damage_that_is_repaired_while_nvml_answers_is_logged(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    proven: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The reading before NVML's finds it, and has it repaired before the one after."""
+    counters, look = control_block(host, "a") / "counters", SliceObserver.before_sample
+
+    class Waits(NvmlDevices):
+        async def processes(self, now_us: int | None = None) -> tuple[GpuProcesses, ...]:
+            size = ctypes.sizeof(layout.Counters)
+            await eventually(lambda: not counters.exists() or counters.stat().st_size == size)
+            return await super().processes(now_us)
+
+    def damage(observer: SliceObserver) -> None:
+        if counters.exists():
+            os.truncate(counters, counters.stat().st_size + 4096)
+        look(observer)
+
+    monkeypatch.setattr(monitor, "NvmlDevices", Waits)
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, "a")
+        monkeypatch.setattr(SliceObserver, "before_sample", damage)
+        await eventually(lambda: "its counters were extended" in capsys.readouterr().out)
+        monkeypatch.setattr(SliceObserver, "before_sample", look)
 
 
 async def test_memory_that_is_freed_while_nvml_answers_is_not_hidden(

@@ -98,7 +98,7 @@ async def test_processes_that_forge_together_are_reported_as_overuse(
         assert use.over_milli > 100
         series = f'kerf_agent_slice_compute_excess_ratio{{gpu="{GPU}",namespace="team",pod="a"}}'
         assert series in ctx.metrics.render().decode()
-        assert orders(host, "a").gpu[0].private_milli == 25
+        await eventually(lambda: orders(host, "a").gpu[0].private_milli == 25)
         assert sum(forged(host, build, forge, 4)) <= 18, "each of the four has a quarter of the share from now on"
         become(host, as_seen(alone))
         await eventually(lambda: uses[-1].over_milli == 0)

@@ -66,6 +66,24 @@ MUTANTS = [
         tests=(f"{SURCHARGES}::test_memory_beyond_the_account_and_the_slack_is_charged_when_three_samples_show_it",),
     ),
     Mutant(
+        name="rate-lowered-without-forging",
+        what="overuse that an honest pod's counters show lowers the rate of its processes",
+        file=f"{AGENT}/strategies/surcharges.py",
+        old="(over.is_proven and over.is_forged)",
+        new="over.is_proven",
+        tests=(f"{SURCHARGES}::test_overuse_that_is_not_proven_or_that_the_counters_show_lowers_no_rate",),
+    ),
+    Mutant(
+        name="unreadable-pod-checked",
+        what="a pod whose counters cannot be read counts as one that bypasses its slices",
+        file="services/node_agent/slice_observer.py",
+        old="if one.uid not in unreadable]",
+        new="if one.uid]",
+        tests=(
+            "tests/contract/enforcement/test_escapes.py::test_a_pod_whose_counters_cannot_be_read_hides_nothing[counters]",
+        ),
+    ),
+    Mutant(
         name="forged-high-account-believed",
         what="an account above the grant hides memory beyond the grant",
         file=f"{AGENT}/strategies/surcharges.py",

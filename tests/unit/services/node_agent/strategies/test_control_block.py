@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, Surcharge
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Reading, Rules, Surcharge
 from tests.support.leases import is_leased, lease
 from tests.support.waiting import eventually
 
@@ -42,7 +42,9 @@ async def test_a_lease_is_reported_and_not_waited_for(folder: Path, name: str) -
         kept = ControlBlock(folder, clock)
         kept.write(RULES, context_bytes=0)
         kept.heartbeat()
-        assert kept.read().damage == f"one of its processes holds a lease on its {name}"
+        reading = kept.read()
+        assert reading.damage == f"one of its processes holds a lease on its {name}"
+        assert (reading.is_known, len(reading.gpus)) == ((False, 0) if name == "counters" else (True, 1))
         assert kept.busy_until_ns() == 0
         assert is_leased(folder / name)
 
@@ -50,12 +52,28 @@ async def test_a_lease_is_reported_and_not_waited_for(folder: Path, name: str) -
         kept.heartbeat()
         return kept.read().damage == ""
 
+    def has_rules_that_were_written_meanwhile() -> bool:
+        kept.heartbeat()
+        orders = layout.Orders.from_buffer_copy((folder / "orders").read_bytes())
+        return (orders.gpu[0].compute_milli, orders.heartbeat_ns) == (250, 7)
+
     await eventually(reads)
-    orders = layout.Orders.from_buffer_copy((folder / "orders").read_bytes())
-    assert (orders.gpu[0].compute_milli, orders.heartbeat_ns) == (250, 7), "rules that were written meanwhile"
+    await eventually(has_rules_that_were_written_meanwhile)
     with lease(folder / name) as granted:
         assert not granted
     kept.close()
+
+
+async def test_orders_whose_lease_has_ended_since_the_last_heartbeat_are_no_problem(folder: Path) -> None:
+    """The sample may come before the heartbeat that maps them."""
+    with lease(folder / "orders") as granted:
+        assert granted
+        kept = ControlBlock(folder, clock)
+        kept.write(RULES, context_bytes=0)
+    await eventually(lambda: kept.read().damage == "")
+    assert len(kept.read().gpus) == 1
+    kept.close()
+    assert kept.read() == Reading(damage="its file counters is not open yet", is_known=False)
 
 
 async def test_files_that_are_closed_while_their_opening_waits_stay_closed(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.node_agent.strategies.overuse import (
@@ -61,6 +62,28 @@ def test_samples_are_weighted_by_their_length_and_a_sample_of_no_length_is_ignor
     (over,) = overuses.update(4, [used(1000)])
     assert (over.mean_milli, over.over_milli) == (250, 150)
     assert over.sentence == "pod a used 25 % of GPU G over 4 s according to NVML; 10 % are granted"
+
+
+@pytest.mark.parametrize(
+    ("counted", "forged"),
+    [((0, 0, 0, 0), True), ((500, 500, 500, 500), False), ((0, 0, 1000, 800), False), ((None, 0, 0, 0), False)],
+)
+def test_counters_that_say_less_than_nvml_over_the_same_window_are_forged(
+    counted: tuple[int | None, ...], forged: bool
+) -> None:
+    """Within the slack, and where a part of the window is unknown, they prove nothing."""
+    overuses = OveruseDetector(100, 4)
+    overuses.update(0, [used(500)])
+    for place, milli in enumerate(counted):
+        found = overuses.update(place + 1, [msgspec.structs.replace(used(500), counted_milli=milli)])
+    assert [over.is_forged for over in found] == [forged]
+
+
+def test_what_a_pod_counts_is_known_if_all_of_its_containers_counters_are() -> None:
+    slices = [slice_of("a", "one", 100), slice_of("a", "two", 100)]
+    one, two = (slice_.key for slice_ in slices)
+    for known, counted in (({(one, "G"): 30, (two, "G"): 40}, 70), ({(one, "G"): 30}, None)):
+        assert [usage.counted_milli for usage in pod_usage({}, slices, known)] == [counted]
 
 
 def slice_of(uid: str, container: str, milli: int, *, opportunistic: bool = False) -> Slice:

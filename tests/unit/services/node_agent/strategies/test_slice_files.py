@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.rules import Policy
-from services.node_agent.strategies.slice_files import SliceFiles
+from services.node_agent.strategies.slice_files import ROOM_BYTES, SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from tests.support.waiting import eventually
@@ -130,6 +130,57 @@ def test_the_next_agent_finds_the_file_system_and_its_files(registry: SliceRegis
     assert (registry.folder(make("a").key) / "orders").exists()
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     assert sum(str(files.folder) in line for line in mounts) == 1
+
+
+def free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bfree * found.f_frsize
+
+
+def test_an_agent_that_shall_not_mount_makes_room_in_what_an_earlier_one_has_mounted(
+    registry: SliceRegistry, files: SliceFiles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """mount_slices was switched off. The mount stays, because containers use its files, and it has no free page."""
+    registry.put(make("a"))
+    without = SliceFiles(files.folder)
+    again = SliceRegistry(files.folder, Policy(), lambda: 7, files=without)
+    assert again.adopt([make("a")]) == []
+    again.put(make("b"))
+    room = free(files.folder)
+    assert (room > ROOM_BYTES, without.is_limited) == (True, False)
+    assert "slices_not_limited" in capsys.readouterr().out
+    SliceFiles(files.folder).mount()
+    assert free(files.folder) == room, "once"
+    again.close()
+
+
+def test_an_agent_that_ends_leaves_room_for_a_former_version_and_the_next_one_takes_it_back(
+    registry: SliceRegistry, files: SliceFiles
+) -> None:
+    registry.put(make("a"))
+    assert free(files.folder) == 0
+    registry.close()
+    assert free(files.folder) == ROOM_BYTES
+    SliceFiles(files.folder, enabled=True).mount()
+    assert free(files.folder) == 0
+
+
+def test_room_that_cannot_be_taken_back_is_logged_and_the_heartbeat_tries_again(
+    registry: SliceRegistry, files: SliceFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "mount of a tmpfs: Cannot allocate memory")
+
+    registry.put(make("a"))
+    files.make(lambda: (files.folder / "more").write_bytes(b"x" * PAGE))
+    (files.folder / "more").unlink()
+    assert free(files.folder) == PAGE
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_set", refuse)
+        registry.heartbeat()
+    assert "slices_keep_room" in capsys.readouterr().out
+    registry.heartbeat()
+    assert free(files.folder) == 0
 
 
 def test_slices_of_a_former_version_stay_where_they_are(folder: Path) -> None:

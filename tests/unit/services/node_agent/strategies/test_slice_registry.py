@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from services.node_agent.strategies.control_block import folder_name
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
+from tests.support.leases import lease
 from tests.support.waiting import eventually
 
 UUID = "GPU-5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
@@ -168,7 +171,10 @@ def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
     second = SliceRegistry(tmp_path / "slices", Policy(), clock)
     ((failed, why),) = second.adopt([low, bad, high])
     assert (failed, "not a GPU UUID" in str(why)) == (bad, True)
+    assert second.not_adopted == {bad.key}
     assert (orders(second, low).tier, orders(second, low).generation) == (layout.LOW, before + 1)
+    second.keep_only([low.key, high.key])
+    assert second.not_adopted == frozenset(), "its container has ended"
     second.close()
 
 
@@ -197,6 +203,36 @@ def test_the_heartbeat_is_the_clocks_time(registry: SliceRegistry, clock: Clock)
     clock.ns = 9_000
     registry.heartbeat()
     assert orders(registry, a).heartbeat_ns == 9_000
+
+
+async def test_orders_that_cannot_be_mapped_end_no_heartbeat_and_are_mapped_by_a_later_one(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, folder = make("a"), make("b"), tmp_path / "slices"
+    earlier = SliceRegistry(folder, Policy(), clock)
+    earlier.put(a)
+    earlier.put(b)
+    earlier.close()
+    second = SliceRegistry(folder, Policy(), clock)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with lease(second.folder(a.key) / "orders"):
+        assert second.adopt([a, b]) == []
+    clock.ns = 9_000
+    with monkeypatch.context() as patched:
+        patched.setattr(mmap, "mmap", refuse)
+
+        def is_logged() -> bool:
+            second.heartbeat()
+            return "orders_not_written" in capsys.readouterr().out
+
+        await eventually(is_logged)
+    assert (orders(second, a).heartbeat_ns, orders(second, b).heartbeat_ns) == (7_000, 9_000)
+    second.heartbeat()
+    assert orders(second, a).heartbeat_ns == 9_000
+    second.close()
 
 
 def test_a_container_that_truncates_its_counters_is_detected_and_harms_no_other(registry: SliceRegistry) -> None:

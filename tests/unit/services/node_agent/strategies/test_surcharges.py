@@ -28,9 +28,9 @@ def held(seen: int, counted: int, processes: int = 1) -> PodMemory:
 
 def after(*samples: PodMemory | None, slack_mib: int = 100, answering: bool = True) -> int:
     """The memory surcharge in MiB after these samples; None: the pod has no process on the GPU."""
-    made = Surcharger()
+    made = Surcharger(slack_mib)
     for sample in samples:
-        made.update([] if sample is None else [sample], slack_mib, [], {}, {G} if sample or answering else set())
+        made.update(0, [] if sample is None else [sample], [], busy={}, answering={G} if sample or answering else set())
     return made.of([A])[A.key][G].memory_bytes // MIB
 
 
@@ -59,15 +59,45 @@ def test_it_ends_with_the_processes_and_not_because_the_gpu_does_not_answer() ->
     assert after(*[held(900, 500)] * 3, None, answering=False) == 300
 
 
-def test_after_overuse_each_process_gets_its_part_of_the_share_until_they_have_ended() -> None:
-    """With that rate the pod keeps to its share again, which proves nothing."""
-    made, pids = Surcharger(), {("a", G): frozenset({1, 2, 3, 4})}
+def test_the_last_figure_of_a_pod_stays_while_its_counters_cannot_be_read() -> None:
+    made = Surcharger(100)
+    for _ in range(3):
+        made.update(0, [held(900, 500)], [], busy={}, answering={G})
+    made.update(0, [], [], busy={}, answering={G}, unreadable={"a"})
+    assert made.of([A])[A.key][G].memory_bytes == 300 * MIB
+    assert made.memory_bytes == {("a", G): 300 * MIB}
+
+
+def overuse(*, is_proven: bool = True, is_forged: bool = True) -> Overuse:
     used = Usage(uid="a", uuid=G, containers=(A.key,), used_milli=900, share_milli=300)
-    made.update([], 0, [], pids, {G})
+    return Overuse(used=used, mean_milli=900, window_s=10, is_proven=is_proven, is_forged=is_forged)
+
+
+def test_each_busy_process_of_a_pod_that_forges_gets_its_part_of_the_share() -> None:
+    made, busy = Surcharger(0), {("a", G): 4}
+    made.update(0, [], [], busy=busy, answering={G})
     assert made.of([A])[A.key][G] == Surcharge()
-    made.update([], 0, [Overuse(used=used, mean_milli=900, window_s=10)], pids, {G})
+    made.update(5, [], [overuse()], busy=busy, answering={G})
     assert made.of([A, B]) == {A.key: {G: Surcharge(private_milli=75)}, B.key: {G: Surcharge()}}
-    made.update([], 0, [], {("a", G): frozenset({1})}, {G})
+    assert made.forging == {("a", G)}
+    made.update(10, [], [], busy={("a", G): 1}, answering={G})
     assert made.of([A])[A.key][G].private_milli == 300
-    made.update([], 0, [], {}, {G})
-    assert made.of([A])[A.key][G].private_milli == 0
+    made.update(15, [], [], busy={}, answering={G})
+    assert made.of([A])[A.key][G].private_milli == 300
+
+
+def test_overuse_that_is_not_proven_or_that_the_counters_show_lowers_no_rate() -> None:
+    """An honest pod of several processes would get a part of its share from then on."""
+    made, busy = Surcharger(0), {("a", G): 4}
+    for over in (overuse(is_proven=False), overuse(is_forged=False)):
+        made.update(0, [], [over], busy=busy, answering={G})
+        assert made.of([A])[A.key][G].private_milli == 0
+
+
+def test_the_lower_rate_ends_five_minutes_after_the_last_overuse() -> None:
+    made, busy = Surcharger(0), {("a", G): 4}
+    rates = []
+    for now_s, overuses in ((0, [overuse()]), (200, [overuse(is_proven=False)]), (499, []), (500, [])):
+        made.update(now_s, [], overuses, busy=busy, answering={G})
+        rates.append(made.of([A])[A.key][G].private_milli)
+    assert rates == [75, 75, 75, 0]
