@@ -1,10 +1,11 @@
 """Measures how well slices are enforced: `python -m bench.enforce [--seconds 6] [--case NAME] [--fake] [--json]`.
 
-It runs on the first GPU of this machine if NVML reports one, otherwise on the fake driver of tests/fakes/cuda, whose
+It runs on the first GPU of this machine if its driver has one, otherwise on the fake driver of tests/fakes/cuda, whose
 time is virtual, where a launch costs 5 us and threads wake 60 us late; `device` says which. Each case is printed as it
 ends, and `--results FILE` keeps what has ended, so that a run that was cut off goes on. On a GPU it needs the GPU for
 itself, and root or CAP_SYS_PTRACE for the locks. There it also runs the pair of `tiers` without the library (with the
-driver's own time slicing), and under MPS if nvidia-cuda-mps-control is installed.
+driver's own time slicing), and under MPS if nvidia-cuda-mps-control is installed. A checkout without its environment needs the wheels msgspec and
+structlog alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from bench.enforce import cases, others
 from bench.enforce.place import FAKE_UUID, Device, Place, build
@@ -37,23 +39,35 @@ KEYS = (
 
 
 def real(libcuda: str) -> Device | None:
-    """Returns the first GPU, or None if there is none."""
-    import pynvml  # noqa: PLC0415 - not needed on the fake
-
+    """Returns the first GPU, or None if there is none. Asks the driver itself: a bare machine has no Python package of
+    it."""
     try:
-        ctypes.CDLL(libcuda)
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    except (OSError, pynvml.NVMLError):
+        driver = ctypes.CDLL(libcuda)
+    except OSError:
         return None
-    memory_mib = pynvml.nvmlDeviceGetMemoryInfo(handle).total >> 20
-    return Device(
-        pynvml.nvmlDeviceGetName(handle),
-        pynvml.nvmlDeviceGetUUID(handle),
-        libcuda,
-        pynvml.nvmlSystemGetDriverVersion(),
-        memory_mib,
-    )
+    device, total = ctypes.c_int(), ctypes.c_size_t()
+    name, uuid = ctypes.create_string_buffer(96), ctypes.create_string_buffer(16)
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    for result in (
+        driver.cuDeviceGetName(name, len(name), device),
+        driver.cuDeviceGetUuid_v2(uuid, device),
+        driver.cuDeviceTotalMem_v2(ctypes.byref(total), device),
+    ):
+        if result:
+            raise SystemExit(f"the driver answers {result} when asked for its first GPU; is another program using it?")
+    return Device(name.value.decode(), f"GPU-{UUID(bytes=uuid.raw)}", libcuda, _driver_version(), total.value >> 20)
+
+
+def _driver_version() -> str:
+    """As NVML reports it; empty where there is no NVML."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return ""
+    version = ctypes.create_string_buffer(80)
+    known = not nvml.nvmlInit_v2() and not nvml.nvmlSystemGetDriverVersion(version, len(version))
+    return version.value.decode() if known else ""
 
 
 def cases_of(place: Place, seconds: int) -> dict[str, Callable[[], dict[str, Any]]]:

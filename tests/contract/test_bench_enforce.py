@@ -79,3 +79,13 @@ def test_the_cases_are_listed_and_an_unknown_one_is_named() -> None:
     wrong = subprocess.run([*command, "--case", "sharse"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
     assert "no case sharse" in wrong.stderr
+
+
+def test_the_driver_itself_tells_of_the_gpu(tmp_path: Path) -> None:
+    """In a process of its own: a driver stays loaded."""
+    build(tmp_path, fake=True)
+    libcuda = tmp_path / "libcuda.so.1"
+    script = "import sys; from bench.enforce.__main__ import real; print(real(sys.argv[1]).uuid, real('no-driver'))"
+    command = [sys.executable, "-c", script, str(libcuda)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert said == [FAKE_UUID, "None"]
