@@ -4,8 +4,8 @@ It runs on the first GPU of this machine if its driver has one, otherwise on the
 time is virtual, where a launch costs 5 us and threads wake 60 us late; `device` says which. Each case is printed as it
 ends, and `--results FILE` keeps what has ended, so that a run that was cut off goes on. On a GPU it needs the GPU for
 itself, and root or CAP_SYS_PTRACE for the locks. There it also runs the pair of `tiers` without the library (with the
-driver's own time slicing), and under MPS if nvidia-cuda-mps-control is installed. A checkout without its environment needs the wheels msgspec and
-structlog alone.
+driver's own time slicing), and under MPS if nvidia-cuda-mps-control is installed. A checkout without its environment
+needs the wheels msgspec and structlog alone.
 """
 
 from __future__ import annotations
