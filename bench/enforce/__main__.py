@@ -1,6 +1,6 @@
 """Measures how well slices are enforced: `python -m bench.enforce [--seconds 6] [--case NAME] [--fake] [--json]`.
 
-It runs on the first GPU of this machine if its driver has one, otherwise on the fake driver of tests/fakes/cuda, whose
+It runs on the first GPU of this machine if there is one, otherwise on the fake driver of tests/fakes/cuda, whose
 time is virtual, where a launch costs 5 us and threads wake 60 us late; `device` says which. Each case is printed as it
 ends, and `--results FILE` keeps what has ended, so that a run that was cut off goes on. On a GPU it needs the GPU for
 itself, and root or CAP_SYS_PTRACE for the locks. There it also runs the pair of `tiers` without the library (with the

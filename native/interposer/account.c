@@ -26,11 +26,11 @@ static uint64_t limit_now(int gpu) {
     return limit == KERF_NO_LIMIT ? limit : less < limit ? limit - less : 0;
 }
 
-uint64_t charge_of(uint64_t bytes) {
-    const uint64_t big = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
-    const uint64_t unit = bytes >= big ? big : 512;
+uint64_t granule_bytes(void) { return orders->granularity_bytes ? orders->granularity_bytes : 2 << 20; }
+uint64_t up_to(uint64_t bytes, uint64_t unit) {
     return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit;
 }
+uint64_t charge_of(uint64_t bytes) { return up_to(bytes, bytes >= granule_bytes() ? granule_bytes() : 512); }
 
 static int raise_to(int gpu, uint64_t bytes, uint64_t limit) {
     struct kerf_gpu_counters *g = &counters->gpu[gpu];

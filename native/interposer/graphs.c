@@ -58,7 +58,7 @@ static void withdraw(const need_t *need, int count) {
 
 /* The driver takes memory in whole granules. */
 static int promise(need_t *need) {
-    const uint64_t granule = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
+    const uint64_t granule = granule_bytes();
     for (int gpu = 0; gpu < KERF_MAX_GPUS; gpu++) {
         if (!need->bytes[gpu]) continue;
         need->bytes[gpu] = charge_of(need->bytes[gpu] > granule ? need->bytes[gpu] : granule);

@@ -6,6 +6,9 @@
 #include <pthread.h>
 
 #define EXPORT __attribute__((visibility("default")))
+/* With per-thread default streams, stream 0 is the thread's own stream; the handle 2 means that stream in all calls. */
+#define PER_THREAD ((CUstream)2)
+#define OWN(stream) ((stream) ? (stream) : PER_THREAD)
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 
 /* The files below stand in layers, the lowest first, in the order of SOURCES in the Makefile: each uses only those
@@ -97,6 +100,8 @@ void release(int gpu, uint64_t bytes);
 void reclaim(void);                        /* frees the charges of dead processes */
 uint64_t charged(int gpu);
 uint64_t held(int gpu);                    /* charged, and the agent's surcharge for what is on the device uncounted */
+uint64_t granule_bytes(void);              /* the driver takes memory for large allocations in multiples of it */
+uint64_t up_to(uint64_t bytes, uint64_t unit); /* the next multiple, at most KERF_ACCOUNT_BYTES */
 uint64_t charge_of(uint64_t bytes);        /* the bytes that an allocation is charged */
 
 /* graph_memory.c: the memory of graphs, and its charge. */

@@ -30,8 +30,6 @@ static inline int is_timed(void) {
 static inline uint64_t key_of(const void *function, uint64_t blocks) {
     return (uint64_t)(uintptr_t)function ^ blocks << 48;
 }
-/* With per-thread default streams, stream 0 is the thread's own stream; the handle 2 means that stream in all calls. */
-#define OWN(stream) ((stream) ? (stream) : (CUstream)2)
 
 #define TIMED(stream, key, call)                      \
     do {                                              \

@@ -59,12 +59,8 @@ static uint64_t attribute_of(int i, int attribute, uint64_t otherwise) {
     return real && !real(known_pools[i].pool, attribute, &value) ? value : otherwise;
 }
 
-static uint64_t up_to(uint64_t bytes, uint64_t unit) {
-    return bytes > KERF_ACCOUNT_BYTES - unit ? KERF_ACCOUNT_BYTES : (bytes + unit - 1) / unit * unit;
-}
-
 static uint64_t chunk_of(int gpu) {
-    const uint64_t granule = orders->granularity_bytes ? orders->granularity_bytes : 2 << 20;
+    const uint64_t granule = granule_bytes();
     const uint64_t told = orders->pool_chunk_bytes > granule ? orders->pool_chunk_bytes : granule;
     return told > learned[gpu] ? told : learned[gpu];
 }

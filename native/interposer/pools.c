@@ -40,7 +40,6 @@ static CUresult undo_allocation(CUdeviceptr pointer, CUstream stream, CUpool poo
     return FULL;
 }
 
-#define OWN(stream) ((stream) ? (stream) : (CUstream)2)
 #define ASYNC(name, stream_)                                                                        \
     EXPORT CUresult name(CUdeviceptr *to, size_t bytes, CUstream stream) {                          \
         async_t real = REAL(async_t, #name);                                                        \

@@ -4,7 +4,6 @@
  * after it must not be in one batch with a launch before it. */
 #include "timelines.h"
 
-#define OWN(stream) ((stream) ? (stream) : (CUstream)2)
 
 #define BETWEEN(name, parameters, arguments, stream)                                          \
     EXPORT CUresult name parameters {                                                         \

@@ -21,7 +21,6 @@ typedef CUresult (*mode_t_)(int *);
 
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
     ASKS = 5, MOST_NS = 4 * BATCH_NS };
-#define PER_THREAD ((CUstream)2)
 
 static unsigned passed;             /* consecutive launches that passed after the maximum wait */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
