@@ -25,7 +25,7 @@ CONTAINER = "main"
 ROUNDS = 4
 _ROUND_S = 15.0
 """Longer than any pause of a pod that did not fit."""
-_NAMESPACE = "cases"
+CASE_NAMESPACE = "cases"
 
 
 class CaseCluster:
@@ -79,7 +79,7 @@ class CaseCluster:
         node: str = "",
         shares: tuple[GpuShare, ...] = (),
         deleted: str | None = None,
-        namespace: str = _NAMESPACE,
+        namespace: str = CASE_NAMESPACE,
         job: str = "",
         **spec: Any,
     ) -> None:

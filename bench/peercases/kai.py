@@ -6,21 +6,23 @@ the pods'. KAI's `pipelined` (nothing now; what is being released is promised) i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from bench.peercases.cluster import CaseCluster
+from bench.peercases.cluster import CASE_NAMESPACE, CaseCluster
 from bench.peercases.eviction import Eviction
 from bench.peercases.layout import gpus_of, shares_of
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
+from shared.kube.gangs.decoder import decoder_of
 from shared.model import names
 from shared.model.affinity import Affinity
 from shared.model.gang import LEVELS
 from shared.model.grant import Grant
 from shared.model.kube_object import Meta, Quantities
-from shared.model.objects import ConfigMap
+from shared.model.objects import ConfigMap, Gang
 
 Case = dict[str, Any]
 
@@ -46,6 +48,7 @@ _NON_PREEMPTIBLE = 100
 _DELETED = {"releasing": "2026-01-01T01:00:00Z", "stuck_in_releasing": "1969-12-31T00:00:00Z"}
 """When grace periods end: the cases' clock begins at 1970."""
 _OWN_LABELS = "peercases/own"
+_POD_GROUP, _SUBGROUP = "pod-group-name", "kai.scheduler/subgroup-name"
 
 
 def needs_preemptor(case: Case) -> bool:
@@ -69,6 +72,7 @@ def run(case: Case) -> str:
         }
         cluster.add_node(node["name"], gpus_of(node), allocatable=amounts, labels=_labels(node))
     cluster.others.append(queues_of(case))
+    cluster.others += [pod_group_of(job) for job in case["jobs"] if job.get("groups")]
     held = shares_of(case)
     for name, (job, task) in tasks.items():
         if task["state"] != "failed":
@@ -127,12 +131,13 @@ def _amounts(queue: Case, which: str) -> dict[str, Any]:
 
 def _add(cluster: CaseCluster, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
     waits = task["state"] in ("pending", "pipelined")
-    notes = _gang(job) if waits or len(job["tasks"]) > 1 else {}
+    notes = {} if not waits and len(job["tasks"]) == 1 and not job.get("groups") else _gang(job)
+    labels = {names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {})
     cluster.add_pod(
         name,
         limits_of(task),
         annotations=notes,
-        labels={names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {}),
+        labels=labels | ({_SUBGROUP: task["pod_set"]} if task.get("pod_set") else {}),
         created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"),
         node="" if waits else task["node"],
         shares=() if waits else shares,
@@ -161,6 +166,8 @@ def limits_of(task: Case) -> Quantities:
 
 
 def _gang(job: Case) -> dict[str, str]:
+    if job.get("groups"):
+        return {_POD_GROUP: job["name"]}
     size, least = len(job["tasks"]), job["min_members"] or len(job["tasks"])
     levels = job.get("topology_constraint") or {}
     topology = ",".join(
@@ -172,6 +179,32 @@ def _gang(job: Case) -> dict[str, str]:
     if topology:
         notes[names.ANNOTATION_GANG_TOPOLOGY] = topology
     return notes | ({names.ANNOTATION_GANG_MIN: str(least)} if least < size else {})
+
+
+def pod_group_of(job: Case) -> Gang:
+    """The job's tree of groups, as the PodGroup that KAI has of it."""
+    tree = job["groups"]
+    spec = {"subGroups": list(_subgroups(tree, "")), "topologyConstraint": _levels(tree)}
+    if tree.get("min_groups"):
+        spec["minSubGroup"] = tree["min_groups"]
+    meta = {"name": job["name"], "namespace": CASE_NAMESPACE, "uid": f"uid-{job['name']}", "resourceVersion": "1"}
+    return decoder_of("podgroups", "scheduling.run.ai").decode(msgspec.json.encode({"metadata": meta, "spec": spec}))
+
+
+def _subgroups(tree: Case, parent: str) -> Iterator[Case]:
+    for below in (*tree.get("groups", ()), *tree.get("pod_sets", ())):
+        found = {"name": below["name"], "topologyConstraint": _levels(below)} | ({"parent": parent} if parent else {})
+        for ours, theirs in (("minMember", "min_members"), ("minSubGroup", "min_groups")):
+            if below.get(theirs) is not None:
+                found[ours] = below[theirs]
+        yield found
+        yield from _subgroups(below, below["name"])
+
+
+def _levels(tree: Case) -> dict[str, str]:
+    told = tree.get("topology_constraint") or {}
+    found = {f"{how}TopologyLevel": told.get(f"{how}_level") for how in ("required", "preferred")}
+    return {key: level for key, level in found.items() if level}
 
 
 def _affinity(task: Case) -> Affinity | None:

@@ -35,8 +35,9 @@ def binding_refused(state: PodState, answer: Answer) -> m.SendPatches:
 
 def gang_incomplete(gang: GangState, placed: Iterable[PodState]) -> m.SendPatches:
     """A gang has begun and has lacked members for longer than its time-out: its placed members get an Event."""
+    parts = "".join(f" ({has} of {minimum} of {name})" for name, has, minimum in gang.short())
     note = (
-        f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs, for {gang.patience_s} s now; "
+        f"gang {gang.name} has {gang.has} of the {gang.minimum} pods it needs{parts}, for {gang.patience_s} s now; "
         "what was not bound has been given back. Delete the pods that run to free their GPUs, or let them wait"
     )
     bound = (state for state in placed if state.pod.spec.node_name)

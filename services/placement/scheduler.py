@@ -10,7 +10,7 @@ from services.placement.engine.engine import Engine, Place
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
-from services.placement.scheduling.gangs.domains import holds, shapes_of
+from services.placement.scheduling.gangs.domains import may_fit
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.late_claims import LateClaims
@@ -168,9 +168,7 @@ class Scheduler:
         """`room`: by shape, whether any node has room, as far as nodes were examined."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
         if gang is not None:
-            helped = gang.gathered and holds(
-                shapes_of([self._book.pods[u] for u in gang.waiting], self._engine), gang.need
-            )
+            helped = may_fit(gang, [self._book.pods[u] for u in gang.waiting], self._engine)
         else:
             key = self._engine.key_of(state)
             if key not in room:
@@ -214,11 +212,11 @@ class Scheduler:
         too few would get one, none does, and the group waits for a change."""
         group = self._queue.group_with(uid)
         able = [self._book.pods[u] for u in group if not self._queue.paused(u, now)]
-        need = min(gang.need, len(able)) if gang.begun else gang.need
         if not gang.gathered:
             self._queue.mark_unschedulable(uid, now)
             return Tried([]), []
-        if len(able) < need:
+        need = len(gang.together([state.uid for state in able]))
+        if not need:
             self._queue.pause(uid, now)  # another member is paused, for its Binding was refused
             return Tried([]), []
         began = self._stopwatch()
@@ -226,7 +224,7 @@ class Scheduler:
         if self._fair.quota_exceeded(able, need) is not None:
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
-        tried = place_gang(gang, by_size(able), need, self._engine, grants, transaction=transaction)
+        tried = place_gang(gang, by_size(able), self._engine, grants, transaction=transaction)
         gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
         if gang.quota_reason is not None:
             transaction.roll_back()

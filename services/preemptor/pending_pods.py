@@ -96,8 +96,11 @@ class PendingPods(dict[str, PendingPod]):
     def oldest_needed(self, members: Sequence[PodState]) -> list[PodState]:
         """Returns the oldest of these, as many as their gang needs; an empty list if there are fewer."""
         gang = self._gangs.of(members[0].uid) if members else None
-        need = 1 if gang is None else gang.need
-        return sorted(members, key=_age)[:need] if need <= len(members) else []
+        ordered = sorted(members, key=_age)
+        if gang is None:
+            return ordered[:1]
+        chosen = set(gang.together([state.uid for state in ordered]))
+        return [state for state in ordered if state.uid in chosen]
 
     def nodes_with_expected_capacity(self, now: float) -> set[str]:
         return {node for waits in self.values() if waits.not_before > now for node in waits.expected_capacity}

@@ -12,15 +12,19 @@ gets places for all of these together, or for none. So no two gangs can each hol
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+from shared.book import subgroups
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.book.subgroups import Counts
 from shared.contracts.explain import GangExplanation, NodeExplanation, Reason
 from shared.model.gang import GangRef
 from shared.model.objects import Gang
+from shared.model.subgroup import Subgroup
 
 DEFAULT_TIMEOUT_S = 60
 """As coscheduling's: how long a gang that has begun may lack members before its unbound places are given up."""
@@ -45,6 +49,12 @@ class GangState(msgspec.Struct, kw_only=True):
     timeout_s: int = 0
     required: str = ""
     preferred: str = ""
+    subgroups: tuple[Subgroup, ...] = ()
+    min_subgroups: int = 0
+    leaf_of: dict[str, str] = {}
+    """By pod, the subgroup that has it; "" for one that none of them has."""
+    leaves: dict[str, Counter[str]] = {}
+    """By leaf, how many pods are waiting, placed, bound, elsewhere and done."""
     known: set[str] = set()
     """Every pod that names it, whether it counts now or not."""
     waiting: dict[str, str] = {}
@@ -89,13 +99,58 @@ class GangState(msgspec.Struct, kw_only=True):
     @property
     def has(self) -> int:
         """How many members need no place any more."""
-        return len(self.placed) + len(self.elsewhere) + self._restarted_beside()
+        return len(self.placed) + len(self.elsewhere) + len(self._restarted_beside())
 
-    def _restarted_beside(self) -> int:
+    def _restarted_beside(self) -> list[str]:
         if not self.done:
-            return 0
+            return []
         owners = set(self.waiting.values()) - {""}
-        return sum(1 for owner in self.done.values() if owner in owners)
+        return [uid for uid, owner in self.done.items() if owner in owners]
+
+    @property
+    def tree(self) -> Subgroup:
+        """The gang as a whole, with its subgroups."""
+        return Subgroup(
+            minimum=self.minimum,
+            required=self.required,
+            preferred=self.preferred,
+            subgroups=self.subgroups,
+            min_subgroups=self.min_subgroups,
+        )
+
+    def leaf(self, uid: str) -> str:
+        return self.leaf_of.get(uid, "")
+
+    def by_leaf(self, uids: Iterable[str]) -> Counter[str]:
+        """How many of these pods belong to each leaf."""
+        return Counter(map(self.leaf, uids))
+
+    def counted(self, *lists: str) -> Counter[str]:
+        """By leaf, how many pods are in these of its lists together."""
+        return sum((self.leaves.get(name, Counter()) for name in lists), Counter())
+
+    def has_by_leaf(self) -> Counter[str]:
+        """By leaf, how many members need no place any more."""
+        return self.counted("placed", "elsewhere") + self.by_leaf(self._restarted_beside())
+
+    def steps(self, waiting: Counts | None = None) -> list[dict[str, int]]:
+        """The sets of members that are placed together, all or none, as numbers by leaf, in the order of trying.
+
+        `waiting`: how many members of each leaf can be placed now; None: all that want a place.
+        """
+        waits = self.counted("waiting") if waiting is None else waiting
+        return subgroups.steps(self.tree, self.has_by_leaf(), waits, self.counted("placed"))
+
+    def together(self, uids: Sequence[str]) -> list[str]:
+        """The first of these members that may be placed together; none if they are too few."""
+        there = self.by_leaf(uids)
+        left = next((dict(step) for step in self.steps(there) if subgroups.covers(there, step)), {})
+        found = []
+        for uid in uids:
+            if left.get(self.leaf(uid)):
+                left[self.leaf(uid)] -= 1
+                found.append(uid)
+        return found
 
     @property
     def begun(self) -> bool:
@@ -104,12 +159,14 @@ class GangState(msgspec.Struct, kw_only=True):
     @property
     def need(self) -> int:
         """How many members must get a place together, if any is to get one."""
-        lacks = max(1, self.minimum - self.has)
-        return min(lacks, len(self.waiting)) if self.begun else lacks
+        waits = self.counted("waiting")
+        steps = self.steps(waits)
+        ready = [sum(step.values()) for step in steps if subgroups.covers(waits, step)]
+        return min(ready or [sum(step.values()) for step in steps[:1]], default=0)
 
     @property
     def satisfied(self) -> bool:
-        return self.begun and self.has >= self.minimum
+        return self.begun and subgroups.is_satisfied(self.tree, self.has_by_leaf())
 
     @property
     def patience_s(self) -> int:
@@ -117,7 +174,17 @@ class GangState(msgspec.Struct, kw_only=True):
 
     @property
     def gathered(self) -> bool:
-        return 0 < self.need <= len(self.waiting)
+        waits = self.counted("waiting")
+        return any(subgroups.covers(waits, step) for step in self.steps(waits))
+
+    def short(self) -> list[tuple[str, int, int]]:
+        """The subgroups that have too few members, each with how many it has and needs."""
+        has = self.has_by_leaf() + self.counted("waiting")
+        return [
+            (one.name, has[one.name], one.minimum)
+            for one in self.tree.leaves()
+            if one.name and has[one.name] < one.minimum
+        ]
 
 
 class Gangs:
@@ -174,6 +241,8 @@ class Gangs:
         self._of[state.uid] = gang
         self.by_key[gang.key] = gang
         gang.known.add(state.uid)
+        if ref is not None and any(leaf.name == ref.part for leaf in gang.tree.leaves()):
+            gang.leaf_of[state.uid] = ref.part
         owner = state.controller_uid
         if state.ended:
             if state.pod.status.phase == "Succeeded":
@@ -189,6 +258,7 @@ class Gangs:
                 gang.bound.add(state.uid)
         elif state.wants_place and able:
             gang.waiting[state.uid] = owner
+        _tally(gang, state.uid, 1)
         self._look(gang, now)
         return gang
 
@@ -209,26 +279,48 @@ class Gangs:
 
     def must_end_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
         """The pods that must end if this one does, including itself: no other if enough members of its gang run on,
-        else all of the gang. `gone`: pods that end anyway; they are not returned."""
+        else all of the gang, or of the subgroup that it can do without. `gone`: pods that end anyway; they are not
+        returned."""
         gang = self._of.get(uid)
-        left = [uid] if gang is None else [member for member in self._running(gang) if member not in gone]
-        return left if gang is not None and len(left) - 1 < gang.minimum else [uid]
+        if gang is None:
+            return [uid]
+        running = [member for member in self._running(gang) if member not in gone]
+        before = gang.by_leaf(running) + gang.counted("elsewhere")
+        after = before - gang.by_leaf([uid])
+        for subgroup in gang.tree.path(gang.leaf(uid)):
+            ends = not subgroups.is_satisfied(subgroup, after)
+            if ends and (not subgroup.name or subgroups.is_satisfied(subgroup, before)):
+                inside = {leaf.name for leaf in subgroup.leaves()}
+                return [member for member in running if not subgroup.name or gang.leaf(member) in inside]
+        return [uid]
 
     def broken_by(self, gone: Collection[str]) -> GangState | None:
-        """A gang of which some end and some run on, and these are fewer than it needs."""
+        """A gang of which some end and some run on, and these are fewer than it, or one of its subgroups, needs."""
         for gang in self.among(gone):
-            left = sum(member not in gone for member in self._running(gang)) + len(gang.elsewhere)
-            if 0 < left < gang.minimum:
+            before = gang.counted("placed", "elsewhere")
+            left = before - gang.by_leaf(uid for uid in gang.placed if uid in gone)
+            if left and not subgroups.is_satisfied(gang.tree, left):
+                return gang
+            if any(subgroups.broken(below, before, left) for below in gang.subgroups):
                 return gang
         return None
+
+    def lives_without(self, gang: GangState, gone: Collection[str]) -> bool:
+        """Whether the gang has what it needs where these of its pods are gone."""
+        left = gang.counted("placed", "elsewhere") - gang.by_leaf(uid for uid in gang.placed if uid in gone)
+        return subgroups.is_satisfied(gang.tree, left)
 
     def can_spare(self, uid: str, going: Collection[str]) -> bool:
         """Whether its gang needs this member no more where these go too, nor anywhere in particular."""
         gang = self._of.get(uid)
-        if gang is None or gang.required:
+        if gang is None:
             return False
-        return (
-            sum(member != uid and member not in going for member in gang.placed) + len(gang.elsewhere) >= gang.minimum
+        before = gang.counted("placed", "elsewhere")
+        left = before - gang.by_leaf(one for one in gang.placed if one == uid or one in going)
+        return not any(
+            one.required
+            or ((subgroups.is_satisfied(one, before) or not one.name) and not subgroups.is_satisfied(one, left))
+            for one in gang.tree.path(gang.leaf(uid))
         )
 
     def _running(self, gang: GangState) -> list[str]:
@@ -248,19 +340,23 @@ class Gangs:
 
     def _find(self, state: PodState, ref: GangRef) -> GangState | None:
         minimum, source = ref.minimum, None
-        name = ref.name
+        name, parts, min_subgroups = ref.name, ref.subgroups, 0
         if ref.source:
             source = self._source(state, ref)
             if source is None:
                 return None
             part = ref.part in source.parts
             minimum = minimum or (source.parts[ref.part] if part else source.minimum)
+            parts, min_subgroups = ((), 0) if part else (source.subgroups, source.min_subgroups)
             name = "/".join((ref.name, *((ref.part,) if part else ()), *((ref.instance,) if ref.instance else ())))
+        minimum = Subgroup(minimum=minimum, subgroups=parts, min_subgroups=min_subgroups).least
         if minimum < 1:
             return None
         namespace = state.pod.metadata.namespace
         gang = self.by_key.get(f"{namespace}/{name}") or GangState(namespace=namespace, name=name)
         gang.minimum = minimum if source is not None else max(gang.minimum, minimum)
+        if source is not None or not gang.subgroups:
+            gang.subgroups, gang.min_subgroups = parts, min_subgroups
         gang.timeout_s = max(gang.timeout_s, ref.timeout_s or (source.timeout_s if source else 0))
         gang.required = gang.required or ref.required or (source.required if source else "")
         gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")
@@ -282,6 +378,8 @@ class Gangs:
 
     def _take_out(self, uid: str, gang: GangState) -> None:
         self._of.pop(uid, None)
+        _tally(gang, uid, -1)
+        gang.leaf_of.pop(uid, None)
         gang.waiting.pop(uid, None)
         gang.done.pop(uid, None)
         for members in (gang.known, gang.placed, gang.bound, gang.elsewhere):
@@ -291,15 +389,23 @@ class Gangs:
 
     def _look(self, gang: GangState, now: float) -> None:
         gang.verdict = None
-        settled = len(gang.elsewhere) + len(gang.done)
-        gang.whole |= len(gang.bound) + settled >= gang.minimum
-        if gang.begun and len(gang.placed) + settled < gang.minimum and (gang.waiting or not gang.whole):
+        gang.whole |= subgroups.is_satisfied(gang.tree, gang.counted("bound", "elsewhere", "done"))
+        stands = subgroups.is_satisfied(gang.tree, gang.counted("placed", "elsewhere", "done"))
+        if gang.begun and not stands and (gang.waiting or not gang.whole):
             if gang.lacking_since is None:
                 gang.lacking_since = now
                 self._lacking[gang.key] = gang
         else:
             gang.lacking_since, gang.told = None, False
             self._lacking.pop(gang.key, None)
+
+
+def _tally(gang: GangState, uid: str, change: int) -> None:
+    """Counts a pod in the lists that have it, or no longer."""
+    leaf = gang.leaf(uid)
+    for name in ("waiting", "placed", "bound", "elsewhere", "done"):
+        if uid in getattr(gang, name):
+            gang.leaves.setdefault(name, Counter())[leaf] += change
 
 
 def gang_trace(namespace: str, name: str) -> str:

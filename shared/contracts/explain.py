@@ -53,6 +53,16 @@ class Candidate(Message, frozen=True):
     """The terms of the policy's score, in milli-GPU; less is worse for later pods."""
 
 
+class SubgroupExplanation(Message, frozen=True):
+    """A part of a gang with a minimum of its own, such as the workers of a Ray cluster."""
+
+    name: str
+    minimum: int
+    members: int
+    """Pods of it that count, as in the gang."""
+    placed: int
+
+
 class GangExplanation(Message, frozen=True):
     """A gang: pods that are placed all or none."""
 
@@ -69,6 +79,7 @@ class GangExplanation(Message, frozen=True):
     """The topology domain that came nearest, such as topology.kubernetes.io/rack=r1; empty: all nodes."""
     misfit: str = ""
     """The first pod that finds no place beside the others."""
+    subgroups: tuple[SubgroupExplanation, ...] = ()
 
 
 class Move(Message, frozen=True):

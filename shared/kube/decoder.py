@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from shared.kube.gangs import decoder_of
+from shared.kube.gangs.decoder import decoder_of
 from shared.kube.resources import Resource
 from shared.model.kinds import KINDS, Object
 from shared.model.objects import Gang

@@ -73,6 +73,9 @@ GANG_SOURCES = (
     Resource("Gang", "apis/scheduling.volcano.sh/v1beta1", "podgroups", True, True),
     Resource("Gang", "apis/scheduling.run.ai/v2alpha2", "podgroups", True, True),
     Resource("Gang", "apis/jobset.x-k8s.io/v1alpha2", "jobsets", True, True),
+    Resource("Gang", "apis/ray.io/v1", "rayclusters", True, True),
+    Resource("Gang", "apis/scheduler.grove.io/v1alpha1", "podgangs", True, True),
+    Resource("Gang", "apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", True, True),
     *(Resource("Gang", "apis/kubeflow.org/v1", f"{kind.lower()}s", True, True) for kind in KUBEFLOW_KINDS),
     Resource("Gang", "apis/kubeflow.org/v2beta1", "mpijobs", True, True),
 )

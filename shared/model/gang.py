@@ -14,6 +14,7 @@ import msgspec
 from shared.model import names
 from shared.model.objects import Pod
 from shared.model.request import RequestError
+from shared.model.subgroup import Subgroup
 
 NONE = "none"
 """As kerf.dev/gang: this pod is placed by itself, whatever else it carries."""
@@ -32,6 +33,14 @@ LEVELS = {
 
 KUBEFLOW_KINDS = ("PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob")
 
+_WITH_THE_NAME = (
+    names.ANNOTATION_GANG_SIZE,
+    names.ANNOTATION_GANG_MIN,
+    names.ANNOTATION_GANG_SUBGROUP,
+    names.ANNOTATION_GANG_SUBGROUPS,
+)
+"""Annotations that mean nothing without kerf.dev/gang."""
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,250}[A-Za-z0-9])?")
@@ -42,7 +51,13 @@ _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"
 _COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 _VOLCANO = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
+_VOLCANO_TASK = "volcano.sh/task-spec"
 _KAI = "pod-group-name"
+_KAI_SUBGROUP = "kai.scheduler/subgroup-name"
+_RAY_CLUSTER, _RAY_GROUP = "ray.io/cluster", "ray.io/group"
+_GROVE_GANG, _GROVE_CLIQUE = "grove.io/podgang", "grove.io/podclique"
+_LWS = "leaderworkerset.sigs.k8s.io/"
+LWS_LEADER, LWS_WORKERS = "leader", "workers"
 _KUEUE_NAME = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _KUEUE_REQUIRED = "kueue.x-k8s.io/podset-required-topology"
@@ -56,13 +71,14 @@ class GangRef(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     """The object that has the size, as `shared.model.objects.Gang` is named: podgroup.scheduling.x-k8s.io/train."""
     part: str = ""
-    """The part of that object to which the pod belongs, where it has parts."""
+    """The part of the gang to which the pod belongs: a gang of its own, or a subgroup."""
     instance: str = ""
     """Tells several gangs of one part from each other."""
     minimum: int = 0
     timeout_s: int = 0
     required: str = ""
     preferred: str = ""
+    subgroups: tuple[Subgroup, ...] = ()
 
 
 def read_gang(pod: Pod) -> GangRef | None:
@@ -72,9 +88,7 @@ def read_gang(pod: Pod) -> GangRef | None:
     required, preferred = _topology(notes)
     timeout_s = _number(notes, names.ANNOTATION_GANG_TIMEOUT, 0, MOST_TIMEOUT_S, "seconds")
     named = notes.get(names.ANNOTATION_GANG)
-    if named is None and (
-        stray := next((k for k in (names.ANNOTATION_GANG_SIZE, names.ANNOTATION_GANG_MIN) if k in notes), "")
-    ):
+    if named is None and (stray := next((key for key in _WITH_THE_NAME if key in notes), "")):
         raise _bad(f"annotation {names.ANNOTATION_GANG} is None, and {stray} stands without it; name the gang")
     if named == NONE:
         return None
@@ -105,7 +119,16 @@ def _declared(pod: Pod, name: str) -> GangRef:
             source=f"job.batch/{job}",
             minimum=_number(notes, names.ANNOTATION_GANG_MIN, 0, MOST_MEMBERS, "pods"),
         )
-    size = _number(notes, names.ANNOTATION_GANG_SIZE, None, MOST_MEMBERS, f"pods in gang {name!r}")
+    subgroups = read_subgroups(notes)
+    size = _number(notes, names.ANNOTATION_GANG_SIZE, MOST_MEMBERS if subgroups else None, MOST_MEMBERS,
+                   f"pods in gang {name!r}")  # fmt: skip
+    if subgroups:
+        return GangRef(
+            name=name,
+            part=notes[names.ANNOTATION_GANG_SUBGROUP],
+            minimum=_number(notes, names.ANNOTATION_GANG_MIN, 0, size, "pods that the gang needs in all"),
+            subgroups=subgroups,
+        )
     return GangRef(
         name=name,
         minimum=_number(
@@ -125,13 +148,21 @@ def _inferred(pod: Pod) -> GangRef | None:
     if group := meta.labels.get(_COSCHEDULING):
         return _by(f"podgroup.scheduling.x-k8s.io/{group}")
     if group := next((meta.annotations[key] for key in _VOLCANO if meta.annotations.get(key)), ""):
-        return _by(f"podgroup.scheduling.volcano.sh/{group}")
+        return _by(f"podgroup.scheduling.volcano.sh/{group}", part=meta.annotations.get(_VOLCANO_TASK, ""))
     if group := meta.annotations.get(_KAI):
-        return _by(f"podgroup.scheduling.run.ai/{group}")
+        return _by(f"podgroup.scheduling.run.ai/{group}", part=meta.labels.get(_KAI_SUBGROUP, ""))
+    if group := meta.labels.get(_GROVE_GANG):
+        return _by(f"podgang.scheduler.grove.io/{group}", part=meta.labels.get(_GROVE_CLIQUE, ""))
     if (group := meta.labels.get(_KUEUE_NAME)) and _COUNT.fullmatch(count := meta.annotations.get(_KUEUE_COUNT, "")):
         return GangRef(name=f"kueue/{group}", minimum=int(count))
     if group := meta.labels.get(_JOBSET):
         return _by(f"jobset.jobset.x-k8s.io/{group}", part=meta.labels.get(_JOBSET_PART, ""))
+    if group := meta.labels.get(_RAY_CLUSTER):
+        return _by(f"raycluster.ray.io/{group}", part=meta.labels.get(_RAY_GROUP, ""))
+    if (group := meta.labels.get(f"{_LWS}name")) and (key := meta.labels.get(f"{_LWS}group-key")):
+        leads = meta.labels.get(f"{_LWS}worker-index") == "0"
+        part = LWS_LEADER if leads else LWS_WORKERS
+        return _by(f"leaderworkerset.leaderworkerset.x-k8s.io/{group}", part=part, instance=key)
     if (group := meta.labels.get(_KUBEFLOW_JOB)) and (kind := _kubeflow_kind(pod)):
         return _by(f"{kind}.kubeflow.org/{group}")
     return None
@@ -167,6 +198,63 @@ def _topology(notes: Mapping[str, str]) -> tuple[str, str]:
             )
         levels[how] = label
     return levels["required"], levels["preferred"]
+
+
+def read_subgroups(notes: Mapping[str, str]) -> tuple[Subgroup, ...]:
+    """The subgroups that kerf.dev/gang-subgroups lists: NAME=MINIMUM with commas between them, each with @LEVEL where
+    its pods must agree in a topology level. A name with slashes is inside of others, and NAME@LEVEL alone is for one of
+    these. Empty without the annotation. Raises RequestError (bad-gang)."""
+    text = notes.get(names.ANNOTATION_GANG_SUBGROUPS)
+    if text is None:
+        return ()
+    minima: dict[str, int] = {}
+    levels: dict[str, str] = {}
+    for entry in text.split(","):
+        named, _, level = entry.strip().partition("@")
+        name, equals, minimum = named.partition("=")
+        label = LEVELS.get(level, level)
+        fine = (
+            all(_NAME.fullmatch(part) for part in name.split("/"))
+            and (bool(_COUNT.fullmatch(minimum)) if equals else bool(level))
+            and (not level or _LABEL.fullmatch(label))
+            and name not in minima
+        )
+        if not fine:
+            raise _bad(
+                f"annotation {names.ANNOTATION_GANG_SUBGROUPS} is {text!r}; write NAME=PODS or NAME=PODS@LEVEL with "
+                f"commas between them, such as head=1,workers=4@rack"
+            )
+        if equals:
+            minima[name] = int(minimum)
+        if level:
+            levels[name] = label
+    inside = {name for name in minima for other in minima if other.startswith(f"{name}/")}
+    unknown = [name for name in levels if name not in minima and not any(m.startswith(f"{name}/") for m in minima)]
+    own = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
+    if inside or unknown or own not in minima:
+        what = (
+            f"annotation {names.ANNOTATION_GANG_SUBGROUP} is {own!r}, which is none of {', '.join(sorted(minima))}"
+            if not (inside or unknown)
+            else f"in annotation {names.ANNOTATION_GANG_SUBGROUPS}, {next(iter(sorted(inside)), '') or unknown[0]} has "
+            + ("both pods and subgroups" if inside else "no pods")
+        )
+        raise _bad(f"{what}; give each pod's subgroup by its name, and pods to the innermost ones alone")
+    return _tree("", minima, levels)
+
+
+def _tree(above: str, minima: Mapping[str, int], levels: Mapping[str, str]) -> tuple[Subgroup, ...]:
+    found = dict.fromkeys(
+        above + name.removeprefix(above).partition("/")[0] for name in minima if name.startswith(above)
+    )
+    return tuple(
+        Subgroup(
+            name=name,
+            minimum=minima.get(name, 0),
+            required=levels.get(name, ""),
+            subgroups=() if name in minima else _tree(f"{name}/", minima, levels),
+        )
+        for name in found
+    )
 
 
 def _number(notes: Mapping[str, str], key: str, default: int | None, most: int, of_what: str) -> int:

@@ -12,6 +12,7 @@ import msgspec
 
 from shared.model.affinity import Affinity, LabelSelector, Toleration, TopologySpreadConstraint
 from shared.model.kube_object import KubeObject, Labels, Meta, Quantities
+from shared.model.subgroup import Subgroup
 
 # --- pods -------------------------------------------------------------------------------------------------------
 
@@ -235,6 +236,10 @@ class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     required: str = ""
     """The node label in which all pods must agree; empty: none."""
     preferred: str = ""
+    subgroups: tuple[Subgroup, ...] = ()
+    """Its parts, where they are one gang together."""
+    min_subgroups: int = 0
+    """How many of them it needs; 0: all."""
 
 
 class ConfigMap(KubeObject, tag="ConfigMap", tag_field="kind", frozen=True):

@@ -187,17 +187,17 @@ class PreemptionPolicy:
         Of a gang that ends as a whole, the members that it can spare are single units, and the rest is one unit.
         """
         going = {victim.uid for victim in victims}
-        spare = {gang.key: len(gang.placed) - gang.minimum for gang in self._gangs.among(going) if gang.placed <= going}
+        ending = {gang.key for gang in self._gangs.among(going) if gang.placed <= going}
         alone: list[list[PodState]] = []
         whole: dict[str, list[PodState]] = {}
+        gone: set[str] = set()
         for victim in victims:
             gang = self._gangs.of(victim.uid)
-            if gang is None or spare.get(gang.key, 1) > 0:
+            if gang is None or gang.key not in ending or self._gangs.lives_without(gang, {*gone, victim.uid}):
                 alone.append([victim])
             else:
                 whole.setdefault(gang.key, []).append(victim)
-            if gang is not None and gang.key in spare:
-                spare[gang.key] -= 1
+            gone.add(victim.uid)
         return [*alone, *whole.values()]
 
     # --- shares -----------------------------------------------------------------------------------------------

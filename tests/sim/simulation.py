@@ -483,7 +483,7 @@ class Simulation:
         if gang.gathered:
             members = [core.book.pods[uid] for uid in gang.waiting]
             transaction = Transaction(core.book)
-            tried = place_gang(gang, by_size(members), gang.need, core.engine, core.grants, transaction=transaction)
+            tried = place_gang(gang, by_size(members), core.engine, core.grants, transaction=transaction)
             transaction.roll_back()
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")

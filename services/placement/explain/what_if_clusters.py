@@ -194,9 +194,7 @@ def _newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list
             tried |= set(gang.waiting)
             members = by_size([trial.book.pods[u] for u in gang.waiting if u in trial.book.pods])
             if gang.gathered:
-                attempt = place_gang(
-                    gang, members, gang.need, trial.engine, TrialGrants(), transaction=trial.transaction
-                )
+                attempt = place_gang(gang, members, trial.engine, TrialGrants(), transaction=trial.transaction)
                 fits += [_placed(one.state, one.place.node) for one in attempt.placed]
         elif (key := trial.engine.key_of(state)) not in hopeless:
             place = trial.place(state)

@@ -203,12 +203,12 @@ class Reservations(dict[str, Reservation]):
         if len(gangs) > 1 or None in gangs:
             return "several beneficiaries must be members of one gang"
         gang = self._gangs.of(waiting[0].uid)
-        if gang is None or len(waiting) < gang.need:
+        if gang is None or not gang.together([state.uid for state in waiting]):
             name, need = ("", 0) if gang is None else (gang.name, gang.need)
             return f"gang {name} needs {need} places at once, the plan has {len(waiting)}"
         if gang.kept:
             return f"another plan is in progress for gang {gang.name}"
-        return topology_violation(gang, frozenset(b.node for b in plan.beneficiaries), self.book)
+        return topology_violation(gang, {b.uid: b.node for b in plan.beneficiaries}, self.book)
 
     def _check_victims(self, plan: Plan, waiting: list[PodState]) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}

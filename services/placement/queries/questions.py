@@ -135,10 +135,11 @@ def _goal_of(core: Core, query: AdviseQuery) -> Goal:
     gang = core.gangs.of(first.uid)
     states = [_waiting(core, query.namespace, query.name, alone=gang is None)]
     if gang is not None:
-        states = sorted(
+        ordered = sorted(
             (core.book.pods[uid] for uid in gang.waiting), key=lambda s: (s.pod.metadata.creation_timestamp, s.uid)
-        )[: gang.need]
-        if len(states) < gang.need:
+        )
+        states = [core.book.pods[uid] for uid in gang.together([state.uid for state in ordered])]
+        if not states:
             raise Unanswerable(
                 f"gang {gang.name} has {gang.members} of {gang.minimum} pods: the others must come before any "
                 "room would help"

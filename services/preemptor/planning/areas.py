@@ -44,6 +44,8 @@ class Areas:
     def of(self, members: Sequence[PodState], closed: Container[str] = ()) -> list[Area]:
         """Returns the areas that could hold all members if they were empty. `closed`: nodes that are left out."""
         gang = self._gangs.of(members[0].uid)
+        if gang is not None and any(one.required for one in gang.tree.all() if one.name):
+            return []  # a plan looks at one domain for all members
         if gang is None or not gang.required:
             return [Area(self._nodes)]
         levels = self._level(gang.required)

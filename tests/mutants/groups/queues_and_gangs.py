@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
+_SUBGROUPS = "tests/unit/services/placement/scheduling/gangs/test_gangs_subgroups.py::"
 _QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
 _SUSPENSION = "tests/unit/services/placement/protocol/test_suspension.py::"
@@ -13,8 +14,8 @@ MUTANTS = [
         name="gang-in-part",
         what="part of a gang is placed though not all members fit",
         file="services/placement/scheduling/gangs/placing.py",
-        old="return placed, None if len(placed) == need else Misfit",
-        new="return placed, None if placed else Misfit",
+        old="        if len(placed) == need:\n            return placed, None\n",
+        new="        if placed:\n            return placed, None\n",
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(
@@ -30,20 +31,44 @@ MUTANTS = [
         what="placed members of a gang keep their holds though the rest does not fit",
         file="services/placement/scheduling/gangs/placing.py",
         old=(
-            "                if on_misfit is not None:\n"
-            "                    on_misfit(misfit)\n"
-            "            transaction.roll_back(mark)\n"
+            "                if self._on_misfit is not None:\n"
+            "                    self._on_misfit(misfit)\n"
+            "            self._transaction.roll_back(mark)\n"
         ),
-        new="                if on_misfit is not None:\n                    on_misfit(misfit)\n",
+        new="                if self._on_misfit is not None:\n                    self._on_misfit(misfit)\n",
         tests=(_GANGS + "test_a_gang_of_mig_instances_fills_a_gpu_or_leaves_it_untouched",),
     ),
     Mutant(
         name="gang-begins-before-all-are-there",
         what="a gang is tried before all members that it needs exist",
-        file="shared/book/gangs.py",
-        old="        return 0 < self.need <= len(self.waiting)\n",
-        new="        return 0 < self.need\n",
+        file="shared/book/subgroups.py",
+        old="    if count(subgroup, placed):\n",
+        new="    if count(subgroup, waiting):\n",
         tests=(_GANGS + "test_no_member_is_placed_before_all_exist_and_then_all_are_in_one_record",),
+    ),
+    Mutant(
+        name="workers-stand-for-their-head",
+        what="a gang runs on with enough pods, though one of its subgroups lacks some",
+        file="shared/book/subgroups.py",
+        old="    return satisfied >= (subgroup.min_subgroups or len(subgroup.subgroups))\n",
+        new="    return True\n",
+        tests=(_SUBGROUPS + "test_a_gang_ends_as_a_whole_where_a_subgroup_would_fall_below_its_minimum",),
+    ),
+    Mutant(
+        name="siblings-of-a-subgroup-keep-their-places",
+        what="a subgroup keeps its places though its sibling finds none in the same area",
+        file="services/placement/scheduling/gangs/placing.py",
+        old="            self._transaction.roll_back(mark)\n            del self.placed[before:]\n",
+        new="            del self.placed[before:]\n",
+        tests=(_SUBGROUPS + "test_a_choice_that_leaves_no_room_for_a_sibling_is_undone",),
+    ),
+    Mutant(
+        name="further-pods-leave-the-rack-of-their-subgroup",
+        what="a pod above the minimum is placed outside of the domain in which its subgroup has begun",
+        file="services/placement/scheduling/gangs/domains.py",
+        old="    return [book.nodes[node].row for node in nodes if node in book.nodes]\n",
+        new="    return [book.nodes[node].row for node in nodes if node in book.nodes and not subgroup.name]\n",
+        tests=(_SUBGROUPS + "test_a_pod_above_the_minimum_stays_in_the_rack_of_its_subgroup",),
     ),
     Mutant(
         name="gang-in-a-begun-record",

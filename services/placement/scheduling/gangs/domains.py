@@ -17,7 +17,9 @@ from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.book.states import PodState
+from shared.book.subgroups import covers
 from shared.model.request import GpuAsk
+from shared.model.subgroup import Subgroup
 from shared.model.units import WHOLE_GPU_MILLI
 
 _PLENTY = 1 << 20
@@ -36,12 +38,38 @@ class Shape(msgspec.Struct, frozen=True):
     room: Ints
 
 
+class Wanted(msgspec.Struct, frozen=True):
+    """Places for `need` of some members, which have these shapes. Not empty."""
+
+    shapes: list[Shape]
+    need: int
+
+
 def shapes_of(members: Sequence[PodState], engine: Engine) -> list[Shape]:
     """The members by shape, in the order of their first ones."""
     by_key: dict[bytes, list[PodState]] = {}
     for state in members:
         by_key.setdefault(engine.key_of(state), []).append(state)
     return [Shape(states[0], len(states), room_for(states[0], engine)) for states in by_key.values()]
+
+
+def may_fit(gang: GangState, members: Sequence[PodState], engine: Engine) -> bool:
+    """Whether there may be room for members that are placed together."""
+    by_leaf = members_by_leaf(gang, members)
+    there = {leaf: len(states) for leaf, states in by_leaf.items()}
+    return any(
+        all(holds([Wanted(shapes_of(by_leaf[leaf], engine), need)]) for leaf, need in step.items())
+        for step in gang.steps(there)
+        if covers(there, step)
+    )
+
+
+def members_by_leaf(gang: GangState, members: Sequence[PodState]) -> dict[str, list[PodState]]:
+    """The members of each leaf of the gang's subgroups, in their order."""
+    by_leaf: dict[str, list[PodState]] = {}
+    for state in members:
+        by_leaf.setdefault(gang.leaf(state.uid), []).append(state)
+    return by_leaf
 
 
 def room_for(state: PodState, engine: Engine) -> Ints:
@@ -88,9 +116,12 @@ def _on_gpus(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Ints:
     return np.where(arrays.gpu_total_mib[rows] > 0, np.maximum(times, 0), 0)
 
 
-def holds(shapes: Sequence[Shape], need: int, only: Bools | None = None) -> bool:
-    """Whether `need` of the members may fit on these rows."""
-    return sum(min(s.count, int((s.room if only is None else s.room[only]).sum())) for s in shapes) >= need
+def holds(wanted: Sequence[Wanted], only: Bools | None = None) -> bool:
+    """Whether all that is wanted may fit on these rows; each part of it is looked at by itself."""
+    return all(
+        sum(min(s.count, int((s.room if only is None else s.room[only]).sum())) for s in one.shapes) >= one.need
+        for one in wanted
+    )
 
 
 class Level:
@@ -125,29 +156,35 @@ class Level:
             for s in shapes
         ]
 
-    def fitting(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
-        """Domains that may hold `need` of the members, the one with the least room first: so large domains stay
-        whole."""
-        rooms = self.rooms(shapes, within)
+    def fitting(self, wanted: Sequence[Wanted], within: Bools | None = None) -> list[int]:
+        """Domains that may hold what is wanted, the one with the least room first: so large domains stay whole."""
         if not self.values:
             return []
-        take = sum(
-            (np.minimum(room, s.count) for room, s in zip(rooms, shapes, strict=True)),
-            np.zeros(len(self.values), np.int64),
-        )
-        found = np.flatnonzero(take >= need)
-        return sorted(found.tolist(), key=lambda d: (int(rooms[0][d]), self.values[d]))
+        fits = np.ones(len(self.values), bool)
+        first = self.rooms(wanted[0].shapes, within)[0]
+        for one in wanted:
+            take = sum(
+                (np.minimum(room, s.count) for room, s in zip(self.rooms(one.shapes, within), one.shapes, strict=True)),
+                np.zeros(len(self.values), np.int64),
+            )
+            fits &= take >= one.need
+        return sorted(np.flatnonzero(fits).tolist(), key=lambda d: (int(first[d]), self.values[d]))
 
-    def fewest(self, shapes: Sequence[Shape], need: int, within: Bools | None = None) -> list[int]:
-        """The roomiest domains, as few of them as together may hold `need` of the members; all where none are
-        enough."""
-        rooms = self.rooms(shapes, within)
+    def fewest(self, wanted: Sequence[Wanted], within: Bools | None = None) -> list[int]:
+        """The roomiest domains, as few of them as together may hold what is wanted; all where none are enough."""
+        rooms = [self.rooms(one.shapes, within) for one in wanted]
         chosen: list[int] = []
-        so_far = [0] * len(shapes)
-        for domain in sorted(range(len(self.values)), key=lambda d: (-int(rooms[0][d]), self.values[d])):
+        so_far = [[0] * len(one.shapes) for one in wanted]
+        for domain in sorted(range(len(self.values)), key=lambda d: (-int(rooms[0][0][d]), self.values[d])):
             chosen.append(domain)
-            so_far = [had + int(room[domain]) for had, room in zip(so_far, rooms, strict=True)]
-            if sum(min(had, s.count) for had, s in zip(so_far, shapes, strict=True)) >= need:
+            so_far = [
+                [had + int(room[domain]) for had, room in zip(has, room_of, strict=True)]
+                for has, room_of in zip(so_far, rooms, strict=True)
+            ]
+            if all(
+                sum(min(had, s.count) for had, s in zip(has, one.shapes, strict=True)) >= one.need
+                for has, one in zip(so_far, wanted, strict=True)
+            ):
                 break
         return chosen
 
@@ -163,44 +200,57 @@ class Area(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def areas(gang: GangState, shapes: Sequence[Shape], need: int, book: Book) -> Iterator[Area]:
-    """Where `need` members of the gang may fit, best first. One that has begun stays in the required domain of its
-    pods."""
-    taken = _rows_of(gang, book)
-    for wide in _required(gang.required, shapes, need, book, taken):
-        if holds(shapes, need, wide.rows):
-            if gang.preferred:
-                yield from _preferred(Level(gang.preferred, book), shapes, need, taken, wide)
+EVERYWHERE = Area()
+
+
+def areas(
+    subgroup: Subgroup, wanted: Sequence[Wanted], taken: Sequence[int], book: Book, outer: Area = EVERYWHERE
+) -> Iterator[Area]:
+    """Where the wanted members of a subgroup may fit within the outer area, best first.
+
+    `taken`: the rows on which it has members. If it has some, it stays in their required domain.
+    """
+    for wide in _required(subgroup.required, wanted, book, taken, outer):
+        if holds(wanted, wide.rows):
+            if subgroup.preferred:
+                yield from _preferred(Level(subgroup.preferred, book), wanted, taken, wide)
             yield wide
 
 
-def _rows_of(gang: GangState, book: Book) -> list[int]:
-    """The nodes on which members have places."""
-    nodes = [*(book.pods[uid].charged for uid in gang.placed), *gang.kept.values()]
+def rows_of(gang: GangState, subgroup: Subgroup, book: Book) -> list[int]:
+    """The nodes on which members of the subgroup have places."""
+    leaves = {leaf.name for leaf in subgroup.leaves()}
+    placed = {uid: book.pods[uid].charged for uid in gang.placed} | gang.kept
+    nodes = [node for uid, node in placed.items() if not subgroup.name or gang.leaf(uid) in leaves]
     return [book.nodes[node].row for node in nodes if node in book.nodes]
 
 
-def _required(label: str, shapes: Sequence[Shape], need: int, book: Book, taken: Sequence[int]) -> Iterator[Area]:
+def _required(label: str, wanted: Sequence[Wanted], book: Book, taken: Sequence[int], outer: Area) -> Iterator[Area]:
     if not label:
-        yield Area()
+        yield outer
         return
     level = Level(label, book)
     used = level.in_use(taken)
-    for domains in [used] if used else [[d] for d in level.fitting(shapes, need)]:
-        yield Area(level.mask(domains), level.name(domains))
+    for domains in [used] if used else [[d] for d in level.fitting(wanted, outer.rows)]:
+        yield _area(level, domains, outer)
 
 
-def _preferred(level: Level, shapes: Sequence[Shape], need: int, taken: Sequence[int], wide: Area) -> Iterator[Area]:
+def _preferred(level: Level, wanted: Sequence[Wanted], taken: Sequence[int], wide: Area) -> Iterator[Area]:
     """As few domains as may do: those in use, one alone, the roomiest few."""
     tries = [
         level.in_use(taken),
-        *([d] for d in level.fitting(shapes, need, wide.rows)[:_SINGLE_TRIES]),
-        level.fewest(shapes, need, wide.rows),
+        *([d] for d in level.fitting(wanted, wide.rows)[:_SINGLE_TRIES]),
+        level.fewest(wanted, wide.rows),
     ]
     for domains in tries:
-        rows = level.mask(domains) if wide.rows is None else level.mask(domains) & wide.rows
-        if holds(shapes, need, rows):
-            yield Area(rows, level.name(domains))
+        area = _area(level, domains, wide)
+        if holds(wanted, area.rows):
+            yield area
+
+
+def _area(level: Level, domains: Sequence[int], outer: Area) -> Area:
+    rows = level.mask(domains)
+    return Area(rows if outer.rows is None else rows & outer.rows, level.name(domains))
 
 
 def nearest(gang: GangState, shapes: Sequence[Shape], book: Book) -> tuple[str, int]:
@@ -210,7 +260,7 @@ def nearest(gang: GangState, shapes: Sequence[Shape], book: Book) -> tuple[str, 
         return "", sum(min(s.count, int(s.room.sum())) for s in shapes)
     level = Level(gang.required, book)
     best, most = -1, -1
-    for domain in level.in_use(_rows_of(gang, book)) or range(len(level.values)):
+    for domain in level.in_use(rows_of(gang, gang.tree, book)) or range(len(level.values)):
         rows = level.of_row == domain
         room = sum(min(s.count, int(s.room[rows].sum())) for s in shapes)
         if room > most:

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from services.placement.engine.engine import Engine
-from services.placement.scheduling.gangs.domains import nearest, shapes_of
+from services.placement.scheduling.gangs.domains import members_by_leaf, nearest, shapes_of
 from services.placement.scheduling.gangs.placing import Misfit, by_size, place_gang
 from services.placement.scheduling.grants import TrialGrants
 from shared.book.gangs import GangState, Verdict
 from shared.book.states import PodState
-from shared.contracts.explain import GangExplanation, PodExplanation, Reason
+from shared.book.subgroups import covers
+from shared.contracts.explain import GangExplanation, PodExplanation, Reason, SubgroupExplanation
 from shared.scheduling.transaction import Transaction
 
 Alone = Callable[[PodState], PodExplanation]
@@ -31,7 +32,12 @@ def gang_unknown(source: str) -> Reason:
 def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone: Alone) -> Verdict:
     """As of now. `members`: those that wait, in the order of the queue. The book is as before when this returns."""
     about = GangExplanation(
-        name=gang.name, minimum=gang.minimum, members=gang.members, placed=len(gang.placed), need=gang.need
+        name=gang.name,
+        minimum=gang.minimum,
+        members=gang.members,
+        placed=len(gang.placed),
+        need=gang.need,
+        subgroups=_subgroups(gang),
     )
     if gang.problem:
         why = Reason(code="gang-too-large", sentence=gang.problem, helps="make several smaller gangs of it")
@@ -43,7 +49,6 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
     tried = place_gang(
         gang,
         by_size(members),
-        gang.need,
         engine,
         TrialGrants(),
         transaction=transaction,
@@ -76,8 +81,18 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
 
 def _gathering(gang: GangState, about: GangExplanation) -> Verdict:
     lacking = gang.minimum - gang.has - len(gang.waiting)
+    short = gang.short()
     others = len(gang.known) - gang.members
     besides = f" ({_pods(others)} more {'is' if others == 1 else 'are'} gated, refused or ending)" if others > 0 else ""
+    if short:
+        listed = ", ".join(f"{has} of the {_pods(minimum)} of subgroup {name}" for name, has, minimum in short)
+        why = Reason(
+            code="gang-gathering",
+            sentence=f"gang {gang.name} has {listed}{besides}, and none is placed before the others",
+            helps="create " + " and ".join(f"{minimum - has} more of {name}" for name, has, minimum in short),
+            lacking=sum(minimum - has for _, has, minimum in short),
+        )
+        return Verdict(why.sentence, about, (why,), (why.helps,))
     why = Reason(
         code="gang-gathering",
         sentence=f"{gang.members} of the {_pods(gang.minimum)} of gang {gang.name} are there{besides}, and none is "
@@ -93,6 +108,8 @@ def _no_room(
 ) -> Verdict:
     """Counting alone rules it out."""
     ordered = by_size(members)
+    if gang.subgroups:
+        return _no_room_for_subgroup(gang, about, ordered, engine, alone)
     area, room = nearest(gang, shapes_of(ordered, engine), engine.book)
     if gang.required and not area:
         why = Reason(
@@ -121,6 +138,39 @@ def _no_room(
     )
 
 
+def _no_room_for_subgroup(
+    gang: GangState, about: GangExplanation, ordered: Sequence[PodState], engine: Engine, alone: Alone
+) -> Verdict:
+    """Of the subgroups that must be placed together, the one with room for the smallest part of what it needs, each
+    by itself; or none of them, where only all together, or their topology, leave no room."""
+    by_leaf = members_by_leaf(gang, ordered)
+    step = next((one for one in gang.steps() if covers(gang.counted("waiting"), one)), {})
+    rooms = {
+        leaf: sum(min(s.count, int(s.room.sum())) for s in shapes_of(by_leaf[leaf], engine))
+        for leaf in step
+        if leaf in by_leaf
+    }
+    short = sorted((leaf for leaf in rooms if rooms[leaf] < step[leaf]), key=lambda leaf: rooms[leaf] / step[leaf])
+    if short:
+        name, room, need = short[0] or "the others", rooms[short[0]], step[short[0]]
+        sentence = f"there is room for {room} of the {_pods(need)} of subgroup {name} of gang {gang.name}"
+        helps, lacking, first = f"free room for {need - room} more of {name}", need - room, by_leaf[short[0]][0]
+    else:
+        levels = sorted({one.required for one in gang.tree.all()} - {""})
+        where = f" of one {' and '.join(levels)}" if levels else ""
+        sentence = f"each subgroup of gang {gang.name} finds room by itself, and no nodes{where} have room for all"
+        helps, lacking, first = f"free room on nodes{where}", 1, ordered[0]
+    why = Reason(code="gang-room", sentence=sentence, helps=helps, lacking=lacking)
+    why_not = alone(first)
+    return Verdict(
+        f"{why.sentence}. What would help: {why.helps}",
+        _fits(about, sum(min(rooms[leaf], step[leaf]) for leaf in rooms)),
+        (why, *why_not.summary),
+        (why.helps, *why_not.helps),
+        why_not.nodes,
+    )
+
+
 def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -> GangExplanation:
     return GangExplanation(
         name=about.name,
@@ -131,6 +181,16 @@ def _fits(about: GangExplanation, fits: int, area: str = "", misfit: str = "") -
         fits=fits,
         area=area,
         misfit=misfit,
+        subgroups=about.subgroups,
+    )
+
+
+def _subgroups(gang: GangState) -> tuple[SubgroupExplanation, ...]:
+    has, placed = gang.has_by_leaf() + gang.counted("waiting"), gang.counted("placed")
+    return tuple(
+        SubgroupExplanation(name=leaf.name, minimum=leaf.minimum, members=has[leaf.name], placed=placed[leaf.name])
+        for leaf in gang.tree.leaves()
+        if leaf.name
     )
 
 

@@ -2,20 +2,33 @@
 
 A member that has been tried is held like any other decision, so the next one is decided on what is left. Rolling back
 restores the book to the bit, and score rows follow by the book's own list of changed rows.
+
+A gang with subgroups is tried from the whole to its parts: in each area that may hold the whole, its subgroups are
+tried one after another, each in the areas that may hold it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from services.placement.engine.engine import Engine, Place
-from services.placement.scheduling.gangs.domains import Area, areas, shapes_of
+from services.placement.scheduling.gangs.domains import (
+    EVERYWHERE,
+    Area,
+    Wanted,
+    areas,
+    members_by_leaf,
+    rows_of,
+    shapes_of,
+)
 from services.placement.scheduling.grants import Grants
 from shared.book.gangs import GangState
 from shared.book.states import PodState
+from shared.book.subgroups import covers
 from shared.model.grant import Grant
+from shared.model.subgroup import Subgroup
 from shared.scheduling.transaction import Transaction
 
 
@@ -46,29 +59,115 @@ class Tried(msgspec.Struct, frozen=True):
 def place_gang(
     gang: GangState,
     members: Sequence[PodState],
-    need: int,
     engine: Engine,
     grants: Grants,
     *,
     transaction: Transaction,
     on_misfit: Callable[[Misfit], None] | None = None,
 ) -> Tried:
-    """Places for `need` of these members together, held in the transaction; or none, and why. `members`: in the order
-    in which they are tried. `on_misfit` is called for each attempt that came closer, while those that fitted are
-    still held."""
-    best: Misfit | None = None
-    for area in areas(gang, shapes_of(members, engine), need, engine.book):
+    """Places for as many of these members as must be placed together, held in the transaction; or none, and why.
+
+    `members`: in the order in which they are tried. `on_misfit` is called for each attempt that came closer, while
+    those that fitted are still held.
+    """
+    by_leaf = members_by_leaf(gang, members)
+    there = {leaf: len(states) for leaf, states in by_leaf.items()}
+    attempt = _Attempt(gang, by_leaf, engine, grants, transaction=transaction, on_misfit=on_misfit)
+    for step in gang.steps(there):
+        if covers(there, step):
+            area = attempt.place(gang.tree, step)
+            if area is not None:
+                return Tried(attempt.placed, area.name)
+    return Tried([], misfit=attempt.best or Misfit(fitted=0, uid=""))
+
+
+class _Attempt:
+    """The places that were found so far, and the best of the tries that failed."""
+
+    def __init__(
+        self,
+        gang: GangState,
+        by_leaf: Mapping[str, Sequence[PodState]],
+        engine: Engine,
+        grants: Grants,
+        *,
+        transaction: Transaction,
+        on_misfit: Callable[[Misfit], None] | None,
+    ) -> None:
+        self._gang, self._by_leaf, self._engine, self._grants = gang, by_leaf, engine, grants
+        self._transaction, self._on_misfit = transaction, on_misfit
+        self.placed: list[Placed] = []
+        self.best: Misfit | None = None
+
+    def place(self, subgroup: Subgroup, step: Mapping[str, int], outer: Area = EVERYWHERE) -> Area | None:
+        """Places the subgroup's members of the step. Returns the area that has them; None if they fit nowhere, and
+        then nothing has changed."""
+        inside = {leaf.name for leaf in subgroup.leaves()} | ({""} if not subgroup.name else set())
+        wanted = [
+            Wanted(shapes_of(self._by_leaf[leaf], self._engine), need) for leaf, need in step.items() if leaf in inside
+        ]
+        book = self._engine.book
+        for area in areas(subgroup, wanted, rows_of(self._gang, subgroup, book), book, outer):
+            if self._place_within(subgroup, step, area):
+                return area
+        return None
+
+    def _place_within(self, subgroup: Subgroup, step: Mapping[str, int], area: Area) -> bool:
+        """Below the subgroup, its largest members come first: the small ones find room beside them."""
+        if not subgroup.subgroups:
+            return self._place_leaf(self._by_leaf[subgroup.name], step[subgroup.name], area)
+        mark, before = self._transaction.mark, len(self.placed)
+        involved = [s for s in subgroup.subgroups if any(step.get(leaf.name) for leaf in s.leaves())]
+        ordered = sorted(involved, key=lambda s: self._largest(s, step), reverse=True)
+        fits = all(self.place(below, step, area) is not None for below in ordered)
+        if fits and not subgroup.name and step.get(""):
+            fits = self._place_leaf(self._by_leaf[""], step[""], area)
+        if not fits:
+            self._transaction.roll_back(mark)
+            del self.placed[before:]
+        return fits
+
+    def _largest(self, subgroup: Subgroup, step: Mapping[str, int]) -> tuple[int, int, int]:
+        """The size of its largest member, of the leaves that the step has."""
+        leaves = (leaf.name for leaf in subgroup.leaves() if step.get(leaf.name))
+        return max(_size(state) for leaf in leaves for state in self._by_leaf[leaf])
+
+    def _place_leaf(self, members: Sequence[PodState], need: int, area: Area) -> bool:
         for first in _first_members(members, need):
-            mark = transaction.mark
-            placed, misfit = _try(members[first:], need, engine, grants, area=area, transaction=transaction)
+            mark = self._transaction.mark
+            placed, misfit = self._try(members[first:], need, area)
             if misfit is None:
-                return Tried(placed, area.name)
-            if best is None or misfit.fitted > best.fitted:
-                best = misfit
-                if on_misfit is not None:
-                    on_misfit(misfit)
-            transaction.roll_back(mark)
-    return Tried([], misfit=best or Misfit(fitted=0, uid=""))
+                self.placed += placed
+                return True
+            if self.best is None or misfit.fitted > self.best.fitted:
+                self.best = misfit
+                if self._on_misfit is not None:
+                    self._on_misfit(misfit)
+            self._transaction.roll_back(mark)
+        return False
+
+    def _try(self, members: Sequence[PodState], need: int, area: Area) -> tuple[list[Placed], Misfit | None]:
+        placed: list[Placed] = []
+        hopeless: set[bytes] = set()
+        misfit = ""
+        for index, state in enumerate(members):
+            if len(placed) == need:
+                break
+            if len(placed) + len(members) - index < need:
+                break
+            key = self._engine.key_of(state)
+            place = None if key in hopeless else self._engine.decide(state, area.rows)
+            if place is None:
+                misfit = misfit or state.uid
+                if self._engine.is_plain(state):
+                    hopeless.add(key)  # the book only gets fuller within a try
+                continue
+            grant = self._grants.grant(state, place)
+            self._transaction.hold(state.uid, place.node, grant)
+            placed.append(Placed(state, place, grant))
+        if len(placed) == need:
+            return placed, None
+        return placed, Misfit(fitted=len(self.placed) + len(placed), uid=misfit, area=area.name)
 
 
 def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
@@ -78,30 +177,6 @@ def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:
     for index in range(1, len(members) - need + 1):
         if _size(members[index]) != _size(members[index - 1]):
             yield index
-
-
-def _try(
-    members: Sequence[PodState], need: int, engine: Engine, grants: Grants, *, area: Area, transaction: Transaction
-) -> tuple[list[Placed], Misfit | None]:
-    placed: list[Placed] = []
-    hopeless: set[bytes] = set()
-    misfit = ""
-    for index, state in enumerate(members):
-        if len(placed) == need:
-            break
-        if len(placed) + len(members) - index < need:
-            return placed, Misfit(fitted=len(placed), uid=misfit, area=area.name)
-        key = engine.key_of(state)
-        place = None if key in hopeless else engine.decide(state, area.rows)
-        if place is None:
-            misfit = misfit or state.uid
-            if engine.is_plain(state):
-                hopeless.add(key)  # the book only gets fuller within a try
-            continue
-        grant = grants.grant(state, place)
-        transaction.hold(state.uid, place.node, grant)
-        placed.append(Placed(state, place, grant))
-    return placed, None if len(placed) == need else Misfit(fitted=len(placed), uid=misfit, area=area.name)
 
 
 def by_size(members: Sequence[PodState]) -> list[PodState]:

@@ -6,6 +6,7 @@ Members of its gang that cannot run without it end too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Protocol
 
 from services.preemptor.planning.candidate import Candidate
@@ -26,13 +27,34 @@ class Evictions(Protocol):
 
 
 def cheapest(candidates: Sequence[Candidate], attempt: Evictions) -> list[Candidate] | None:
-    """Adds candidates in their order until the pod fits; returns None if it never does."""
+    """Adds candidates in their order until the pod fits; returns None if it never does.
+
+    A candidate with which more pods would end than before, because its gang has lost others, comes after the others of
+    its priority.
+    """
+    added: Sequence[Candidate] = ()
 
     def unit(candidate: Candidate, others: Sequence[Candidate]) -> list[Candidate] | None:
         found = attempt.unit(candidate, others)
         return found if found is not None and attempt.may_preempt([*others, *found]) else None
 
-    return add_until_enough(candidates, unit, lambda victims: attempt.fits(victims) is not None)
+    def is_enough(victims: Sequence[Candidate]) -> bool:
+        nonlocal added
+        added = victims
+        return attempt.fits(victims) is not None
+
+    def ordered() -> Iterator[Candidate]:
+        for _, alike in groupby(candidates, key=lambda candidate: candidate.priority):
+            later = []
+            for candidate in alike:
+                now = attempt.unit(candidate, added) or ()
+                if len(now) > 1 and len(now) > len(attempt.unit(candidate) or ()):
+                    later.append(candidate)
+                else:
+                    yield candidate
+            yield from later
+
+    return add_until_enough(ordered(), unit, is_enough)
 
 
 def single_victims(candidates: Sequence[Candidate], attempt: Evictions) -> Iterator[list[Candidate]]:

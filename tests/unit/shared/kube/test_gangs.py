@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from shared.kube.decoder import Decoder
-from shared.kube.gangs import decoder_of
+from shared.kube.gangs.decoder import decoder_of
 from shared.kube.resources import BY_KIND, GANG_SOURCES, REFLECTED
 from shared.model.objects import Gang
 
@@ -145,3 +145,74 @@ def test_every_source_is_reflected_and_all_but_jobs_may_be_absent() -> None:
         )
         kind, found = Decoder(source).event(line)
         assert (kind, found.metadata.name) == ("ADDED", f"{source.plural.removesuffix('s')}.{source.group}/a")
+
+
+def leaves(gang: Gang) -> dict[str, int]:
+    return {leaf.name: leaf.minimum for subgroup in gang.subgroups for leaf in subgroup.leaves()}
+
+
+def test_kais_subgroups_are_a_tree_written_as_a_list() -> None:
+    topology = {"topology": "t", "requiredTopologyLevel": "spine"}
+    found = read("podgroups", "scheduling.run.ai", {
+        "minSubGroup": 1,
+        "subGroups": [
+            {"name": "replica", "minSubGroup": 1, "topologyConstraint": topology},
+            {"name": "decode", "parent": "replica", "minMember": 4},
+            {"name": "prefill", "parent": "replica", "minMember": 2},
+            {"name": "router", "minMember": 1},
+        ],
+    })  # fmt: skip
+    assert (found.minimum, found.min_subgroups) == (0, 1)
+    replica, router = found.subgroups
+    assert (replica.name, replica.min_subgroups, replica.required, router.minimum) == ("replica", 1, "spine", 1)
+    assert leaves(found) == {"decode": 4, "prefill": 2, "router": 1}
+
+
+def test_volcanos_minimum_of_each_task_counts_beside_that_of_all() -> None:
+    found = read("podgroups", "scheduling.volcano.sh", {"minMember": 5, "minTaskMember": {"ps": 1, "worker": 2}})
+    assert (found.minimum, leaves(found)) == (5, {"ps": 1, "worker": 2})
+
+
+def test_a_ray_cluster_needs_its_head_and_the_least_of_each_group_of_workers() -> None:
+    found = read("rayclusters", "ray.io", {
+        "enableInTreeAutoscaling": True,
+        "headGroupSpec": {"rayStartParams": {}},
+        "workerGroupSpecs": [
+            {"groupName": "small", "replicas": 3, "minReplicas": 1, "maxReplicas": 5},
+            {"groupName": "fixed", "replicas": 2, "minReplicas": 0, "numOfHosts": 4},
+            {"groupName": "idle", "replicas": 2, "suspend": True},
+        ],
+    })  # fmt: skip
+    assert leaves(found) == {"headgroup": 1, "small": 1, "fixed": 8, "idle": 0}
+
+
+def test_groves_groups_of_pod_groups_share_a_domain() -> None:
+    found = read("podgangs", "scheduler.grove.io", {
+        "topologyConstraint": {"packConstraint": {"required": "zone"}},
+        "podgroups": [
+            {"name": "sga-prefill", "podReferences": [], "minReplicas": 2},
+            {"name": "sga-decode", "podReferences": [], "minReplicas": 3,
+             "topologyConstraint": {"packConstraint": {"preferred": "host"}}},
+            {"name": "router", "podReferences": [], "minReplicas": 1},
+        ],
+        "topologyConstraintGroupConfigs": [{
+            "name": "sga", "podGroupNames": ["sga-prefill", "sga-decode"],
+            "topologyConstraint": {"packConstraint": {"required": "rack"}},
+        }],
+    })  # fmt: skip
+    assert (found.required, leaves(found)) == ("zone", {"sga-prefill": 2, "sga-decode": 3, "router": 1})
+    assert [(one.name, one.required) for one in found.subgroups] == [("group sga", "rack"), ("router", "")]
+    assert found.subgroups[0].subgroups[1].preferred == "host"
+
+
+@pytest.mark.parametrize(("policy", "subgroups", "parts"), [
+    ("", {"leader": 1, "workers": 3}, {}),
+    ("LeaderCreated", {"leader": 1, "workers": 3}, {}),
+    ("LeaderReady", {}, {"leader": 1, "workers": 3}),
+])  # fmt: skip
+def test_workers_that_are_created_when_their_leader_is_ready_are_a_gang_of_their_own(
+    policy: str, subgroups: dict[str, int], parts: dict[str, int]
+) -> None:
+    spec = {"leaderWorkerTemplate": {"size": 4}} | ({"startupPolicy": policy} if policy else {})
+    found = read("leaderworkersets", "leaderworkerset.x-k8s.io", spec)
+    assert (leaves(found), found.parts) == (subgroups, parts)

@@ -11,6 +11,7 @@ from shared.model.gang import GangRef, read_gang
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import SchedulingGroup, WorkloadReference
 from shared.model.request import RequestError
+from shared.model.subgroup import Subgroup
 from tests.support import build
 
 
@@ -142,6 +143,68 @@ def test_kerfs_annotations_take_precedence_over_other_gang_formats() -> None:
     (kerf(gang="g", gang_size="4", gang_topology="required=not a label"), "required=LEVEL"),
 ])  # fmt: skip
 def test_an_invalid_policy_is_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
+    with pytest.raises(RequestError, match=says) as refused:
+        read(notes)
+    assert refused.value.code == "bad-gang"
+
+
+@pytest.mark.parametrize(("labels", "source", "part", "instance"), [
+    ({"ray.io/cluster": "r", "ray.io/group": "headgroup"}, "raycluster.ray.io/r", "headgroup", ""),
+    ({"grove.io/podgang": "g", "grove.io/podclique": "g-decode"}, "podgang.scheduler.grove.io/g", "g-decode", ""),
+    ({"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-key": "k1",
+      "leaderworkerset.sigs.k8s.io/worker-index": "0"},
+     "leaderworkerset.leaderworkerset.x-k8s.io/l", "leader", "k1"),
+    ({"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-key": "k1",
+      "leaderworkerset.sigs.k8s.io/worker-index": "3"},
+     "leaderworkerset.leaderworkerset.x-k8s.io/l", "workers", "k1"),
+])  # fmt: skip
+def test_the_subgroup_of_a_pod_is_what_its_controller_writes(
+    labels: dict[str, str], source: str, part: str, instance: str
+) -> None:
+    assert read(labels=labels) == GangRef(name=source, source=source, part=part, instance=instance)
+
+
+def test_subgroups_of_volcano_and_kai_are_read() -> None:
+    volcano = read({"scheduling.volcano.sh/group-name": "g", "volcano.sh/task-spec": "worker"})
+    kai = read({"pod-group-name": "g"}, labels={"kai.scheduler/subgroup-name": "decode"})
+    assert volcano is not None
+    assert kai is not None
+    assert (volcano.part, kai.part) == ("worker", "decode")
+
+
+def test_subgroups_in_an_annotation_are_a_tree() -> None:
+    found = read(kerf(gang="g", gang_subgroups="router=1, r1/prefill=2,r1/decode=4@rack,r1@zone", gang_min="8",
+                      gang_subgroup="r1/decode"))  # fmt: skip
+    assert found == GangRef(
+        name="g",
+        part="r1/decode",
+        minimum=8,
+        subgroups=(
+            Subgroup(name="router", minimum=1),
+            Subgroup(
+                name="r1",
+                required="topology.kubernetes.io/zone",
+                subgroups=(
+                    Subgroup(name="r1/prefill", minimum=2),
+                    Subgroup(name="r1/decode", minimum=4, required="topology.kubernetes.io/rack"),
+                ),
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(("notes", "says"), [
+    (kerf(gang="g", gang_subgroups="head=1"), "is '', which is none of head"),
+    (kerf(gang="g", gang_subgroups="head=1", gang_subgroup="worker"), "'worker', which is none of head"),
+    (kerf(gang="g", gang_subgroups="head", gang_subgroup="head"), "NAME=PODS"),
+    (kerf(gang="g", gang_subgroups="head=one", gang_subgroup="head"), "NAME=PODS"),
+    (kerf(gang="g", gang_subgroups="a=1,a=2", gang_subgroup="a"), "NAME=PODS"),
+    (kerf(gang="g", gang_subgroups="a=1@not a label", gang_subgroup="a"), "NAME=PODS"),
+    (kerf(gang="g", gang_subgroups="a=1,a/b=2", gang_subgroup="a/b"), "a has both pods and subgroups"),
+    (kerf(gang="g", gang_subgroups="a=1,b@rack", gang_subgroup="a"), "b has no pods"),
+    (kerf(gang_subgroups="a=1", gang_subgroup="a"), "stands without it"),
+])  # fmt: skip
+def test_subgroups_that_make_no_sense_are_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
     with pytest.raises(RequestError, match=says) as refused:
         read(notes)
     assert refused.value.code == "bad-gang"

@@ -96,3 +96,37 @@ def test_capacity_freed_for_a_later_member_serves_an_earlier_one_too() -> None:
     for number in range(2):
         preemptor.wait(f"high-{number}", **gang("h", 2))
     assert preemptor.victims() == [["dear"]]
+
+
+def subgroup(name: str, tree: str) -> dict[str, dict[str, str]]:
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-subgroups": tree, "kerf.dev/gang-subgroup": name}
+    return {"annotations": notes}
+
+
+def test_each_subgroup_gives_up_what_it_can_spare_before_the_whole_gang_ends() -> None:
+    preemptor = Preemptor("n", gpus=4)
+    for number in range(4):
+        preemptor.run(f"g-{number}", "n", number, **subgroup("ab"[number // 2], "a=1,b=1"))
+    preemptor.wait("high", gpus=2)
+    assert preemptor.victims() == [["g-1", "g-3"]]
+
+
+def test_a_plan_places_the_minimum_of_each_subgroup() -> None:
+    preemptor = Preemptor("n", gpus=4)
+    for gpu in range(4):
+        preemptor.run(f"low{gpu}", "n", gpu)
+    for number in range(3):
+        preemptor.wait(f"w{number}", **subgroup("workers", "head=1,workers=2"))
+    assert preemptor.victims() == []
+    preemptor.wait("z-head", **subgroup("head", "head=1,workers=2"))
+    (plan,) = preemptor.plans()
+    assert (len(plan.victims), sorted(b.name for b in plan.beneficiaries)) == (3, ["w0", "w1", "z-head"])
+
+
+def test_nothing_is_preempted_for_subgroups_with_a_topology_of_their_own() -> None:
+    preemptor = Preemptor("n", gpus=2)
+    for gpu in range(2):
+        preemptor.run(f"low{gpu}", "n", gpu)
+    for name in ("a", "b"):
+        preemptor.wait(f"high-{name}", **subgroup(name, "a=1@node,b=1@node"))
+    assert preemptor.victims() == []

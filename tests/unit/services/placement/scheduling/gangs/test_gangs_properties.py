@@ -105,7 +105,7 @@ def test_an_undone_attempt_leaves_the_book_unchanged_and_every_score_row_correct
     )
     before = picture(placement)
     transaction = Transaction(core.book)
-    tried = place_gang(gang, by_size(states), min(need, len(states)), engine, core.grants, transaction=transaction)
+    tried = place_gang(gang, by_size(states), engine, core.grants, transaction=transaction)
     assert (tried.misfit is None) == (len(tried.placed) == min(need, len(states)))
     if how == "required" and tried.placed:
         label = gang.required
@@ -222,6 +222,6 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
         if gang.gathered and not any(placement.core.queue.paused(uid, placement.now) for uid in gang.waiting):
             members = [placement.core.book.pods[uid] for uid in gang.waiting]
             core, transaction = placement.core, Transaction(placement.core.book)
-            tried = place_gang(gang, by_size(members), gang.need, core.engine, core.grants, transaction=transaction)
+            tried = place_gang(gang, by_size(members), core.engine, core.grants, transaction=transaction)
             transaction.roll_back()
             assert tried.misfit is not None, f"{gang.key} waits although it fits"

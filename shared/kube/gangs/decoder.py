@@ -1,0 +1,74 @@
+"""Reads these objects into `shared.model.objects.Gang`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from shared.kube.gangs import (
+    job,
+    jobset,
+    kubeflow,
+    leaderworkerset,
+    pod_group,
+    podgang,
+    raycluster,
+    workload,
+)
+from shared.model.kube_object import Meta
+from shared.model.objects import Gang
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """One object of any of these kinds. Its spec is decoded once its kind is known."""
+
+    metadata: Meta = Meta()
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+S = TypeVar("S")
+
+SOURCES: dict[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]] = {
+    "podgroup": (pod_group.PodGroupSpec, pod_group.read),
+    "workload": (workload.WorkloadSpec, workload.read),
+    "jobset": (jobset.JobSetSpec, jobset.read),
+    "job": (job.JobSpec, job.read),
+    "raycluster": (raycluster.RayClusterSpec, raycluster.read),
+    "podgang": (podgang.PodGangSpec, podgang.read),
+    "leaderworkerset": (leaderworkerset.LeaderWorkerSetSpec, leaderworkerset.read),
+}
+"""How each kind is read, besides those of kubeflow.org: its spec, and the fields of Gang that it gives."""
+
+
+class GangDecoder:
+    """One kind of source. `decode` raises msgspec.DecodeError, and ValidationError where a field has another form."""
+
+    def __init__(self, title: str, spec: type[S], read: Callable[[S], dict[str, Any]]) -> None:
+        self._title = title
+        self._source = msgspec.json.Decoder(_Source)
+        self._spec: msgspec.json.Decoder[Any] = msgspec.json.Decoder(spec)
+        self._read: Callable[[Any], dict[str, Any]] = read
+
+    def decode(self, raw: bytes | msgspec.Raw) -> Gang:
+        source = self._source.decode(raw)
+        meta = source.metadata
+        kept = Meta(
+            name=f"{self._title}/{meta.name}",
+            namespace=meta.namespace,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )
+        return Gang(metadata=kept, **self._read(self._spec.decode(source.spec)))
+
+
+def decoder_of(plural: str, group: str) -> GangDecoder:
+    """By kind and API: ("jobsets", "jobset.x-k8s.io"). Raises KeyError."""
+    kind = plural.removesuffix("s")
+    title = f"{kind}.{group}"
+    if group == "kubeflow.org":
+        return GangDecoder(title, kubeflow.KubeflowSpec, kubeflow.read)
+    if kind not in SOURCES:
+        raise KeyError(f"{title} says nothing of gangs")
+    return GangDecoder(title, *SOURCES[kind])

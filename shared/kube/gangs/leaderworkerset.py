@@ -1,0 +1,29 @@
+"""LeaderWorkerSets: groups of a leader and its workers; each group is a gang.
+
+With the startup policy LeaderReady the workers' pods are created when the leader is ready, so leader and workers are
+gangs of their own then. Source: kubernetes-sigs/lws `api/leaderworkerset/v1/leaderworkerset_types.go`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.kube.gangs.base import Spec
+from shared.model.gang import LWS_LEADER, LWS_WORKERS
+from shared.model.subgroup import Subgroup
+
+
+class _Template(Spec, frozen=True):
+    size: int | None = None
+
+
+class LeaderWorkerSetSpec(Spec, frozen=True):
+    leader_worker_template: _Template = _Template()
+    startup_policy: str = ""
+
+
+def read(spec: LeaderWorkerSetSpec) -> dict[str, Any]:
+    workers = max(0, (spec.leader_worker_template.size or 1) - 1)
+    if spec.startup_policy == "LeaderReady":
+        return {"parts": {LWS_LEADER: 1, LWS_WORKERS: workers}}
+    return {"subgroups": (Subgroup(name=LWS_LEADER, minimum=1), Subgroup(name=LWS_WORKERS, minimum=workers))}

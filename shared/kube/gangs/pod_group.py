@@ -1,0 +1,97 @@
+"""PodGroups: of Kubernetes, of the coscheduling plugin, of Volcano and of KAI.
+
+Sources: kubernetes/api `scheduling`, kubernetes-sigs/scheduler-plugins, volcano-sh/apis `scheduling/v1beta1`,
+NVIDIA/KAI-Scheduler `pkg/apis/scheduling/v2alpha2/podgroup_types.go`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shared.kube.gangs.base import Spec
+from shared.model.subgroup import Subgroup
+
+
+class GangPolicy(Spec, frozen=True):
+    min_count: int = 0
+
+
+class Policy(Spec, frozen=True):
+    gang: GangPolicy | None = None
+
+
+class _Level(Spec, frozen=True):
+    key: str = ""
+
+
+class _Constraints(Spec, frozen=True):
+    topology: tuple[_Level, ...] = ()
+
+
+class _KaiTopology(Spec, frozen=True):
+    required_topology_level: str = ""
+    preferred_topology_level: str = ""
+
+
+class _KaiSubgroup(Spec, frozen=True):
+    name: str
+    parent: str | None = None
+    min_member: int | None = None
+    min_sub_group: int | None = None
+    topology_constraint: _KaiTopology | None = None
+
+
+class PodGroupSpec(Spec, frozen=True):
+    """All kinds of PodGroup: minMember of coscheduling, Volcano and KAI, schedulingPolicy of Kubernetes, subGroups of
+    KAI, minTaskMember of Volcano."""
+
+    min_member: int | None = None
+    schedule_timeout_seconds: int | None = None
+    topology_constraint: _KaiTopology | None = None
+    scheduling_policy: Policy | None = None
+    scheduling_constraints: _Constraints | None = None
+    min_task_member: dict[str, int] | None = None
+    sub_groups: tuple[_KaiSubgroup, ...] | None = None
+    min_sub_group: int | None = None
+
+
+def read(spec: PodGroupSpec) -> dict[str, Any]:
+    policy, constraints, kai = (
+        spec.scheduling_policy,
+        spec.scheduling_constraints,
+        spec.topology_constraint or _KaiTopology(),
+    )
+    return {
+        "minimum": (spec.min_member or 0) if policy is None else minimum_of(policy),
+        "timeout_s": spec.schedule_timeout_seconds or 0,
+        "required": constraints.topology[0].key
+        if constraints and constraints.topology
+        else kai.required_topology_level,
+        "preferred": kai.preferred_topology_level,
+        "subgroups": _tree(spec.sub_groups, "")
+        if spec.sub_groups
+        else tuple(Subgroup(name=task, minimum=least) for task, least in (spec.min_task_member or {}).items()),
+        "min_subgroups": spec.min_sub_group or 0,
+    }
+
+
+def minimum_of(policy: Policy | None) -> int:
+    return policy.gang.min_count if policy is not None and policy.gang is not None else 0
+
+
+def _tree(found: Sequence[_KaiSubgroup], parent: str) -> tuple[Subgroup, ...]:
+    """KAI writes the tree as a list, in which each names the one above it."""
+    topology = _KaiTopology()
+    return tuple(
+        Subgroup(
+            name=one.name,
+            minimum=one.min_member or 0,
+            required=(one.topology_constraint or topology).required_topology_level,
+            preferred=(one.topology_constraint or topology).preferred_topology_level,
+            subgroups=_tree(found, one.name),
+            min_subgroups=one.min_sub_group or 0,
+        )
+        for one in found
+        if (one.parent or "") == parent
+    )
