@@ -17,6 +17,7 @@ import msgspec
 
 from shared.contracts.facts import Fact
 from shared.kube.decoder import Decoder, Lines, Undecodable, WatchError
+from shared.kube.discovery import DiscoveryError, served
 from shared.kube.reflect import Reflection
 from shared.kube.resources import Resource
 from shared.kube.transport import Response, Transport, TransportError
@@ -68,6 +69,7 @@ class Reflector:
         self.problem = "not listed yet"
         """The present problem; empty if there is none."""
         self._transport = transport
+        self._version_known = not resource.discovered
         self._decoder = Decoder(resource, kind)
         self._emit = emit
         self._timing = timing or Timing()
@@ -120,7 +122,7 @@ class Reflector:
                     self.reflection.expired()
                 self.problem, retry_after_s = str(error), error.retry_after_s
                 self._log.info("watch_ended", error=str(error))
-            except (TransportError, Undecodable, Denied) as error:
+            except (TransportError, Undecodable, DiscoveryError, Denied) as error:
                 self.problem = str(error)
                 self._log.warning("watch_failed", error=str(error), denied=isinstance(error, Denied))
             failures = 1 if self._received else failures + 1
@@ -146,6 +148,8 @@ class Reflector:
         """One watch, after a list if there is no version to resume from, or if `refresh` asks for one."""
         wanted = self._wanted
         listing = not self.reflection.resource_version or wanted > self._done
+        if not self._version_known:
+            await self._discover()
         if listing and not self._watch_list:
             await self._list()
             self._listed(wanted)
@@ -232,6 +236,13 @@ class Reflector:
             if not more:
                 return
 
+    async def _discover(self) -> None:
+        """Finds the version of the kind that this server has. Raises Absent."""
+        found = await served(self._transport, self.resource, timeout_s=self._timing.page_timeout_s)
+        if found is None:
+            raise Absent
+        self.resource, self._version_known = found, True
+
     def _path(self, query: dict[str, str]) -> str:
         namespace, name = self.resource.only
         fields = f"metadata.name={name}" if name else self.resource.fields
@@ -245,6 +256,10 @@ class Reflector:
             self._log.info("watch_list_unavailable", status=status)  # a server without that feature
             self._watch_list = False
             return
+        if status == 404 and self.resource.discovered and self._version_known:
+            self._version_known = False  # the server has another version now, or none
+            self.reflection.expired()
+            raise WatchError(status, f"{self.resource.prefix} is not served any more")
         if status == 404 and self.resource.optional:
             raise Absent
         if status in (401, 403, 404):

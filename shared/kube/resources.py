@@ -22,6 +22,8 @@ class Resource(NamedTuple):
     """(namespace, name) of the one object that is followed; empty: all."""
     fields: str = ""
     """A field selector: only such objects are followed."""
+    discovered: bool = False
+    """The version in `prefix` is one of several: the server is asked which one it has (`discovery`)."""
 
     @property
     def group(self) -> str:
@@ -65,19 +67,23 @@ DEVICE_SLICE = Resource(
 
 POLICY = Resource("ConfigMap", "api/v1", "configmaps", True, only=(CONFIG_NAMESPACE, CONFIG_MAP))
 
+
+def _gang_source(prefix: str, plural: str) -> Resource:
+    return Resource("Gang", prefix, plural, True, optional=True, discovered=True)
+
+
 GANG_SOURCES = (
     Resource("Gang", "apis/batch/v1", "jobs", True),
-    Resource("Gang", "apis/scheduling.k8s.io/v1alpha2", "podgroups", True, True),
-    Resource("Gang", "apis/scheduling.k8s.io/v1alpha1", "workloads", True, True),
-    Resource("Gang", "apis/scheduling.x-k8s.io/v1alpha1", "podgroups", True, True),
-    Resource("Gang", "apis/scheduling.volcano.sh/v1beta1", "podgroups", True, True),
-    Resource("Gang", "apis/scheduling.run.ai/v2alpha2", "podgroups", True, True),
-    Resource("Gang", "apis/jobset.x-k8s.io/v1alpha2", "jobsets", True, True),
-    Resource("Gang", "apis/ray.io/v1", "rayclusters", True, True),
-    Resource("Gang", "apis/scheduler.grove.io/v1alpha1", "podgangs", True, True),
-    Resource("Gang", "apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", True, True),
-    *(Resource("Gang", "apis/kubeflow.org/v1", f"{kind.lower()}s", True, True) for kind in KUBEFLOW_KINDS),
-    Resource("Gang", "apis/kubeflow.org/v2beta1", "mpijobs", True, True),
+    _gang_source("apis/scheduling.k8s.io/v1beta1", "podgroups"),
+    _gang_source("apis/scheduling.k8s.io/v1alpha1", "workloads"),
+    _gang_source("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    _gang_source("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    _gang_source("apis/scheduling.run.ai/v2alpha2", "podgroups"),
+    _gang_source("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    _gang_source("apis/ray.io/v1", "rayclusters"),
+    _gang_source("apis/scheduler.grove.io/v1alpha1", "podgangs"),
+    _gang_source("apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
+    *(_gang_source("apis/kubeflow.org/v1", f"{kind.lower()}s") for kind in KUBEFLOW_KINDS),
 )
 """Objects that say how many pods belong together. Most kinds come with software that a cluster may lack."""
 

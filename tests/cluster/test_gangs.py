@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -175,3 +176,79 @@ async def test_a_kind_that_is_not_installed_causes_no_error_and_is_followed_once
 
 async def _last_gone(facts: list[Fact]) -> Gone | None:
     return facts[-1] if isinstance(facts[-1], Gone) else None
+
+
+def crd_of_ray(*versions: str) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "rayclusters.ray.io"},
+        "spec": {
+            "group": "ray.io",
+            "scope": "Namespaced",
+            "names": {"kind": "RayCluster", "plural": "rayclusters"},
+            "versions": [
+                {"name": name, "served": True, "storage": name == versions[-1], "schema": schema} for name in versions
+            ],
+        },
+    }
+
+
+RAY = next(r for r in GANG_SOURCES if r.group == "ray.io")
+
+
+def ray_cluster(name: str, version: str, workers: int) -> dict[str, Any]:
+    return {
+        "apiVersion": f"ray.io/{version}",
+        "kind": "RayCluster",
+        "metadata": {"name": name},
+        "spec": {"workerGroupSpecs": [{"groupName": "gpu", "replicas": workers}]},
+    }
+
+
+async def test_a_kind_is_followed_in_the_version_that_the_server_has_and_when_it_changes(
+    own_control_plane: ControlPlane,
+) -> None:
+    plane = own_control_plane
+    facts: list[Fact] = []
+
+    async def ask(method: str, path: str, document: dict[str, Any] | None = None) -> dict[str, Any]:
+        status, answer = await asyncio.to_thread(plane.request, method, path, document)
+        assert status in (200, 201), answer
+        return dict(json.loads(answer))
+
+    async def serves(version: str) -> bool:
+        status, _ = await asyncio.to_thread(plane.request, "GET", f"/apis/ray.io/{version}/rayclusters")
+        return status == 200
+
+    async def known(name: str) -> bool:
+        return any(isinstance(fact, Put) and fact.object.metadata.name == f"raycluster.ray.io/{name}" for fact in facts)
+
+    await ask("POST", CRDS, crd_of_ray("v7alpha1"))
+    await eventually(lambda: serves("v7alpha1"), within_s=WITHIN_S, what="the first version")
+    path = "/apis/ray.io/v7alpha1/namespaces/default/rayclusters"
+    await ask("POST", path, ray_cluster("old", "v7alpha1", 2))
+    transport = transport_for(await load_access(str(plane.kubeconfig())))
+    timing = Timing(absent_s=0.05, backoff_s=0.02, backoff_max_s=0.2)
+    reflector = Reflector(transport, RAY, facts.extend, structlog.get_logger(), timing=timing)
+    task = asyncio.create_task(reflector.run())
+    try:
+        await eventually(lambda: known("old"), within_s=WITHIN_S, what="the object of the first version")
+        assert reflector.resource.prefix == "apis/ray.io/v7alpha1"
+        change = await ask("GET", f"{CRDS}/rayclusters.ray.io")
+        change["spec"]["versions"] = crd_of_ray("v7alpha1", "v8")["spec"]["versions"]
+        await ask("PUT", f"{CRDS}/rayclusters.ray.io", change)
+        await eventually(lambda: serves("v8"), within_s=WITHIN_S, what="the second version")
+        change = await ask("GET", f"{CRDS}/rayclusters.ray.io")
+        change["spec"]["versions"][0]["served"] = False
+        await ask("PUT", f"{CRDS}/rayclusters.ray.io", change)
+        await ask("POST", "/apis/ray.io/v8/namespaces/default/rayclusters", ray_cluster("new", "v8", 3))
+        await eventually(lambda: known("new"), within_s=WITHIN_S, what="the object of the second version")
+        assert reflector.resource.prefix == "apis/ray.io/v8"
+        assert not any(isinstance(fact, Gone) for fact in facts), "nothing has been deleted"
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await transport.close()

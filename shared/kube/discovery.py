@@ -1,0 +1,48 @@
+"""Which version of an API a server has: asked, because groups drop versions between releases of Kubernetes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.kube.resources import Resource, quote
+from shared.kube.transport import Transport
+
+
+class DiscoveryError(Exception):
+    """The server's answer is no discovery document, or it did not answer 200 or 404."""
+
+
+async def served(transport: Transport, resource: Resource, *, timeout_s: float = 10.0) -> Resource | None:
+    """The kind in a version that the server has: its preferred one, else the first in the server's order. None: it has
+    no such kind. Raises DiscoveryError, TransportError."""
+    group = await _read(transport, f"/apis/{quote(resource.group)}", timeout_s)
+    if group is None:
+        return None
+    try:
+        versions = [entry["version"] for entry in group["versions"]]
+        preferred = group.get("preferredVersion", {}).get("version", "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DiscoveryError(f"/apis/{resource.group} lists no versions: {group}") from error
+    for version in sorted(versions, key=lambda one: one != preferred):
+        prefix = f"apis/{resource.group}/{version}"
+        document = await _read(transport, f"/{prefix}", timeout_s)
+        names = () if document is None else [entry.get("name") for entry in document.get("resources") or ()]
+        if resource.plural in names:
+            return resource._replace(prefix=prefix)
+    return None
+
+
+async def _read(transport: Transport, path: str, timeout_s: float) -> dict[str, Any] | None:
+    """None: 404."""
+    response = await transport.request("GET", path, timeout_s=timeout_s)
+    if response.status == 404:
+        return None
+    text = response.body[:300].decode(errors="replace")
+    if response.status != 200:
+        raise DiscoveryError(f"HTTP {response.status} on {path}: {text}")
+    try:
+        return msgspec.json.decode(response.body, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise DiscoveryError(f"{path} is no discovery document ({error}): {text}") from error
