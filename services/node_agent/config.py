@@ -105,6 +105,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     escape_window_s: Seconds = 10.0
     """The window over which GPU time is compared with the share: NVML's samples are coarse, and a long kernel is paid
     for afterwards."""
+    police_s: Seconds = 1.0
+    """How often, at least, the memory of pods with policed slices is compared with their grants. Beyond them a pod is
+    reported by the first sample, frozen by the second, and ended by the third."""
+    police_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 256
+    """How much more memory on a GPU than granted NVML may report for a pod with policed slices."""
     dra: bool = False
     """Serve ResourceClaims of the class gpu.kerf.dev, too (Kubernetes 1.34 and later)."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -12,9 +11,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.devices.usage import GpuProcesses
-from services.node_agent.processes.killing import PodKiller
-from services.node_agent.processes.pod_cgroups import PodCgroups
-from services.node_agent.strategies import host_memory
+from services.node_agent.pod_ender import PodEnder
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
 from services.node_agent.strategies.escapes import MAX_PROCESSES, Escape, EscapeDetector, pod_memory
@@ -25,13 +22,11 @@ from services.node_agent.strategies.slices import Key, Slice
 from services.node_agent.strategies.surcharges import Surcharger
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from services.node_agent.worker import Hung, Worker
-from shared.contracts.commands import Evict
 from shared.contracts.samples import SliceUse
-from shared.model.strategies import StrategyName
+from shared.model.strategies import POLICED, StrategyName
 from shared.model.units import MIB
 from shared.service import Context
 
-EVICT_AGAIN_S = 30.0
 CONTAINER_FILES_S = 1.0
 """Time limit for looking at files in containers, whose file systems may not answer."""
 
@@ -50,18 +45,17 @@ class SliceObserver:
         drivers: Mapping[StrategyName, Driver],
         time_slicer: TimeSlicer,
         devices: DeviceMonitor,
-        cgroups: PodCgroups,
-        evict: Callable[[tuple[Evict, ...]], None],
+        surcharger: Surcharger,
+        ender: PodEnder,
         clock: Callable[[], int],
     ) -> None:
-        """`prepared`: the slices without a control block. `evict` requests evictions. `clock` returns nanoseconds of
-        CLOCK_MONOTONIC."""
+        """`prepared`: the slices without a control block. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent = ctx, config, agent
         self._registry, self._prepared, self._drivers, self._time_slicer = registry, prepared, drivers, time_slicer
-        self._devices, self._owner, self._evict, self._clock = devices, devices.owner, evict, clock
+        self._devices, self._owner, self._ender, self._clock = devices, devices.owner, ender, clock
         self._escape_detector = EscapeDetector(config.escape_slack_mib)
         self._overuse_detector = OveruseDetector(config.escape_slack_milli, config.escape_window_s)
-        self._surcharger = Surcharger(config.escape_slack_mib)
+        self._surcharger = surcharger
         self._surcharged: frozenset[tuple[str, str]] = frozenset()
         """The pods that had a surcharge after the last sample, each with the GPU."""
         self._unreadable: frozenset[str] = frozenset()
@@ -74,11 +68,7 @@ class SliceObserver:
         self._quotas: dict[tuple[str, str], ThrottleQuota] = {}
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
-        self._evicted_s: dict[str, float] = {}
         self._container_files = Worker(CONTAINER_FILES_S)
-        self._cgroups, self._killer = cgroups, PodKiller(self._pids_of, devices.owner)
-        self._kills: dict[str, asyncio.Task[None]] = {}
-        """The pods whose processes are being ended."""
         self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
         """The processes by pod and GPU in the last sample."""
         register_metrics(
@@ -121,6 +111,7 @@ class SliceObserver:
                 counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
                 control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
         seen, used, self._pids = self._seen(found)
+        self._ender.saw("observer", self._pids)
         now_s = self._clock() / 1e9
         counts = {key: len(pids) for key, pids in self._pids.items()}
         if unreadable - self._unreadable:
@@ -132,7 +123,9 @@ class SliceObserver:
             )
         self._unreadable = frozenset(unreadable)
         # NVML's figure of a pod is for all of its containers: without the counters of one of them it proves nothing.
-        held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in unreadable]
+        # Memory of policed pods is compared with their grants instead, more often (`police.py`).
+        apart = unreadable | self._policed()
+        held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in apart]
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         shared = [slice_ for slice_ in self._registry.slices if slice_.uid not in not_adopted]
@@ -159,6 +152,8 @@ class SliceObserver:
         found = await self._devices.processes()
         mib, _, pids = self._seen(found)
         slack_mib = self._escape_detector.hidden.per_process_mib
+        if uid in self._policed():
+            return {gpu.uuid: (mib.get((uid, gpu.uuid), 0), self._config.police_slack_mib) for gpu in found}
         held = {gpu.uuid: len(pids.get((uid, gpu.uuid), ())) for gpu in found}
         return {
             uuid: (mib.get((uid, uuid), 0), slack_mib * min(processes, MAX_PROCESSES))
@@ -185,6 +180,9 @@ class SliceObserver:
             hidden_mib=0 if escape is None else escape.hidden_mib,
             over_milli=0 if over is None else over.over_milli,
         )
+
+    def _policed(self) -> frozenset[str]:
+        return frozenset(slice_.uid for slice_ in self._registry.slices if slice_.strategy in POLICED)
 
     def _observe(self, slice_: Slice) -> tuple[Observed, ...]:
         damages = [self._damage_before.get(slice_.key, "")]
@@ -266,17 +264,20 @@ class SliceObserver:
         overuses: tuple[Overuse, ...],
         attributed: Mapping[str, Mapping[Key, frozenset[int]]],
     ) -> None:
-        """Reports all, and acts on those that were seen often enough."""
-        policy = self._config.escapes
+        """Reports all, and acts on those that were seen often enough. Policed pods are ended under every policy."""
+        policy, policed = self._config.escapes, self._policed()
         for escape in escapes:
             containers = sorted(container for uid, container in attributed[escape.held.uuid] if uid == escape.held.uid)
             self._ctx.log.warning(
                 "slice_escaped", what=escape.sentence, containers=containers, policy=policy, proven=escape.is_proven
             )
         for over in overuses:
-            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=policy, proven=over.is_proven)
+            action = "kill" if over.used.uid in policed else policy
+            self._ctx.log.warning("slice_escaped", what=over.sentence, policy=action, proven=over.is_proven)
         proven = {(escape.held.uid, escape.held.uuid): escape.sentence for escape in escapes if escape.is_proven}
-        overused = [over for over in overuses if over.is_proven]
+        overused = [over for over in overuses if over.is_proven and over.used.uid not in policed]
+        self._ender.kill({over.used.uid: over.sentence for over in overuses
+                          if over.is_proven and over.used.uid in policed})  # fmt: skip
         if policy == "lock":
             self._quotas = update_quotas(self._quotas, overused, self._pids)
             locked = {
@@ -287,45 +288,6 @@ class SliceObserver:
             return
         why = {over.used.uid: over.sentence for over in overused} | {uid: text for (uid, _), text in proven.items()}
         if policy == "evict":
-            self._evict_pods(why)
+            self._ender.evict(why)
         elif policy == "kill":
-            self._kill_pods(why)
-
-    def _evict_pods(self, why: Mapping[str, str]) -> None:
-        now_s = self._clock() / 1e9
-        live = {slice_.uid: slice_ for slice_ in self._agent.live()}
-        for uid, sentence in why.items():
-            pod = live.get(uid)
-            if pod is not None and now_s - self._evicted_s.get(pod.uid, float("-inf")) >= EVICT_AGAIN_S:
-                self._evicted_s[pod.uid] = now_s
-                self._evict((Evict(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
-        self._evicted_s = {uid: at_s for uid, at_s in self._evicted_s.items() if uid in live}
-
-    def _kill_pods(self, why: Mapping[str, str]) -> None:
-        """Ends the pods' processes, and asks for their eviction, or the kubelet would start their containers again."""
-        self._kills = {uid: task for uid, task in self._kills.items() if not task.done()}
-        for uid, sentence in why.items():
-            if uid not in self._kills:
-                self._kills[uid] = asyncio.create_task(self._kill(uid, sentence))
-        self._evict_pods({uid: f"{sentence}; its processes were ended with SIGKILL" for uid, sentence in why.items()})
-
-    async def _kill(self, uid: str, sentence: str) -> None:
-        try:
-            killed, all_ended = await self._killer.kill(uid)
-        except OSError as error:
-            self._ctx.log.error("pod_not_killed", pod=uid, error=str(error))
-            return
-        if killed:
-            self._ctx.log.warning("pod_killed", what=sentence, processes=len(killed), all_ended=all_ended)
-
-    def _pids_of(self, uid: str) -> frozenset[int]:
-        """Returns the pod's processes: those in its cgroups, if they can be read, and those that NVML has seen."""
-        pod = self._cgroups.path(uid)
-        groups: Iterable[tuple[int, ...]] = ()
-        try:
-            groups = () if pod is None else host_memory.processes(pod).values()
-        except host_memory.HostMemoryUnknown as error:
-            self._ctx.log.warning(
-                "pod_processes_unknown", pod=uid, error=str(error), effect="only those that NVML sees are ended"
-            )
-        return frozenset().union(*groups, *(pids for (of, _), pids in self._pids.items() if of == uid))
+            self._ender.kill(why)

@@ -16,7 +16,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.processes.pod_cgroups import PodCgroups
-from services.node_agent.slice_observer import SliceObserver
+from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
@@ -28,12 +28,11 @@ from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
 from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
-from services.node_agent.strategies.slices import Key, Slice, slice_of
+from services.node_agent.strategies.slices import Key, Slice, running_slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from shared.contracts.commands import Evict
-from shared.contracts.node_commands import LiveSlice
-from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.grant import Grant
 from shared.model.strategies import PROVEN_BY_CANARY, StrategyName
 from shared.model.units import MIB
 from shared.service import Context
@@ -77,7 +76,7 @@ class Strategies:
         self._locks = GpuLocks(self._libcuda(), run)
         quantum = QuantumPolicy(least_milli=config.least_milli)
         self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
-        self.observer = SliceObserver(
+        watch = SliceWatch(
             ctx,
             config,
             agent,
@@ -90,7 +89,7 @@ class Strategies:
             evict=evict,
             clock=clock,
         )
-        """What measures the slices while they exist."""
+        self.observer, self._police = watch.observer, watch.police
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
 
     def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
@@ -109,6 +108,7 @@ class Strategies:
                 )
         self._adopt()
         self._ctx.on_drain(self._close)
+        self._police.start()
         if self._config.escapes == "lock" or self._locks.has_leftovers():
             await self._undo_locks(self._locks)
         if self._checkpointer.locks.has_leftovers():
@@ -181,7 +181,7 @@ class Strategies:
         """Takes over the slices of running containers. A slice that fails keeps its last rules."""
         grants, node = {came.uid: came.grant for came in self._agent.store.startable()}, self._config.node
         running = [
-            slice_of(live.uid, live.container, _share(live, node), grants.get(live.uid), node)
+            running_slice(live, grants.get(live.uid), node)
             for live in self._agent.live()
             if live.strategy in self._drivers
         ]
@@ -208,6 +208,7 @@ class Strategies:
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _close(self) -> None:
+        await self._police.close()
         await self._locks.close()
         await self._checkpointer.locks.close()
         self._registry.close()
@@ -221,10 +222,3 @@ class Strategies:
         folder = Path(self._config.run_dir) / "canary"
         under = in_a_namespace(self._build / LIBRARY)
         return Canary(build=self._build, folder=folder, libcuda=self._libcuda(), clock=self._clock, under=under)
-
-
-def _share(live: LiveSlice, node: str) -> ContainerGrant:
-    gpus = tuple(
-        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items()
-    )
-    return ContainerGrant(strategy=live.strategy, gpus=gpus)

@@ -130,10 +130,10 @@ def strategy_for(
 ) -> StrategyName | None:
     """How this request is shared on a node that offers these strategies, or None if none keeps the requested isolation.
 
-    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven; of equally strong ones, time
-    slicing if no compute is requested or the pod is opportunistic.
+    A whole GPU is exclusive. A part takes the strongest strategy that the node has proven and the pod has agreed to; of
+    equally strong ones, time slicing if no compute is requested or the pod is opportunistic.
     """
-    for strategy in by_preference(ask.whole, bool(ask.compute_milli) and not opportunistic):
-        if strategy.name in offered and strategy.keeps(isolation):
+    for strategy in by_preference(ask.whole, bool(ask.compute_milli) and not opportunistic, isolation):
+        if strategy.name in offered:
             return strategy.name
     return None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from shared import plugins
-from shared.model.strategy import Strategy
+from shared.model.strategy import Isolation, Strategy
 
 BUILT_IN: tuple[Strategy, ...] = (
     # Chosen when the container requests whole GPUs. No other container gets the device node.
@@ -25,8 +25,12 @@ BUILT_IN: tuple[Strategy, ...] = (
              driver="services.node_agent.strategies.interposer:Interposer"),
     # Chosen when the container requests memory alone, or its pod is opportunistic; proven as `interposer`.
     Strategy(name="time_slice", promise="firm", preference=20, preference_unreserved=40, proof="canary",
-             limits_compute=True, limits_memory=True, checkpoints=True,
+             takes_turns=True, limits_compute=True, limits_memory=True, checkpoints=True,
              driver="services.node_agent.strategies.time_slice:TimeSlice"),
+    # Chosen when the pod asks for `policed`; proven as `interposer` and `time_slice`, of which it takes the rules.
+    Strategy(name="policed", promise="policed", only_from="policed", preference=10, proof="canary",
+             takes_turns=True, limits_compute=True, limits_memory=True, checkpoints=True,
+             driver="services.node_agent.strategies.policed:Policed"),
     # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.
     Strategy(name="advisory", promise="soft", always_offered=True,
              driver="services.node_agent.strategies.advisory:Advisory"),
@@ -44,6 +48,7 @@ else:
 
 ALWAYS_OFFERED: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.always_offered)
 PROVEN_BY_CANARY: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.proof == "canary")
+POLICED: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.promise == "policed")
 (TIME_SLICE,) = (strategy.name for strategy in BUILT_IN if strategy.name == "time_slice")
 (MIG,) = (strategy.name for strategy in BUILT_IN if strategy.unit == "instance")
 
@@ -61,11 +66,16 @@ def registered() -> dict[str, Strategy]:
 
 
 @cache
-def by_preference(whole: bool, reserves_compute: bool) -> tuple[Strategy, ...]:
-    """The strategies for whole GPUs, or for parts of GPUs, best first; of equal ones the built-in ones come first."""
+def by_preference(whole: bool, reserves_compute: bool, isolation: Isolation) -> tuple[Strategy, ...]:
+    """The strategies for whole GPUs, or for parts of GPUs, that serve this isolation, best first; of equal ones the
+    built-in ones come first."""
     return tuple(
         sorted(
-            (strategy for strategy in registered().values() if strategy.unit == ("gpu" if whole else "part")),
+            (
+                strategy
+                for strategy in registered().values()
+                if strategy.unit == ("gpu" if whole else "part") and strategy.serves(isolation)
+            ),
             key=lambda strategy: strategy.preference_for(reserves_compute=reserves_compute),
             reverse=True,
         )
@@ -80,6 +90,8 @@ def _unsupported(strategy: Strategy) -> str:
         return "it is always_offered, which is part of the wire format; let its driver's `probe` offer it"
     if strategy.proof == "canary":
         return "its proof is `canary`, which proves Kerf's interposer alone; use `own` or `none`"
+    if strategy.promise == "policed":
+        return "its promise is `policed`, which the node agent keeps for Kerf's own strategy; use `firm` or `hard`"
     if not strategy.driver:
         return "it has no driver; name the class that implements services.node_agent.strategies.base.Driver"
     return ""

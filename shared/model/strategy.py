@@ -9,10 +9,11 @@ from typing import Literal, get_args
 
 import msgspec
 
-Isolation = Literal["hard", "firm", "soft"]
-"""hard: enforced by driver or hardware; firm: by an interposer in the container; soft: watched and accounted."""
+Isolation = Literal["hard", "policed", "firm", "soft"]
+"""hard: enforced by driver or hardware; policed: a pod beyond its slice is frozen and ended from outside the container
+within a stated time; firm: enforced by an interposer in the container; soft: watched and accounted."""
 
-ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "hard": 2}
+ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "policed": 2, "hard": 3}
 
 Unit = Literal["gpu", "part", "instance"]
 """What a container gets: whole GPUs of its node, parts of them, or MIG instances."""
@@ -28,6 +29,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     promise: Isolation
     """The isolation that it can keep at most."""
+    only_from: Isolation = "soft"
+    """Pods that ask for a weaker isolation do not get it: they have not agreed to what it does to them."""
     unit: Unit = "part"
     preference: int = 0
     """Of strategies with equal promise the one with the highest number is chosen."""
@@ -36,6 +39,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     always_offered: bool = False
     """Every node offers it. Part of the inventory's wire format, so not for plug-ins."""
     proof: Proof = "none"
+    takes_turns: bool = False
+    """Its slices without reserved GPU time take turns; with the proof `canary`, that must be proven, too."""
     limits_compute: bool = False
     """The compute of a running slice can be changed: its pod can be throttled and paused."""
     limits_memory: bool = False
@@ -49,16 +54,23 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("a strategy's name is empty")
-        for field, allowed in (("promise", Isolation), ("unit", Unit), ("proof", Proof)):
+        for field, allowed in (
+            ("promise", Isolation),
+            ("only_from", Isolation),
+            ("unit", Unit),
+            ("proof", Proof),
+        ):
             if getattr(self, field) not in get_args(allowed):
                 raise ValueError(
                     f"strategy {self.name}: {field} is {getattr(self, field)!r}; it must be one of "
                     f"{', '.join(get_args(allowed))}"
                 )
 
-    def keeps(self, isolation: Isolation) -> bool:
-        """Whether its promise is as strong as this isolation."""
-        return ISOLATION_RANK[self.promise] >= ISOLATION_RANK[isolation]
+    def serves(self, isolation: Isolation) -> bool:
+        """Whether a pod that asks for this isolation may get it: its promise is as strong, and the pod asks for
+        enough."""
+        asked = ISOLATION_RANK[isolation]
+        return ISOLATION_RANK[self.promise] >= asked >= ISOLATION_RANK[self.only_from]
 
     def preference_for(self, *, reserves_compute: bool) -> tuple[int, int]:
         """Larger is chosen first: the stronger promise, then the preference."""

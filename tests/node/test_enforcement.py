@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tools.sandbox import Sandbox
 from tools.sandbox.agent import Gpus
 
 FIRM = {"kerf.dev/isolation": "firm"}
+POLICED = {"kerf.dev/isolation": "policed"}
 
 
 class SameGpus(Gpus):
@@ -23,6 +24,10 @@ class SameGpus(Gpus):
 
     def uuid(self, index: int) -> str:
         return f"GPU-00000000-0000-0000-0000-{index + 1:012x}"
+
+    def set(self, *, errors: Mapping[int, int] | None = None, more: Iterable[str] = ()) -> None:
+        """Each process that asks is on all GPUs, so the canary finds itself there."""
+        super().set(errors=errors, more=[*(f"process {index} self 300" for index in range(self.count)), *more])
 
 
 @pytest.fixture
@@ -90,6 +95,38 @@ async def test_two_pods_without_reserved_compute_share_time_by_priority(cluster:
     assert (said["low"].tier, said["low"].peer_count, said["usual"].tier) == (layout.LOW, 1, layout.NORMAL)
     peer = root(cluster, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
     assert same(peer, root(cluster, pods["usual"]) / "run/kerf/signal")
+
+
+async def test_a_policed_container_that_takes_more_than_its_slice_is_ended_and_its_neighbour_lives(
+    cluster: NodeCluster,
+) -> None:
+    """NVML reports memory of a process that does not use the library. The kernel freezes the pod, and the watcher
+    evicts it."""
+    notes = {"kerf.dev/gpu-uuid": cluster.gpus.uuid(0)} | POLICED
+    for name in ("hostile", "honest"):
+        await cluster.create_pod(name, gpu_memory="2Gi", annotations=notes)
+    pods = await cluster.running("hostile", "honest")
+    assert {grant_of(pod).containers["main"].strategy for pod in pods.values()} == {"policed"}
+    honest = cluster.processes(pods["honest"])[0]
+    lines = {
+        "hostile": f"process 0 {in_sandbox(cluster.processes(pods['hostile'])[0])} 3000",
+        "honest": f"process 0 {in_sandbox(honest)} 2048",
+    }
+    cluster.gpus.set(more=lines.values())
+    told = await cluster.wait_for_event("hostile", "according to NVML", "were ended with SIGKILL")
+    assert f"3000 MiB on GPU {cluster.gpus.uuid(0)}" in told
+    assert "2048 MiB are granted, and 256 MiB beyond that are tolerated" in told
+    await cluster.gone("hostile")
+    done = cluster.agent.samples("kerf_agent_police_actions_total")
+    assert done['action="frozen"'] == 1
+    pod = (await cluster.pods())["honest"]
+    assert (pod["status"]["containerStatuses"][0]["restartCount"], cluster.processes(pod)) == (0, [honest])
+
+
+def in_sandbox(pid: int) -> int:
+    """The id of a process in the sandbox's namespace, in which the agent and its NVML see it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line.split()[2] for line in lines if line.startswith("NSpid:")))
 
 
 def root(cluster: NodeCluster, pod: Any) -> Path:

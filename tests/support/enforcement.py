@@ -40,6 +40,7 @@ def prove(host: Path, build: Path, **changes: Any) -> None:
         library=_digest(build / LIBRARY),
         ok=True,
         context_bytes=0,
+        seen_bytes=1,
         turns_milli=(500, 500, 990, 5),
     )
     (host / "state").mkdir(exist_ok=True)
@@ -52,9 +53,10 @@ async def give(
     memory_mib: int = 64,
     compute_milli: int = 300,
     strategy: StrategyName = "interposer",
+    gpu: str = GPU,
     **more: Any,
 ) -> None:
-    share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=compute_milli)
+    share = GpuShare(node="n1", uuid=gpu, memory_mib=memory_mib, compute_milli=compute_milli)
     grant = Grant(
         grant_id=f"g-{name}", term=1, containers={"main": ContainerGrant(strategy=strategy, gpus=(share,))}, **more
     )

@@ -15,7 +15,7 @@ from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
 from services.node_agent.strategies.base import Offer
 from shared.model.gpu import Inventory
-from shared.model.strategies import PROVEN_BY_CANARY, TIME_SLICE, StrategyName
+from shared.model.strategies import POLICED, PROVEN_BY_CANARY, StrategyName, registered
 from shared.service import Context
 
 LIBRARY = "libkerf.so"
@@ -69,12 +69,10 @@ class ProofManager:
         """The strategies that are proven on a node with this driver version."""
         self._driver_version = driver_version
         offer = self.offer()
-        untimed = verdict.not_time_sliced(self._proof) if offer.ok and self._proof is not None else ""
-        detail = f"time_slice is not offered: {untimed}" if untimed else offer.sentence
-        self._ctx.health.set("enforcement", ok=True, detail=detail)
-        if not offer.ok:
-            return ()
-        return tuple(name for name in PROVEN_BY_CANARY if name != TIME_SLICE or not untimed)
+        missing = _missing(self._proof) if offer.ok and self._proof is not None else {}
+        detail = "; ".join(f"{name} is not offered: {why}" for name, why in missing.items())
+        self._ctx.health.set("enforcement", ok=True, detail=detail or offer.sentence)
+        return tuple(name for name in PROVEN_BY_CANARY if offer.ok and name not in missing)
 
     async def keep(
         self,
@@ -152,7 +150,11 @@ class ProofManager:
                 gpu=gpu.uuid,
                 driver=proof.driver_version,
                 why=proof.turns_sentence,
-                effect="time_slice is not offered on this node",
+                effect="time_slice and policed are not offered on this node",
+            )
+        elif proof.ok and (unseen := verdict.not_policed(proof)):
+            self._ctx.log.warning(
+                "canary_not_seen", gpu=gpu.uuid, why=unseen, effect="policed is not offered on this node"
             )
         self._proof = proof
         try:
@@ -169,7 +171,20 @@ class ProofManager:
             proof is not None
             and verdict.offered(proof, driver_version, self.library, self._context_mib) == ""
             and verdict.not_time_sliced(proof) == ""
+            and proof.seen_bytes != verdict.UNKNOWN
         )
+
+
+def _missing(proof: Proof) -> dict[StrategyName, str]:
+    """Why a node with this good proof does not offer some strategies, by their names."""
+    found: dict[StrategyName, str] = {}
+    for strategy in map(registered().__getitem__, PROVEN_BY_CANARY):
+        why = verdict.not_time_sliced(proof) if strategy.takes_turns else ""
+        if not why and strategy.name in POLICED:
+            why = verdict.not_policed(proof)
+        if why:
+            found[strategy.name] = why
+    return found
 
 
 def _digest(path: Path) -> str:

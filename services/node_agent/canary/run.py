@@ -91,6 +91,7 @@ class Canary:
             share_asked_milli=SHARE_MILLI,
             share_got_milli=got,
             context_bytes=verdict.of_contexts(costs),
+            seen_bytes=verdict.of_sight(costs) if costs else verdict.UNKNOWN,
             pool_chunk_bytes=verdict.of_pools(costs),
             turns_milli=turned,
             turns_sentence=turns,

@@ -50,6 +50,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share_got_milli: int = 0
     context_bytes: int = UNKNOWN
     """Memory that a process's context takes on the GPU."""
+    seen_bytes: int = UNKNOWN
+    """The least memory that NVML reported for a process of the canary by its own ID; 0: NVML did not know it."""
     pool_chunk_bytes: int = 0
     """Memory that a memory pool takes on the GPU at once; 0: not measured."""
     turns_milli: tuple[int, ...] = ()
@@ -107,6 +109,11 @@ def of_contexts(line: Mapping[str, Any]) -> int:
     if not seen or min(seen) < 0 or max(seen) - min(seen) > CONTEXT_SPREAD_BYTES:
         return UNKNOWN
     return -(-max(seen) // MIB) * MIB
+
+
+def of_sight(line: Mapping[str, Any]) -> int:
+    """The least bytes that NVML reported for the measuring processes by their own IDs; 0 if it did not know one."""
+    return min((int(measured) for measured in line.get("own_bytes", ())), default=0)
 
 
 def of_turns(lines: Sequence[Mapping[str, Any]], ranked: bool) -> tuple[str, tuple[int, ...]]:
@@ -170,3 +177,15 @@ def not_time_sliced(proof: Proof) -> str:
     if not proof.turns_milli:
         return "the canary has not tried time slicing yet"
     return proof.turns_sentence
+
+
+def not_policed(proof: Proof) -> str:
+    """Why a node with this good proof cannot police slices; "" if it can."""
+    if proof.seen_bytes == UNKNOWN:
+        return "the canary has not asked NVML for the memory of its own process yet"
+    if not proof.seen_bytes:
+        return (
+            "NVML does not report the memory of the canary's own process by its ID, so the agent would not see what a "
+            "pod holds; run the agent with hostPID"
+        )
+    return ""

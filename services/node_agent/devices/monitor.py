@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from services.node_agent.core import Agent
 from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
-from services.node_agent.devices.usage import GpuProcesses
+from services.node_agent.devices.usage import GpuProcesses, Process
 from services.node_agent.processes.owner import Owner
 from shared.model.gpu import GpuState, Inventory
 from shared.model.strategies import StrategyName
@@ -100,6 +100,10 @@ class DeviceMonitor:
     async def processes(self) -> tuple[GpuProcesses, ...]:
         """The processes on the GPUs now, without GPUs that do not answer."""
         return await self._devices.processes()
+
+    async def running(self, uuids: Collection[str]) -> dict[str, tuple[Process, ...]]:
+        """The processes on these GPUs now, by UUID, without GPUs that do not answer."""
+        return await self._devices.running(uuids)
 
     def owner(self, pid: int) -> Owner | None:
         return self._devices.owner(pid)

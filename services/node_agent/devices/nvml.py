@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,6 +95,15 @@ class NvmlDevices:
         except (Hung, pynvml.NVMLError) as error:
             log.warning("usage_not_read", reason=str(error))
             return ()
+
+    async def running(self, uuids: Collection[str]) -> dict[str, tuple[usage.Process, ...]]:
+        """The processes on some GPUs of the last inventory, by UUID, without GPUs that do not answer."""
+        known = () if self._last is None else tuple(gpu for gpu in self._last.gpus if gpu.uuid in uuids)
+        try:
+            return await self._ask(lambda: {gpu.uuid: found for gpu in known if (found := _running(gpu)) is not None})
+        except (Hung, pynvml.NVMLError) as error:
+            log.warning("processes_not_read", reason=str(error))
+            return {}
 
     def owner(self, pid: int) -> Owner | None:
         return self._owner(pid)
@@ -207,6 +216,16 @@ def _handle(gpu: Gpu) -> Any:
     if text(pynvml.nvmlDeviceGetUUID(handle)) != gpu.uuid:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
     return handle
+
+
+def _running(gpu: Gpu) -> tuple[usage.Process, ...] | None:
+    try:
+        return usage.running(_handle(gpu))
+    except NO_DRIVER:
+        raise
+    except pynvml.NVMLError as error:
+        log.warning("gpu_processes_not_read", uuid=gpu.uuid, error=str(error))
+        return None
 
 
 def _symptoms(gpu: Gpu) -> Symptoms:

@@ -115,16 +115,34 @@ def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
 
 
 def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Process, ...]:
-    """The processes on a GPU. `sm_milli` by process id, if sampled. Raises pynvml.NVMLError."""
+    """The processes on a GPU, of compute and of graphics. `sm_milli` by process id, if sampled. Raises
+    pynvml.NVMLError.
+
+    NVML lists a process that does both in both lists, each time with all of its memory.
+    """
+    compute = _listed(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    graphics = _listed(optional(pynvml.nvmlDeviceGetGraphicsRunningProcesses, handle) or ())
+    listed = compute | {
+        key: used if compute.get(key) is None else max(used or 0, compute[key] or 0) for key, used in graphics.items()
+    }
     return tuple(
         Process(
-            pid=found.pid,
-            mib=None if found.usedGpuMemory is None else -(-found.usedGpuMemory // MIB),
-            sm_milli=(sm_milli or {}).get(found.pid),
-            gpu_instance=None if found.gpuInstanceId == _NONE else found.gpuInstanceId,
+            pid=pid,
+            mib=None if used is None else -(-used // MIB),
+            sm_milli=(sm_milli or {}).get(pid),
+            gpu_instance=None if instance == _NONE else instance,
         )
-        for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        for (pid, instance), used in listed.items()
     )
+
+
+def _listed(found: Iterable[Any]) -> dict[tuple[int, int], int | None]:
+    """One of NVML's lists: bytes by process id and MIG instance; None if the driver does not report them."""
+    listed: dict[tuple[int, int], int | None] = {}
+    for one in found:
+        key, used = (one.pid, one.gpuInstanceId), one.usedGpuMemory
+        listed[key] = used if listed.get(key) is None else (listed[key] or 0) + (used or 0)
+    return listed
 
 
 def _samples(handle: Any, since_us: int) -> dict[int, int]:

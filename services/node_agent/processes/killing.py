@@ -63,16 +63,18 @@ class PodKiller:
         """`processes_of` returns the PIDs of a pod. `owner` returns the pod of a process."""
         self._processes_of, self._owner = processes_of, owner
 
-    async def kill(self, pod_uid: str) -> tuple[frozenset[int], bool]:
+    async def kill(self, pod_uid: str, signalled: Callable[[], None] = lambda: None) -> tuple[frozenset[int], bool]:
         """Kills the pod's processes, again and again until none is left.
 
-        Returns those that got the signal, and whether none is left: one may hang in the driver for a while. Raises
-        OSError.
+        `signalled` is called once, when all that were there have the signal. Returns those that got it, and whether
+        none is left: one may hang in the driver for a while. Raises OSError.
         """
         killed: set[int] = set()
-        for _ in range(MAX_ROUNDS):
+        for number in range(MAX_ROUNDS):
             listed = {pid: started(pid) for pid in self._processes_of(pod_uid)}
             alive = {pid for pid, begun in listed.items() if kill(pid, begun, pod_uid, self._owner)}
+            if number == 0:
+                signalled()
             if not alive:
                 return frozenset(killed), True
             killed |= alive

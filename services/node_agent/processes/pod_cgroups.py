@@ -34,16 +34,21 @@ class PodCgroups:
         """The pod's cgroup, or None. With cgroup v1 it is in any one of the hierarchies."""
         return self._paths[uid] if self.present((uid,)) else None
 
+    def folders(self) -> Iterator[tuple[str, Path]]:
+        """All pods' cgroups, each with the pod's UID: with cgroup v1 one in each hierarchy. Reads all directories."""
+        for root in self._hierarchies():
+            for entry, uid in _below(root):
+                if uid:
+                    yield uid, Path(entry.path)
+
     def has_pod_cgroups(self) -> bool:
         """Whether this kubelet creates a cgroup per pod at all (cgroupsPerQOS)."""
         return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))
 
     def _walk(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
-        for root in self._hierarchies():
-            for entry, uid in _below(root):
-                if uid:
-                    found.setdefault(uid, Path(entry.path))
+        for uid, folder in self.folders():
+            found.setdefault(uid, folder)
         return found
 
     def _hierarchies(self) -> list[Path]:

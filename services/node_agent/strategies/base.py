@@ -8,6 +8,7 @@ container's control block; its rules hold rates, limits and pauses.
 | exclusive, advisory | always available | - | - | raises Unadjustable | NVML | - |
 | interposer | library and canary | create block | mount library, block | write rules | read block | remove block |
 | time_slice | as interposer | as interposer, with rank | as interposer | as interposer | read block | remove block |
+| policed | as interposer, NVML | as time_slice | as interposer | as interposer | read block | remove block |
 
 The control block does not reach a process that bypasses the interposer. The agent time-slices such processes with the
 CUDA driver's process locks (`time_slicing.py`).

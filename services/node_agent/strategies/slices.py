@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.model.grant import ContainerGrant, Grant
+from shared.contracts.node_commands import LiveSlice
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.request import OPPORTUNISTIC
 from shared.model.strategies import StrategyName
 from shared.model.units import WHOLE_GPU_MILLI
@@ -66,3 +67,11 @@ def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | Non
         priority=grant.priority,
         opportunistic=opportunistic,
     )
+
+
+def running_slice(live: LiveSlice, grant: Grant | None, node: str) -> Slice:
+    """Returns the slice of a container that an earlier agent has started."""
+    gpus = tuple(
+        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items()
+    )
+    return slice_of(live.uid, live.container, ContainerGrant(strategy=live.strategy, gpus=gpus), grant, node)

@@ -13,10 +13,13 @@ from services.node_agent.strategies.control_block import Surcharge
 from services.node_agent.strategies.escapes import PodMemory
 from services.node_agent.strategies.overuse import Overuse
 from services.node_agent.strategies.slices import Key, Slice
+from shared.model.strategies import POLICED
 from shared.model.units import MIB
 
 SAMPLES = 3
 """Memory lowers the limit if so many samples in a row show it."""
+POLICED_SAMPLES = 2
+"""The same for a pod with policed slices, of whose memory samples are taken more often."""
 FORGED_FOR_S = 300.0
 """How long after its last overuse a pod's processes keep their lower rate."""
 _NOTHING = (0,) * SAMPLES
@@ -29,6 +32,8 @@ class Surcharger:
         self._slack_mib = slack_mib
         self._hidden_mib: dict[tuple[str, str], tuple[int, ...]] = {}
         """By pod and GPU: what it hid in the last samples, the newest one last."""
+        self._policed_mib: dict[tuple[str, str], tuple[int, ...]] = {}
+        """The same of pods with policed slices."""
         self._forged_until_s: dict[tuple[str, str], float] = {}
         """By pod and GPU."""
         self._busy: Mapping[tuple[str, str], int] = {}
@@ -36,7 +41,8 @@ class Surcharger:
     @property
     def memory_bytes(self) -> dict[tuple[str, str], int]:
         """By pod and GPU, what its memory limit is lowered by."""
-        return {key: min(samples) * MIB for key, samples in self._hidden_mib.items() if min(samples)}
+        both = self._hidden_mib | self._policed_mib
+        return {key: min(samples) * MIB for key, samples in both.items() if min(samples)}
 
     @property
     def forging(self) -> frozenset[tuple[str, str]]:
@@ -73,6 +79,27 @@ class Surcharger:
                 self._forged_until_s[key] = until_s
         self._forged_until_s = {key: end_s for key, end_s in self._forged_until_s.items() if end_s > now_s}
 
+    def update_policed(
+        self,
+        held: Iterable[PodMemory],
+        *,
+        pods: Collection[str],
+        answering: Collection[str],
+        unreadable: Collection[str] = (),
+    ) -> None:
+        """Records one sample of the memory of pods with policed slices, `pods`. They have no slack: each MiB that they
+        hide is one that they cannot allocate, or they would exceed their grant without knowing it."""
+        found = {(one.uid, one.uuid): _hidden_mib(one, 0) for one in held}
+        kept = {
+            key: before
+            for key, before in self._policed_mib.items()
+            if key[0] in pods and (key[1] not in answering or key[0] in unreadable)
+        }
+        nothing = (0,) * POLICED_SAMPLES
+        self._policed_mib = kept | {
+            key: (*self._policed_mib.get(key, nothing)[1:], hidden) for key, hidden in found.items()
+        }
+
     def of(self, slices: Iterable[Slice]) -> dict[Key, dict[str, Surcharge]]:
         """Returns the surcharges of these slices, by container and GPU.
 
@@ -84,7 +111,8 @@ class Surcharger:
                 for one in slices}  # fmt: skip
 
     def _surcharge(self, of: Slice, uuid: str, compute_milli: int) -> Surcharge:
-        memory_bytes = min(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB
+        samples = self._policed_mib if of.strategy in POLICED else self._hidden_mib
+        memory_bytes = min(samples.get((of.uid, uuid), _NOTHING)) * MIB
         forges = of.reserved and (of.uid, uuid) in self._forged_until_s
         private = max(1, compute_milli // max(1, self._busy.get((of.uid, uuid), 0))) if forges else 0
         return Surcharge(memory_bytes=memory_bytes, private_milli=private)

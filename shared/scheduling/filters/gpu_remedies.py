@@ -139,7 +139,7 @@ def _other_kind(
 def weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
     """A weaker isolation, the strongest first."""
     request = state.request
-    weaker_ones: tuple[Isolation, ...] = ("firm", "soft")
+    weaker_ones: tuple[Isolation, ...] = ("policed", "firm", "soft")
     for isolation in weaker_ones:
         if request is not None and ISOLATION_RANK[isolation] < ISOLATION_RANK[request.isolation]:
             yield Change(

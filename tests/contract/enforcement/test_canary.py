@@ -124,5 +124,42 @@ async def test_time_slice_is_not_offered_where_two_slices_did_not_take_turns(
     prove(host, build, turns_milli=(900, 90, 990, 5), turns_sentence="two slices of equal rank got 900 and 90 milli")
     del settings["libcuda"]
     detail, found = await _detail(nats, host, settings, bus)
-    assert ("interposer" in found, "time_slice" in found) == (True, False)
-    assert detail == "time_slice is not offered: two slices of equal rank got 900 and 90 milli"
+    assert ("interposer" in found, "time_slice" in found, "policed" in found) == (True, False, False)
+    why = "two slices of equal rank got 900 and 90 milli"
+    assert detail == f"time_slice is not offered: {why}; policed is not offered: {why}"
+
+
+@pytest.mark.parametrize(
+    ("seen_bytes", "why"),
+    [
+        (1, ""),
+        (0, "NVML does not report the memory of the canary's own process by its ID"),
+        (verdict.UNKNOWN, "the canary has not asked NVML for the memory of its own process yet"),
+    ],
+)
+async def test_policed_is_offered_where_nvml_has_told_the_canary_what_its_own_process_holds(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    build: Path,
+    seen_bytes: int,
+    why: str,
+) -> None:
+    """Otherwise the agent would not see what a pod holds."""
+    prove(host, build, seen_bytes=seen_bytes)
+    del settings["libcuda"]
+    detail, found = await _detail(nats, host, settings, bus)
+    assert ({"interposer", "time_slice"} <= found, "policed" in found) == (True, not why)
+    assert detail.startswith(f"policed is not offered: {why}") if why else not detail
+
+
+async def test_policed_pods_do_not_start_where_the_canary_has_failed(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
+) -> None:
+    prove(host, build, seen_bytes=0)
+    async with agent(nats, host, **settings | {"libcuda": "/nowhere/libcuda.so.1"}):
+        with pytest.raises(grpc.aio.AioRpcError, match="strategy-not-offered"):
+            await started(bus, kubelet, "a", strategy="policed")
+        assert not control_block(host, "a").exists()

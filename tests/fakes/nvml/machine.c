@@ -24,6 +24,12 @@ static void process_line(gpu_t *g, const char *rest) {
         g->processes++;
 }
 
+static void graphics_line(gpu_t *g, const char *rest) {
+    running_t *p = &g->drawing[g->graphics];
+    p->gpu_instance = NO_INSTANCE;
+    if (g->graphics < MAX_PROCESSES && sscanf(rest, "%u %d", &p->pid, &p->mib) == 2) g->graphics++;
+}
+
 static void sm_line(gpu_t *g, const char *rest) {
     unsigned pid = 0;
     int percent = 0;
@@ -48,6 +54,7 @@ static void of_gpu(machine_t *m, const char *word, int index, const char *rest) 
     int a = 0, b = 0;
     char kind[96] = "", where[32] = "";
     if (!strcmp(word, "process")) process_line(g, rest);
+    else if (!strcmp(word, "graphics")) graphics_line(g, rest);
     else if (!strcmp(word, "sm")) sm_line(g, rest);
     else if (!strcmp(word, "fabric")) fabric_line(g, rest);
     else if (!strcmp(word, "minor")) sscanf(rest, "%d", &g->device_minor);

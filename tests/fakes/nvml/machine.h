@@ -20,6 +20,7 @@
  *   p2p 0 1 0                            NVML's status, 0 is OK
  *   mig 0 GI START PROFILE MEMORY_MIB UUID  a MIG instance with one compute instance; mig 0 9 2 1g.10gb 9984 MIG-a
  *   process 0 4711 2048 [GI]             a compute process, its MiB, and its MIG instance
+ *   graphics 0 4711 2048                 a process of a graphics API, and its MiB; it may be a compute process, too
  *   sm 0 4711 35                         ... that uses 35 % of the SMs
  *   busy 0 90                            the GPU's use in percent
  *   ecc 0 VOLATILE AGGREGATE             uncorrectable errors; -1 -1: no ECC
@@ -56,8 +57,8 @@ typedef struct {
     unsigned char cluster[16];
     unsigned long long cpus, clocks;
     char link[MAX_LINKS][32]; /* "", "switch", or a bus id */
-    int processes, migs;
-    running_t process[MAX_PROCESSES];
+    int processes, graphics, migs;
+    running_t process[MAX_PROCESSES], drawing[MAX_PROCESSES];
     mig_t instance[MAX_MIG];
 } gpu_t;
 typedef struct {

@@ -61,8 +61,8 @@ MUTANTS = [
         name="surcharge-of-one-sample",
         what="memory that was allocated between two looks lowers the limit",
         file=f"{AGENT}/strategies/surcharges.py",
-        old="min(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB",
-        new="max(self._hidden_mib.get((of.uid, uuid), _NOTHING)) * MIB",
+        old="memory_bytes = min(samples.get((of.uid, uuid), _NOTHING)) * MIB",
+        new="memory_bytes = max(samples.get((of.uid, uuid), _NOTHING)) * MIB",
         tests=(f"{SURCHARGES}::test_memory_beyond_the_account_and_the_slack_is_charged_when_three_samples_show_it",),
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = [
         name="unreadable-pod-checked",
         what="a pod whose counters cannot be read counts as one that bypasses its slices",
         file="services/node_agent/slice_observer.py",
-        old="if one.uid not in unreadable]",
+        old="if one.uid not in apart]",
         new="if one.uid]",
         tests=(
             "tests/contract/enforcement/test_escapes.py::test_a_pod_whose_counters_cannot_be_read_hides_nothing[counters]",

@@ -148,7 +148,7 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "unknown isolation",
         pod(container(gpu=1), annotations=noted(isolation="strict")),
         "bad-annotation",
-        "must be one of soft, firm, hard",
+        "must be one of soft, firm, policed, hard",
     ),
     (
         "unknown topology",

@@ -13,6 +13,7 @@ WHOLE = GpuAsk(count=1, whole=True, compute_milli=1000)
 SHARE = GpuAsk(count=1, memory_mib=100, compute_milli=300)
 MEMORY = GpuAsk(count=1, memory_mib=100)
 PROVEN: tuple[StrategyName, ...] = ("exclusive", "advisory", "interposer", "time_slice")
+POLICING: tuple[StrategyName, ...] = (*PROVEN, "policed")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,15 @@ PROVEN: tuple[StrategyName, ...] = ("exclusive", "advisory", "interposer", "time
         (MEMORY, "soft", ("exclusive", "advisory"), True, "advisory"),
         (SHARE, "firm", ("time_slice", "advisory"), False, "time_slice"),
         (MEMORY, "hard", PROVEN, False, None),
+        (SHARE, "soft", POLICING, False, "interposer"),
+        (SHARE, "firm", POLICING, False, "interposer"),
+        (MEMORY, "firm", POLICING, True, "time_slice"),
+        (SHARE, "firm", ("advisory", "policed"), False, None),
+        (SHARE, "policed", POLICING, False, "policed"),
+        (MEMORY, "policed", POLICING, True, "policed"),
+        (SHARE, "policed", PROVEN, False, None),
+        (SHARE, "hard", POLICING, False, None),
+        (WHOLE, "policed", POLICING, False, "exclusive"),
     ],
 )
 def test_reserved_time_is_metered_and_the_rest_is_time_sliced(

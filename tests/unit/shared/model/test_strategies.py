@@ -12,17 +12,18 @@ from shared.model.strategies import (
     BUILT_IN,
     MIG,
     NAMES,
+    POLICED,
     PROVEN_BY_CANARY,
     by_preference,
     registered,
 )
-from shared.model.strategy import Strategy
+from shared.model.strategy import Isolation, Strategy
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-def names(*, whole: bool = False, reserves_compute: bool) -> list[str]:
-    return [strategy.name for strategy in by_preference(whole, reserves_compute)]
+def names(*, whole: bool = False, reserves_compute: bool, isolation: Isolation = "soft") -> list[str]:
+    return [strategy.name for strategy in by_preference(whole, reserves_compute, isolation)]
 
 
 def test_the_strongest_promise_comes_first_and_time_slicing_where_no_compute_is_reserved() -> None:
@@ -31,10 +32,27 @@ def test_the_strongest_promise_comes_first_and_time_slicing_where_no_compute_is_
     assert names(whole=True, reserves_compute=True) == ["exclusive"]
 
 
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [
+        ("soft", ["interposer", "time_slice", "advisory"]),
+        ("firm", ["interposer", "time_slice"]),
+        ("policed", ["policed"]),
+        ("hard", []),
+    ],
+)
+def test_a_pod_gets_what_keeps_its_isolation_and_is_ended_only_if_it_asked_for_that(
+    isolation: Isolation, expected: list[str]
+) -> None:
+    assert names(reserves_compute=True, isolation=isolation) == expected
+    assert names(whole=True, reserves_compute=True, isolation=isolation) == ["exclusive"]
+
+
 def test_what_a_node_must_prove_and_what_it_always_offers() -> None:
     proven = {strategy.name for strategy in BUILT_IN if strategy.proof != "none"}
-    assert proven == {"interposer", "time_slice"}
-    assert (ALWAYS_OFFERED, PROVEN_BY_CANARY, MIG) == (("exclusive", "advisory"), ("interposer", "time_slice"), "mig")
+    assert proven == {"interposer", "time_slice", "policed"}
+    assert PROVEN_BY_CANARY == ("interposer", "time_slice", "policed")
+    assert (ALWAYS_OFFERED, POLICED, MIG) == (("exclusive", "advisory"), ("policed",), "mig")
 
 
 def test_each_strategy_has_one_name_and_its_promise() -> None:
@@ -44,6 +62,7 @@ def test_each_strategy_has_one_name_and_its_promise() -> None:
         "mig": "hard",
         "interposer": "firm",
         "time_slice": "firm",
+        "policed": "policed",
         "advisory": "soft",
     }
 
@@ -54,7 +73,9 @@ def test_every_driver_that_a_strategy_names_is_a_class_of_the_node_agent() -> No
             assert isinstance(plugins.resolve(strategy.driver), type)
 
 
-@pytest.mark.parametrize("wrong", [{"promise": "harder"}, {"unit": "half"}, {"proof": "maybe"}, {"name": ""}])
+@pytest.mark.parametrize(
+    "wrong", [{"promise": "harder"}, {"only_from": "softer"}, {"unit": "half"}, {"proof": "maybe"}, {"name": ""}]
+)
 def test_a_strategy_with_a_wrong_field_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"strategy"):
         Strategy(**({"name": "x", "promise": "soft"} | wrong))  # type: ignore[arg-type]

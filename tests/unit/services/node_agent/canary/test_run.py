@@ -87,7 +87,7 @@ async def test_a_context_is_measured_by_what_nvml_reports_for_the_probe_itself(b
         "KERF_FAKE_CUDA_CONTEXT_MIB": "311",
     }
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
-    assert proof.context_bytes == 417 << 20
+    assert (proof.context_bytes, proof.seen_bytes) == (417 << 20, 417 << 20)
 
 
 async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:
@@ -106,6 +106,7 @@ async def test_the_memory_of_contexts_and_pools_is_measured(build: Path, tmp_pat
     }
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
     assert (proof.sentence, proof.context_bytes, proof.pool_chunk_bytes) == ("", 311 << 20, 32 << 20)
+    assert proof.seen_bytes == 0, "no NVML answers here"
 
 
 async def test_the_canary_fails_without_the_interposer(build: Path, tmp_path: Path) -> None:

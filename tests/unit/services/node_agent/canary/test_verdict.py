@@ -99,6 +99,18 @@ def test_nvmls_figure_of_the_process_itself_counts_while_others_use_the_gpu(own:
     assert verdict.of_contexts({"context_bytes": seen, "own_bytes": own}) == bytes_
 
 
+@pytest.mark.parametrize(("own", "least"), [([417, 411, 417], 411), ([417, 0, 417], 0), ([], 0)])
+def test_what_nvml_tells_of_the_process_itself_shows_that_pods_can_be_policed(own: list[int], least: int) -> None:
+    seen_bytes = verdict.of_sight({"own_bytes": own})
+    assert seen_bytes == least
+    proof = Proof(driver_version="580.1", library="l", ok=True, seen_bytes=seen_bytes)
+    assert (verdict.not_policed(proof) == "") == bool(least)
+
+
+def test_an_older_proof_says_nothing_about_policing() -> None:
+    assert "not asked NVML" in verdict.not_policed(Proof(driver_version="580.1", library="l", ok=True))
+
+
 def test_an_operators_figure_replaces_one_that_could_not_be_measured() -> None:
     proof = Proof(driver_version="580.1", library="l", ok=True)
     assert verdict.offered(proof, "580.1", "l", context_mib=0) == ""

@@ -154,6 +154,28 @@ async def test_processes_with_memory_and_sms_are_read_from_nvml(machine: Machine
     assert second.processes == ()
 
 
+async def test_processes_of_graphics_are_read_and_those_of_both_kinds_once(machine: Machine) -> None:
+    """NVML lists a process that does both twice, each time with all of its memory."""
+    machine.also("process 0 11 2048\nsm 0 11 35\ngraphics 0 11 2100\ngraphics 0 12 512\ngraphics 1 13 64\n")
+    watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
+    await watched.inventory("n", "b")
+    first, second = await watched.processes(1)
+    assert first.processes == (process(11, 2100, 350), process(12, 512))
+    assert second.processes == (process(13, 64),)
+
+
+async def test_the_processes_of_some_gpus_are_read_without_a_gpu_that_does_not_answer(machine: Machine) -> None:
+    machine.also("process 0 11 2048\nprocess 1 12 512\n")
+    watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
+    await watched.inventory("n", "b")
+    assert await watched.running({"GPU-b", "GPU-unknown"}) == {"GPU-b": (process(12, 512),)}
+    machine.become(TWO.replace("0 9 0 0 0", "0 9 0 0 15"))
+    assert (await watched.running({"GPU-a", "GPU-b"})).keys() == {"GPU-b"}
+    silent = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"), known=await watched.inventory("n", "b"))
+    machine.become("init 9\n" + TWO)
+    assert await silent.running({"GPU-a", "GPU-b"}) == {}
+
+
 async def test_in_mig_mode_processes_have_instances_and_no_sms(machine: Machine) -> None:
     machine.also("mig 1 9 0 3g.71gb 71000 MIG-b\nprocess 1 11 2048 9\nsm 1 11 35\n")
     watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))

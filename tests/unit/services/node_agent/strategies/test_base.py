@@ -13,6 +13,7 @@ from services.node_agent.strategies.base import NodeTools, Offer, Unadjustable
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.interposer import Interposer
+from services.node_agent.strategies.policed import Policed
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
@@ -84,6 +85,7 @@ def test_each_strategy_with_a_driver_gets_the_one_that_it_names(registry: SliceR
         "exclusive": Exclusive,
         "interposer": Interposer,
         "time_slice": TimeSlice,
+        "policed": Policed,
         "advisory": Advisory,
     }
 

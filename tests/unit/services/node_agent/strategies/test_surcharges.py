@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from services.node_agent.strategies.control_block import Surcharge
 from services.node_agent.strategies.escapes import PodMemory
 from services.node_agent.strategies.overuse import Overuse, Usage
@@ -101,3 +103,33 @@ def test_the_lower_rate_ends_five_minutes_after_the_last_overuse() -> None:
         made.update(now_s, [], overuses, busy=busy, answering={G})
         rates.append(made.of([A])[A.key][G].private_milli)
     assert rates == [75, 75, 75, 0]
+
+
+P = Slice(uid="a", container="c", strategy="policed", parts=(Part(uuid=G, memory_mib=1000, compute_milli=300),))
+
+
+def after_policed(*samples: PodMemory | None, **last: Any) -> int:
+    made = Surcharger(100)
+    for sample in samples[:-1]:
+        made.update_policed([] if sample is None else [sample], pods={"a"}, answering={G})
+    made.update_policed([] if samples[-1] is None else [samples[-1]], **{"pods": {"a"}, "answering": {G}} | last)
+    assert made.memory_bytes.get(("a", G), 0) == made.of([P])[P.key][G].memory_bytes
+    return made.of([P])[P.key][G].memory_bytes // MIB
+
+
+def test_all_that_a_policed_pod_hides_lowers_its_limit_when_two_samples_show_it() -> None:
+    hiding = held(900, 500)
+    assert (after_policed(hiding), after_policed(hiding, hiding)) == (0, 400), "without a slack"
+    assert after_policed(hiding, held(900, 900)) == 0
+    assert after_policed(hiding, hiding, None) == 0
+    assert after_policed(hiding, hiding, None, answering=set()) == 400
+    assert after_policed(hiding, hiding, None, unreadable={"a"}) == 400
+    assert after_policed(hiding, hiding, None, answering=set(), pods=set()) == 0
+
+
+def test_the_samples_of_other_pods_do_not_change_it() -> None:
+    made = Surcharger(100)
+    for _ in range(2):
+        made.update_policed([held(900, 500)], pods={"a"}, answering={G})
+    made.update(0, [], [], busy={}, answering={G})
+    assert made.of([P])[P.key][G].memory_bytes == 400 * MIB

@@ -126,6 +126,43 @@ def test_an_isolation_that_no_strategy_of_the_node_promises_is_refused_by_name()
     assert [r.code for r in answer.summary] == ["isolation"]
 
 
+POLICING = ("exclusive", "advisory", "interposer", "time_slice", "policed")
+
+
+@pytest.mark.parametrize(
+    ("isolation", "expected"),
+    [("", "interposer"), ("soft", "interposer"), ("firm", "interposer"), ("policed", "policed")],
+)
+def test_only_a_pod_that_asks_for_it_gets_a_strategy_that_ends_pods(isolation: str, expected: str) -> None:
+    placement = Placement()
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", strategies=POLICING)))
+    notes = {"kerf.dev/isolation": isolation} if isolation else {}
+    placement.place(build.gpu_pod("p", memory="1Gi", compute=30, annotations=notes))
+    grant = decode_grant(placement.binds()["uid-team-p"].grant)
+    assert {container.strategy for container in grant.containers.values()} == {expected}
+
+
+def test_a_policed_pod_waits_where_the_canary_has_not_proven_it_and_is_told_what_fits() -> None:
+    placement = Placement()
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", strategies=POLICING[:-1])))
+    placement.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "policed"}))
+    answer = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1)
+    (reason,) = answer.summary
+    assert (reason.code, "none of which promises policed" in reason.sentence) == ("isolation", True)
+    assert [one.sentence for one in answer.counterfactuals] == ["fits with kerf.dev/isolation: firm"]
+
+
+def test_a_hard_pod_is_told_that_it_fits_as_a_policed_one_first() -> None:
+    placement = Placement()
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", strategies=POLICING)))
+    placement.facts(build.gpu_pod("p", memory="1Gi", annotations={"kerf.dev/isolation": "hard"}))
+    answer = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1)
+    assert [one.sentence for one in answer.counterfactuals] == ["fits with kerf.dev/isolation: policed"]
+
+
 def test_a_pod_without_gpus_goes_to_a_node_without_gpus_first() -> None:
     placement = Placement(build.node("plain")).nodes("n")
     placement.facts(build.node("plain"))

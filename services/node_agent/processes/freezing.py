@@ -1,0 +1,69 @@
+"""Freezes all processes of a pod by its cgroup, and thaws them: cgroup v2's `cgroup.freeze`, v1's controller freezer.
+
+A frozen process neither computes nor allocates. Nothing but a thaw or SIGKILL changes that, and with cgroup v1 SIGKILL
+has its effect only after the thaw.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.node_agent.processes.pod_cgroups import PodCgroups
+
+_V2, _V1 = "cgroup.freeze", "freezer.state"
+_FREEZE, _THAW = {_V2: "1", _V1: "FROZEN"}, {_V2: "0", _V1: "THAWED"}
+
+
+class Freezer:
+    def __init__(self, cgroups: PodCgroups) -> None:
+        self._cgroups = cgroups
+
+    def freeze(self, uid: str) -> bool:
+        """Begins to freeze a pod. Returns False if it has no cgroup that can be frozen. Raises OSError.
+
+        The kernel stops each process at its next return from a system call, which a call into a driver may delay.
+        """
+        file = self._files().get(uid)
+        if file is None:
+            return False
+        file.write_text(_FREEZE[file.name])
+        return True
+
+    def thaw(self, uid: str) -> None:
+        """Thaws a pod. Does nothing if the pod is gone or is not frozen. Raises OSError."""
+        file = self._files().get(uid)
+        if file is not None:
+            _thaw(file)
+
+    def thaw_all(self) -> tuple[str, ...]:
+        """Thaws all pods that are frozen, and returns their UIDs. Raises OSError.
+
+        An agent that was killed may have left them so. Kubernetes itself freezes containers, and never a pod.
+        """
+        frozen = {uid: file for uid, file in self._files().items() if _is_frozen(file)}
+        for file in frozen.values():
+            _thaw(file)
+        return tuple(sorted(frozen))
+
+    def _files(self) -> dict[str, Path]:
+        """The files by which pods are frozen. With cgroup v1 they are in one hierarchy of several."""
+        found: dict[str, Path] = {}
+        for uid, folder in self._cgroups.folders():
+            for name in (_V2, _V1):
+                if (folder / name).exists():
+                    found.setdefault(uid, folder / name)
+        return found
+
+
+def _is_frozen(file: Path) -> bool:
+    try:
+        return file.read_text().strip() in ("1", "FROZEN", "FREEZING")
+    except FileNotFoundError:
+        return False
+
+
+def _thaw(file: Path) -> None:
+    try:
+        file.write_text(_THAW[file.name])
+    except FileNotFoundError:
+        return  # the pod is gone

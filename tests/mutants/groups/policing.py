@@ -1,0 +1,109 @@
+"""Mutants of the promise `policed`: a pod beyond its slice ends, and no other does."""
+
+from tests.mutants.mutant import Mutant
+
+POLICING = "services/node_agent/strategies/policing.py"
+TESTS = "tests/unit/services/node_agent"
+CORE = f"{TESTS}/strategies/test_policing.py"
+REAL = "tests/contract/enforcement/test_policing.py"
+
+MUTANTS = [
+    Mutant(
+        name="frozen-at-once",
+        what="a pod is frozen at its first sample beyond the grant",
+        file=POLICING,
+        old="FREEZE_SAMPLES = 2",
+        new="FREEZE_SAMPLES = 1",
+        tests=(f"{CORE}::test_the_first_sample_reports_the_second_freezes_and_the_third_ends",),
+    ),
+    Mutant(
+        name="policed-by-its-own-count",
+        what="a program that never loads the library is ended although it keeps to the grant",
+        file=POLICING,
+        old="one.seen_mib > one.granted_mib + slack_mib]",
+        new="one.seen_mib > one.counted_mib + slack_mib]",
+        tests=(f"{CORE}::test_what_counts_is_the_grant_and_the_slack_and_not_the_control_blocks",),
+    ),
+    Mutant(
+        name="ended-without-a-freeze",
+        what="a pod is ended by a sample that was taken while it ran",
+        file=POLICING,
+        old="was.ended or was.frozen_s is not None)",
+        new="was.ended or now.samples >= FREEZE_SAMPLES)",
+        tests=(f"{CORE}::test_the_first_sample_reports_the_second_freezes_and_the_third_ends",),
+    ),
+    Mutant(
+        name="honest-pod-stays-frozen",
+        what="a frozen pod that is within its grant again is not thawed",
+        file=POLICING,
+        old="msgspec.structs.replace(was, frozen_s=None, since_s=float",
+        new="msgspec.structs.replace(was, since_s=float",
+        tests=(f"{CORE}::test_a_frozen_pod_that_the_next_sample_finds_within_its_grant_is_thawed",),
+    ),
+    Mutant(
+        name="frozen-for-ever",
+        what="a pod stays frozen as long as its GPU does not answer",
+        file=POLICING,
+        old="now_s - was.frozen_s >= MAX_FROZEN_S",
+        new="now_s - was.frozen_s >= FORGET_S",
+        tests=(f"{CORE}::test_a_pod_does_not_stay_frozen_because_its_gpu_does_not_answer",),
+    ),
+    Mutant(
+        name="silence-is-honest",
+        what="a GPU that does not answer clears the pods on it",
+        file=POLICING,
+        old="if not was.gpus <= answering:",
+        new="if False:",
+        tests=(f"{CORE}::test_a_gpu_that_does_not_answer_proves_nothing",),
+    ),
+    Mutant(
+        name="forgotten-between-samples",
+        what="a pod that frees its memory between two samples is never frozen",
+        file=POLICING,
+        old="FORGET_S = 60.0",
+        new="FORGET_S = 0.0",
+        tests=(f"{CORE}::test_a_pod_that_frees_and_takes_again_is_frozen_at_once_and_begins_anew_after_a_minute",),
+    ),
+    Mutant(
+        name="evictions-without-back-off",
+        what="an eviction is asked for every 30 s for ever",
+        file=POLICING,
+        old="max(FIRST_AGAIN_S, 2 * wait_s)",
+        new="max(FIRST_AGAIN_S, wait_s)",
+        tests=(f"{CORE}::test_an_eviction_is_asked_for_at_growing_intervals",),
+    ),
+    Mutant(
+        name="left-frozen-by-the-agent-before",
+        what="a pod that an earlier agent has left frozen stays so",
+        file="services/node_agent/police.py",
+        old="thawed = self._ender.freezer.thaw_all()",
+        new="thawed = ()",
+        tests=(f"{REAL}::test_a_pod_that_an_earlier_agent_left_frozen_is_thawed",),
+    ),
+    Mutant(
+        name="killed-and-frozen",
+        what="a pod of cgroup v1 whose frozen processes have the signal is not thawed",
+        file="services/node_agent/processes/killing.py",
+        old="                signalled()",
+        new="                pass",
+        tests=(
+            f"{TESTS}/processes/test_freezing.py::test_a_frozen_pod_is_killed_and_its_processes_end_with_the_thaw[v1]",
+        ),
+    ),
+    Mutant(
+        name="graphics-not-policed",
+        what="memory of a graphics API does not count",
+        file="services/node_agent/devices/usage.py",
+        old="for key, used in graphics.items()",
+        new="for key, used in ()",
+        tests=(f"{TESTS}/devices/test_usage.py::test_processes_of_graphics_are_read_and_those_of_both_kinds_once",),
+    ),
+    Mutant(
+        name="firm-pods-are-policed",
+        what="a pod that did not ask for it gets a strategy that ends pods",
+        file="shared/model/strategy.py",
+        old="ISOLATION_RANK[self.promise] >= asked >= ISOLATION_RANK[self.only_from]",
+        new="ISOLATION_RANK[self.promise] >= asked",
+        tests=("tests/unit/shared/book/test_shares.py",),
+    ),
+]
