@@ -64,6 +64,8 @@ class Place:
     policy: Policy = field(default_factory=Policy)
     cases: int = 0
     calibration: dict[str, str] = field(default_factory=dict)
+    costs: tuple[int, int] = (0, 0)
+    """Bytes that a context takes, and that a memory pool takes at a time."""
 
     @property
     def library(self) -> Path:
@@ -77,7 +79,8 @@ class Place:
     def registry(self) -> Iterator[SliceRegistry]:
         """The slice registry of one case, with heartbeats."""
         self.cases += 1
-        made, stop = SliceRegistry(self.folder / f"case-{self.cases}", self.policy, self.clock), threading.Event()
+        made = SliceRegistry(self.folder / f"case-{self.cases}", self.policy, self.clock, lambda: self.costs)
+        stop = threading.Event()
 
         def heartbeats() -> None:
             while not stop.wait(0.5):

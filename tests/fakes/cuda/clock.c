@@ -45,6 +45,23 @@ static void run(int device, uint64_t until_ns) {
         if (d->running < 0) break;
         item = &queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH];
         if (item->awaits && queue(d->running, device)->launched >= item->awaits) item->left_ns = 0;
+        if (item->place && !item->came) {
+            world()->process[d->running].meeting[item->place - 1].count++;
+            world()->meetings++;
+            item->came = 1;
+        }
+        if (item->place && world()->process[d->running].meeting[item->place - 1].count < item->meets) {
+            /* It spins. Its own time begins when all have come. */
+            uint64_t spun;
+            if (d->at_ns >= until_ns) return;
+            spun = until_ns - d->at_ns;
+            if (next_process(device, d->running) != d->running && spun > world()->slice_ns - d->slice_used_ns)
+                spun = world()->slice_ns - d->slice_used_ns;
+            d->at_ns += spun;
+            d->slice_used_ns += spun;
+            queue(d->running, device)->gpu_ns += spun;
+            continue;
+        }
         if (!item->left_ns) {
             finish(d->running, device);
             continue;
@@ -63,6 +80,20 @@ static void run(int device, uint64_t until_ns) {
 
 void settle(int device) { run(device, world()->now_ns); }
 
+/* A meeting that begins on one device may end a wait on another one at the same time. */
+static void run_all(uint64_t until_ns) {
+    uint64_t before;
+    do {
+        before = world()->meetings;
+        for (int d = 0; d < world()->devices; d++) run(d, until_ns);
+    } while (world()->meetings != before);
+}
+
+static int spins(int process, int device) {
+    const item_t *item = &queue(process, device)->item[queue(process, device)->completed % DEPTH];
+    return item->place && world()->process[process].meeting[item->place - 1].count < item->meets;
+}
+
 /* Returns when something may change on the device: the end of work, or of a time slice. */
 static uint64_t next_change(int device) {
     device_t *d = &world()->device[device];
@@ -70,6 +101,7 @@ static uint64_t next_change(int device) {
     run(device, d->at_ns);
     if (d->running < 0) return NEVER;
     left = queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH].left_ns;
+    if (spins(d->running, device)) left = NEVER - d->at_ns;
     if (next_process(device, d->running) != d->running && left > world()->slice_ns - d->slice_used_ns)
         left = world()->slice_ns - d->slice_used_ns;
     return d->at_ns + left;
@@ -101,6 +133,7 @@ static void pass(void) {
     w->expected = 0;
     for (;;) {
         uint64_t next = NEVER;
+        if (w->meetings) run_all(w->now_ns);
         for (int c = 0; c < CLIENTS; c++)
             if (w->client[c].used && over(&w->client[c])) {
                 w->baton = c;
@@ -116,7 +149,7 @@ static void pass(void) {
         }
         if (next == NEVER) return; /* only a process that is not a client can change anything now */
         if (next > w->now_ns) w->now_ns = next;
-        for (int d = 0; d < w->devices; d++) run(d, w->now_ns);
+        run_all(w->now_ns);
     }
 }
 
@@ -190,7 +223,7 @@ void kerf_virtual_leave(void) {
     mine = -1;
 }
 
-static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int other) {
+static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int other, int place, uint64_t meets) {
     queue_t *q = queue(me(), device);
     uint64_t seq;
     enter();
@@ -199,8 +232,8 @@ static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int oth
     lock();
     settle(device);
     q->launched += event < 0 && !other;
-    q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, event, event >= 0
-        ? world()->process[me()].event[event].recording : 0, other};
+    q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, meets, event, event >= 0
+        ? world()->process[me()].event[event].recording : 0, other, place, 0};
     seq = ++q->submitted;
     if (event < 0) last_of_thread = seq;
     settle(device);
@@ -208,8 +241,17 @@ static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int oth
     return seq;
 }
 
-uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) { return put(device, ns, event, awaits, 0); }
-void submit_other(int device, uint64_t ns) { put(device, ns, -1, 0, 1); }
+uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) { return put(device, ns, event, awaits, 0, 0, 0); }
+void submit_other(int device, uint64_t ns) { put(device, ns, -1, 0, 1, 0, 0); }
+void submit_meeting(int device, uint64_t ns, uint64_t address, uint64_t count) {
+    process_t *p = &world()->process[me()];
+    int place = 0;
+    lock();
+    while (place < MEETINGS - 1 && p->meeting[place].address && p->meeting[place].address != address) place++;
+    p->meeting[place].address = address;
+    unlock();
+    put(device, ns, -1, 0, 0, place + 1, count);
+}
 
 /* Only in a world that processes share: a private one has no other clients. */
 void kerf_virtual_expect(int clients) {

@@ -186,6 +186,14 @@ CUresult cuCtxGetDevice(CUdevice *device) {
     if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
     return *device = current()->device, ready();
 }
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    return *can = device != peer && device < world()->devices && peer < world()->devices, ready();
+}
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
+    (void)flags;
+    return !peer || !current() || peer == current() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+CUresult cuCtxDisablePeerAccess(CUcontext peer) { return cuCtxEnablePeerAccess(peer, 0); }
 CUresult cuGetErrorString(CUresult error, const char **text) {
     return *text = error ? "an error" : "no error", CUDA_SUCCESS;
 }

@@ -15,6 +15,16 @@ node_t *graph_add(graph_t *graph, node_t node) {
     *added = node;
     return graph->nodes[graph->count++] = added;
 }
+void graph_mixes(graph_t *graph, uint64_t to, uint64_t value) {
+    if (graph->mixes % 16 == 0) graph->mix = realloc(graph->mix, (graph->mixes + 16) * sizeof *graph->mix);
+    graph->mix[graph->mixes++] = (mix_t){to, value};
+}
+static void compute(const graph_t *graph) {
+    for (size_t i = 0; i < graph->mixes; i++) {
+        uint64_t *word = word_at(graph->mix[i].to);
+        if (word) *word = *word * MIX + graph->mix[i].value;
+    }
+}
 static uint64_t time_of(const graph_t *graph) {
     uint64_t ns = graph->ns;
     for (size_t i = 0; i < graph->count; i++)
@@ -62,7 +72,7 @@ CUresult cuGraphAddKernelNode_v2(CUnode *node, CUgraph graph, const CUnode *afte
 CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *after, size_t count, alloc_node_t *memory) {
     (void)after;
     (void)count;
-    memory->pointer = (CUdeviceptr)(uintptr_t)calloc(1, 64);
+    memory->pointer = memory_of_graph(memory->pool.location.id);
     return *node = graph_add(graph, (node_t){.type = NODE_MEM_ALLOC, .memory = *memory}), CUDA_SUCCESS;
 }
 CUresult cuGraphAddMemFreeNode(CUnode *node, CUgraph graph, const CUnode *after, size_t count, CUdeviceptr pointer) {
@@ -138,6 +148,7 @@ CUresult cuGraphLaunch(CUexec executable, CUstream stream) {
     if (s->capture) return s->capture->ns += ns, CUDA_SUCCESS;
     enter();
     if (world()->launch_ns) spend(world()->launch_ns);
+    compute(((exec_t *)executable)->source);
     submit(s->context->device, ns, -1, 0);
     return CUDA_SUCCESS;
 }

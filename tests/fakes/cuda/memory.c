@@ -2,9 +2,24 @@
 #include "world.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* share -1: private to this process */
-typedef struct { uint64_t bytes; int device, references, share; void *pool; } block_t;
+/* The first field tells a block from the address of a mapping, where the handle of its block is. */
+#define BLOCK UINT64_C(0x6b657266626c6f63)
+typedef struct { uint64_t kind, bytes; int device, references, share; void *pool; uint64_t word; } block_t;
+static block_t *block_of(uint64_t bytes, int device, int share, void *pool) {
+    block_t *block = malloc(sizeof *block);
+    *block = (block_t){BLOCK, bytes, device, 1, share, pool, 0};
+    return block;
+}
+uint64_t *word_at(CUdeviceptr pointer) {
+    block_t *block = (block_t *)(uintptr_t)pointer;
+    if (pointer < 65536) return NULL;
+    if (block->kind != BLOCK) block = *(block_t **)(uintptr_t)pointer;
+    return !block ? NULL : block->share >= 0 ? &world()->share[block->share].word : &block->word;
+}
+CUdeviceptr memory_of_graph(int device) { return (CUdeviceptr)(uintptr_t)block_of(0, device, -1, NULL); }
 
 uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = bytes >= 2 << 20 ? 2 << 20 : 512;
@@ -25,6 +40,35 @@ uint64_t used(int device) {
     return sum;
 }
 
+static uint64_t of_container(int container, int device) {
+    uint64_t sum = 0;
+    for (int p = 0; p < PROCESSES; p++)
+        if (world()->process[p].used && world()->process[p].container == container)
+            sum += world()->process[p].bytes[device];
+    for (int s = 0; s < SHARES; s++) {
+        int holds = 0;
+        for (int p = 0; world()->share[s].device == device && p < PROCESSES; p++)
+            holds |= world()->share[s].holder[p] && world()->process[p].container == container;
+        if (holds) sum += world()->share[s].bytes;
+    }
+    return sum;
+}
+void note_peak(int device) {
+    const int container = world()->process[me()].container;
+    const uint64_t bytes = of_container(container, device);
+    if (bytes > world()->peak[container][device]) world()->peak[container][device] = bytes;
+}
+uint64_t kerf_fake_container_bytes(int device) {
+    const int process = me();
+    uint64_t bytes;
+    lock();
+    bury();
+    bytes = of_container(world()->process[process].container, device);
+    unlock();
+    return bytes;
+}
+uint64_t kerf_fake_container_peak_bytes(int device) { return world()->peak[world()->process[me()].container][device]; }
+
 uint64_t kerf_fake_used_bytes(int device) {
     uint64_t bytes;
     lock();
@@ -44,8 +88,11 @@ CUresult take(int device, uint64_t bytes) {
     while_locked(process);
     lock();
     bury();
-    if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes,
+    if (used(device) + bytes <= world()->memory_bytes) {
+        world()->process[process].bytes[device] += bytes;
+        note_peak(device);
         result = CUDA_SUCCESS;
+    }
     unlock();
     return result;
 }
@@ -62,8 +109,7 @@ CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
     if (!result && !bytes) result = CUDA_ERROR_INVALID_VALUE;
     if (!result) result = take(device, rounded(bytes));
     if (result) return result;
-    block = malloc(sizeof *block);
-    *block = (block_t){rounded(bytes), device, 1, -1, NULL};
+    block = block_of(rounded(bytes), device, -1, NULL);
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
 
@@ -111,6 +157,10 @@ CUresult cuMemHostAlloc(void **to, size_t bytes, unsigned flags) {
     return cuMemAllocHost_v2(to, bytes);
 }
 CUresult cuMemFreeHost(void *pointer) { return free(pointer), CUDA_SUCCESS; }
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *to, void *pointer, unsigned flags) {
+    (void)flags;
+    return *to = (CUdeviceptr)(uintptr_t)pointer, CUDA_SUCCESS;
+}
 CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
     (void)pointer;
     (void)bytes;
@@ -144,11 +194,13 @@ CUresult cuMemAddressReserve(CUdeviceptr *to, size_t bytes, size_t alignment, CU
     (void)alignment;
     (void)wish;
     (void)flags;
-    return *to = (CUdeviceptr)(uintptr_t)calloc(2, sizeof(block_t)), bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    void *range = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+        : MAP_FAILED;
+    if (range == MAP_FAILED) return CUDA_ERROR_INVALID_VALUE;
+    return *to = (CUdeviceptr)(uintptr_t)range, CUDA_SUCCESS;
 }
 CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes) {
-    (void)bytes;
-    return free((void *)(uintptr_t)pointer), CUDA_SUCCESS;
+    return munmap((void *)(uintptr_t)pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 CUresult cuMemGetAllocationGranularity(size_t *unit, const alloc_prop_t *property, int option) {
     (void)property;
@@ -173,8 +225,10 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical h
     return CUDA_SUCCESS;
 }
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
+    block_t *block = *(block_t **)(uintptr_t)pointer;
     (void)bytes;
-    return drop(*(block_t **)(uintptr_t)pointer);
+    *(block_t **)(uintptr_t)pointer = NULL;
+    return drop(block);
 }
 CUresult cuMemMapArrayAsync(const map_info_t *list, unsigned count, CUstream stream) {
     (void)stream;
@@ -206,6 +260,7 @@ static int share(block_t *block) {
     for (int s = 0; s < SHARES && block->share < 0; s++) {
         if (held(&world()->share[s])) continue;
         world()->share[s].bytes = block->bytes;
+        world()->share[s].word = block->word;
         world()->share[s].device = block->device;
         world()->share[s].holder[process] = 1;
         world()->process[process].bytes[block->device] -= block->bytes;
@@ -215,10 +270,12 @@ static int share(block_t *block) {
     return block->share;
 }
 static block_t *join_share(int s) {
-    block_t *block = malloc(sizeof *block);
+    const int process = me();
+    block_t *block;
     lock();
-    world()->share[s].holder[me()]++;
-    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s, NULL};
+    world()->share[s].holder[process]++;
+    block = block_of(world()->share[s].bytes, world()->share[s].device, s, NULL);
+    note_peak(world()->share[s].device);
     unlock();
     return block;
 }
@@ -250,8 +307,7 @@ CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool)
     CUresult result = bytes ? pool_take(pool, rounded(bytes)) : CUDA_ERROR_INVALID_VALUE;
     block_t *block;
     if (result) return result;
-    block = malloc(sizeof *block);
-    *block = (block_t){rounded(bytes), device, 1, -1, pool};
+    block = block_of(rounded(bytes), device, -1, pool);
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {

@@ -121,7 +121,7 @@ static CUresult from_pool(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream s
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
     if (!s->capture) return allocate_from(to, bytes, device, pool);
     graph_add(s->capture, (node_t){NODE_MEM_ALLOC, {.pool.location = {LOCATION_DEVICE, device}, .bytes = bytes}, NULL});
-    return *to = (CUdeviceptr)(uintptr_t)calloc(1, 64), CUDA_SUCCESS;
+    return *to = memory_of_graph(device), CUDA_SUCCESS;
 }
 CUresult cuMemAllocAsync(CUdeviceptr *to, size_t bytes, CUstream stream) {
     stream_t *s = stream_of(stream);

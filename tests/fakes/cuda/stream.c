@@ -208,16 +208,47 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
         return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
     return *module = calloc(1, 8), ready();
 }
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
+    (void)count;
+    (void)options;
+    (void)values;
+    return cuModuleLoadData(module, image);
+}
 CUresult cuModuleUnload(CUmodule module) { return free(module), CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) {
     function_t *function = calloc(1, sizeof *function);
     (void)module;
+    function->mixes = !strcmp(name, "mix"), function->meets = !strcmp(name, "meet");
+    function->loaded = !getenv("KERF_FAKE_CUDA_LAZY");
     function->declared = !strncmp(name, "ns_", 3) || !strncmp(name, "awaits_", 7);
     if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10),
         function->ns = 3600 * UINT64_C(1000000000);
     else if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
-    else if (strcmp(name, "work")) return free(function), CUDA_ERROR_NOT_FOUND;
+    else if (strcmp(name, "work") && !function->mixes && !function->meets) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
+}
+
+/* Libraries, which belong to no context. A kernel of one becomes a function of the current context. */
+CUresult cuLibraryLoadData(void **library, const void *code, int *jit, void **jit_values, unsigned jit_count, int *options,
+    void **values, unsigned count) {
+    (void)code, (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)values, (void)count;
+    return *library = calloc(1, 8), ready();
+}
+CUresult cuLibraryUnload(void *library) { return free(library), CUDA_SUCCESS; }
+CUresult cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+    return cuModuleGetFunction(kernel, library, name);
+}
+CUresult cuKernelGetFunction(CUfunction *function, void *kernel) {
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    return *function = kernel, CUDA_SUCCESS;
+}
+
+/* Loading code waits for the work of the device, as the driver may (CUDA's guide, "Lazy Loading", on concurrency). */
+static void load(function_t *function, int device) {
+    if (__atomic_load_n(&function->loaded, __ATOMIC_ACQUIRE)) return;
+    enter();
+    wait_for(WORK, device, world()->process[me()].queue[device].submitted, NEVER);
+    __atomic_store_n(&function->loaded, 1, __ATOMIC_RELEASE);
 }
 
 static uint64_t time_of(const function_t *function, void **params) {
@@ -225,17 +256,27 @@ static uint64_t time_of(const function_t *function, void **params) {
 }
 static _Thread_local void (*at_launch)(void);
 void kerf_fake_at_launch(void (*function)(void)) { at_launch = function; }
-static CUresult start(const function_t *function, CUstream stream, void **params) {
+static CUresult start(function_t *function, CUstream stream, void **params) {
     stream_t *s = stream_of(stream);
     void (*call)(void) = at_launch;
     at_launch = NULL;
     if (call) call();
     at_launch = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (s->capture && function->mixes) graph_mixes(s->capture, *(uint64_t *)params[1], *(uint64_t *)params[2]);
     if (s->capture) return s->capture->ns += time_of(function, params), CUDA_SUCCESS;
+    load(function, s->context->device);
     s->after_event = 0;
     enter();
     if (world()->launch_ns) spend(world()->launch_ns);
+    if (function->mixes) {
+        uint64_t *word = word_at(*(uint64_t *)params[1]);
+        if (word) *word = *word * MIX + *(uint64_t *)params[2];
+    }
+    if (function->meets) {
+        submit_meeting(s->context->device, *(uint64_t *)params[0], *(uint64_t *)params[1], *(uint64_t *)params[2]);
+        return CUDA_SUCCESS;
+    }
     submit(s->context->device, time_of(function, params), -1, function->awaits);
     return CUDA_SUCCESS;
 }
@@ -293,14 +334,38 @@ CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
     function(data);
     return other_work(stream);
 }
+static void put_word(CUdeviceptr to, const void *from, size_t bytes) {
+    uint64_t *word = word_at(to);
+    if (word) memcpy(word, from, bytes < sizeof *word ? bytes : sizeof *word);
+}
+static void get_word(void *to, CUdeviceptr from, size_t bytes) {
+    const uint64_t *word = word_at(from);
+    if (word) memcpy(to, word, bytes < sizeof *word ? bytes : sizeof *word);
+}
+static void set_word(CUdeviceptr to, unsigned char value, size_t count) {
+    uint64_t *word = word_at(to);
+    if (word) memset(word, value, count < sizeof *word ? count : sizeof *word);
+}
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return (void)to, (void)from, (void)bytes, other_work(stream);
+    return put_word(to, from, bytes), other_work(stream);
+}
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    return get_word(to, from, bytes), other_work(stream);
+}
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    const uint64_t *word = word_at(from);
+    if (word) put_word(to, word, bytes);
+    return other_work(stream);
+}
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes,
+    CUstream stream) {
+    return (void)there, (void)here, cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-    return (void)to, (void)value, (void)count, other_work(stream);
+    return set_word(to, value, count), other_work(stream);
 }
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-    return (void)to, (void)value, (void)count, other_work(NULL);
+    return set_word(to, value, count), other_work(NULL);
 }
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags) {
     return (void)at, (void)value, (void)flags, other_work(stream);
@@ -309,12 +374,10 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, void *operations
     return (void)count, (void)operations, (void)flags, other_work(stream);
 }
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-    (void)to, (void)from, (void)bytes;
-    return cuCtxSynchronize();
+    return get_word(to, from, bytes), cuCtxSynchronize();
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-    (void)to, (void)from, (void)bytes;
-    return cuCtxSynchronize();
+    return put_word(to, from, bytes), cuCtxSynchronize();
 }
 
 #define TWIN(name, parameters, arguments) CUresult name##_ptsz parameters { return count_call(#name), name arguments; }

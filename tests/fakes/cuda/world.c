@@ -103,6 +103,7 @@ static void take_place(int file) {
         memset(&shared->process[p], 0, sizeof(process_t));
         shared->process[p].used = 1;
         shared->process[p].pid = (int)getpid();
+        shared->process[p].container = (int)(setting("KERF_FAKE_CUDA_CONTAINER", 0) % CONTAINERS);
         own = p;
     }
 }

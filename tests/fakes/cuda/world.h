@@ -10,6 +10,8 @@
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
+ *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
+ *   KERF_FAKE_CUDA_CONTAINER  the process's container, 0 to 31: the memory of each is known, with its maximum
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's index among them: the lower runs first if several could
  *
@@ -23,7 +25,11 @@
  * time-sliced, as the driver does between contexts. Work declares its GPU time: a function named "ns_250000" takes
  * 250000 ns, the function "work" takes the time in its first parameter, a uint64_t. "awaits_3" runs until the
  * process has launched three more kernels on any stream (it spins on a word that they, or the program after them,
- * set), or ends after an hour.
+ * set), or ends after an hour. "mix" takes the time in its first parameter too, and computes: the first word of the
+ * memory at its second parameter becomes MIX * word + its third parameter. "meet" has the same parameters and is part of
+ * a collective: it counts at the address, and ends its time after the count has reached the third parameter.
+ *
+ * Memory has one word of data, its first, at the address that an allocation or a mapping returned.
  *
  * A locked process begins no work, and neither allocates nor frees memory. The memory of a checkpointed process is
  * free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed.
@@ -44,6 +50,8 @@ void kerf_virtual_leave(void);
 void kerf_virtual_expect(int clients);          /* the clock stands still until so many clients exist */
 uint64_t kerf_fake_gpu_ns(int device, int pid); /* GPU time that a process (0: this one) has really used */
 uint64_t kerf_fake_used_bytes(int device);      /* used memory of the device, of all processes */
+/* of this process's container, now and at most so far, also of memory that it shares */
+uint64_t kerf_fake_container_bytes(int device), kerf_fake_container_peak_bytes(int device);
 uint64_t kerf_fake_calls(const char *name);     /* how often this process has called a per-thread-stream variant, a
     * query of an attribute of the memory of graphs (cuDeviceGetGraphMemAttribute), or
     * "overlap lost": launched a kernel that may overlap the previous one right after the record of an event */
@@ -55,13 +63,16 @@ void kerf_fake_break(void);
 void kerf_fake_next_takes(uint64_t ns);
 void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the calling thread, as profilers do */
 
-enum { DEVICES = 8, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256 };
+enum { DEVICES = 8, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256, MEETINGS = 16,
+    CONTAINERS = 32 };
+#define MIX UINT64_C(6364136223846793005)
 enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
 #define NEVER UINT64_MAX
 
 /* awaits: launches of its process; 0: none */
 /* other: no kernel, its time is not counted */
-typedef struct { uint64_t left_ns, awaits; int32_t event; uint32_t recording; int other; } item_t;
+/* place: 1 + the meeting's index; meets: the count that it waits for */
+typedef struct { uint64_t left_ns, awaits, meets; int32_t event; uint32_t recording; int other, place, came; } item_t;
 typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DEPTH]; } queue_t;
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not done */
 typedef struct {
@@ -69,10 +80,12 @@ typedef struct {
     uint64_t bytes[DEVICES], host[DEVICES]; /* host: bytes that a checkpoint has moved to the host */
     queue_t queue[DEVICES];
     event_t event[EVENTS];
+    int container;
+    struct { uint64_t address, count; } meeting[MEETINGS];
 } process_t;
 typedef struct { int used, process, device; uint32_t word, kind; uint64_t until_ns, seq; } client_t;
 /* holder: reference count of each process */
-typedef struct { uint64_t bytes; int device; uint32_t holder[PROCESSES]; } share_t;
+typedef struct { uint64_t bytes, word; int device; uint32_t holder[PROCESSES]; } share_t;
 typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
@@ -83,6 +96,8 @@ typedef struct {
     device_t device[DEVICES];
     client_t client[CLIENTS];
     share_t share[SHARES];
+    uint64_t peak[CONTAINERS][DEVICES];
+    uint64_t meetings; /* all that have ever begun */
     process_t process[PROCESSES];
 } world_t;
 
@@ -98,6 +113,7 @@ void enter(void);
 void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* DRAINED: seq is the process */
 /* returns the work's index in its queue. awaits: number of launches after it */
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits);
+void submit_meeting(int device, uint64_t ns, uint64_t address, uint64_t count);
 void submit_other(int device, uint64_t ns);
 extern _Thread_local uint64_t last_of_thread; /* the index of the last launch of this thread */
 void spend(uint64_t ns);
@@ -115,9 +131,11 @@ typedef struct stream {
     int gone;              /* a program that still uses it is ended: a real driver may crash */
 } stream_t;
 typedef struct { int type; alloc_node_t memory; graph_t *child; } node_t;
-struct graph { uint64_t ns; size_t count; node_t **nodes; };
+typedef struct { uint64_t to, value; } mix_t;
+struct graph { uint64_t ns; size_t count, mixes; node_t **nodes; mix_t *mix; };
+void graph_mixes(graph_t *graph, uint64_t to, uint64_t value);
 node_t *graph_add(graph_t *graph, node_t node);
-typedef struct { uint64_t ns, awaits; int declared; } function_t;
+typedef struct { uint64_t ns, awaits; int declared, mixes, meets, loaded; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */
 stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's default streams */
@@ -125,6 +143,9 @@ CUresult take(int device, uint64_t bytes);   /* physical memory */
 void give(int device, uint64_t bytes);
 uint64_t rounded(uint64_t bytes);
 uint64_t used(int device);                   /* the caller holds the lock */
+uint64_t *word_at(CUdeviceptr pointer);      /* NULL: no memory of this driver */
+CUdeviceptr memory_of_graph(int device);
+void note_peak(int device);                  /* the caller holds the lock */
 CUresult pool_take(void *pool, uint64_t bytes);
 void pool_give(void *pool, uint64_t bytes, int in_order); /* in_order: in stream order */
 void pools_waited_for(void);

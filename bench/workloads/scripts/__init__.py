@@ -1,0 +1,1 @@
+"""PyTorch programs of the workloads' names. Each prints one JSON line. They have not been run on a GPU yet."""
