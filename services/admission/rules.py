@@ -39,6 +39,7 @@ READ_ANNOTATIONS = (
     names.ANNOTATION_GANG_TOPOLOGY,
     names.ANNOTATION_GANG_TIMEOUT,
     names.ANNOTATION_TIER,
+    names.ANNOTATION_PREEMPTIBLE,
 )
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
