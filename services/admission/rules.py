@@ -33,6 +33,7 @@ READ_ANNOTATIONS = (
     names.ANNOTATION_TOPOLOGY,
     names.ANNOTATION_TOPOLOGY_MODE,
     names.ANNOTATION_POLICY,
+    names.ANNOTATION_GPU_POLICY,
     names.ANNOTATION_GANG,
     names.ANNOTATION_GANG_SIZE,
     names.ANNOTATION_GANG_MIN,
@@ -87,7 +88,7 @@ _KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTA
 """A pod that wrote them would have GPUs without a decision, or give up what other pods pay for."""
 
 
-def check_names(named: set[str]) -> None:
+def check_names(named: Iterable[str]) -> None:
     """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
     for resource in sorted(named):
         if (

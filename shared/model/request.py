@@ -65,6 +65,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology_mode: TopologyMode = ""
     """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
     policy: PolicyName = ""
+    gpu_policy: PolicyName = ""
+    """Orders the GPUs of the chosen node instead of `policy`."""
     tier: str = ""
 
     @property

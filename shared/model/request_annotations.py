@@ -32,6 +32,7 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
+        gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),
         tier=tier,
     )
 

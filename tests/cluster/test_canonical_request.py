@@ -80,6 +80,7 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "topology-mode": ("ring", "tree", ""),
     "gpu-prefer": ("cost", "speed", "both", ""),
     "policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
+    "gpu-policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
     "tier": ("standard", "opportunistic", "gold", ""),
     "preemptible": ("true", "false", "never", ""),
     "gang": ("train", "none", "a.b-c", "Upper", "-a", "", "x" * 63, "x" * 64),

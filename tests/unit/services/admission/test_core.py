@@ -198,7 +198,9 @@ def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
 def test_hamis_use_of_the_same_name_is_not_plain() -> None:
     """There nvidia.com/gpu counts slices; reading it as whole GPUs would be wrong by far."""
     manifest = pod(container(nvidia="1", **{"nvidia.com/gpumem": "4000"}))
-    assert admitted(manifest, TAKES_NVIDIA) == manifest
+    assert limits_of(admitted(manifest, TAKES_NVIDIA))["kerf.dev/gpu-memory"] == "4000Mi"
+    only_plain = Policy(plain_nvidia_namespaces=("*",), dialects=("nvidia",))
+    assert admitted(manifest, only_plain) == manifest
 
 
 # --- properties -------------------------------------------------------------------------------------------------
