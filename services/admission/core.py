@@ -64,7 +64,8 @@ def _review(request: Request, policy: Policy) -> Allowed:
     if not has_gpu_request(typed):
         rules.check_slots(pod, frozenset())
         rules.check_quota(pod, frozenset())
-        ours = typed.spec.resource_claims and typed.spec.scheduler_name == names.SCHEDULER_NAME
+        # One that was taken over could run on these nodes before they were Kerf's.
+        ours = typed.spec.scheduler_name == names.SCHEDULER_NAME and (typed.spec.resource_claims or taken_over)
         final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
         return Allowed(tuple(difference(request.pod, final)), rules.annotation_warnings(typed), dialect)
     rules.check_place(typed)
