@@ -12,12 +12,13 @@ import msgspec
 from services.admission import rules
 from services.admission.dialects import Dialect, Translation, dialects
 from services.admission.dialects.base import (
+    DEFAULT_SCHEDULER,
     DEFAULT_SCHEDULERS,
     Json,
     Place,
     amounts,
     containers,
-    named_resources,
+    manifest_of,
     nonzero,
 )
 from services.admission.messages import Allowed, Policy, Refused, Request
@@ -31,6 +32,7 @@ from shared.model.objects import Pod
 from shared.model.request import RequestError
 from shared.model.request_reader import has_gpu_request, read_request
 
+LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
 TOLERATION = {"key": names.TAINT_MANAGED, "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -52,16 +54,20 @@ def _review(request: Request, policy: Policy) -> Allowed:
     rules.check_reserved(typed)
     read_gang(typed)
     read_life(typed)
-    dialect, translation = _dialect(request, pod, typed, policy)
+    taken_over = _is_taken_over(request, typed, policy)
+    dialect, translation = _dialect(request, pod, typed, policy, taken_over=taken_over)
     if translation is not None:
         pod = _translated(pod, translation)
-        typed = rules.typed(pod)
+    if taken_over and (translation is not None or has_gpu_request(typed) or _stands_alone(typed)):
+        pod = pod | {"spec": pod["spec"] | {"schedulerName": names.SCHEDULER_NAME}}
+    typed = rules.typed(pod) if pod is not request.pod else typed
     if not has_gpu_request(typed):
         rules.check_slots(pod, frozenset())
         rules.check_quota(pod, frozenset())
-        ours = typed.spec.resource_claims and typed.spec.scheduler_name == names.SCHEDULER_NAME
+        # One that was taken over could run on these nodes before they were Kerf's.
+        ours = typed.spec.scheduler_name == names.SCHEDULER_NAME and (typed.spec.resource_claims or taken_over)
         final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
-        return Allowed(tuple(difference(pod, final)), rules.annotation_warnings(typed))
+        return Allowed(tuple(difference(request.pod, final)), rules.annotation_warnings(typed), dialect)
     rules.check_place(typed)
     asked = read_request(typed)
     if asked is None:
@@ -75,39 +81,52 @@ def _review(request: Request, policy: Policy) -> Allowed:
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")
 
 
-def _dialect(request: Request, pod: Json, typed: Pod, policy: Policy) -> tuple[str, Translation | None]:
+def _dialect(
+    request: Request, pod: Json, typed: Pod, policy: Policy, *, taken_over: bool
+) -> tuple[str, Translation | None]:
     """The foreign dialect that the pod speaks and that Kerf takes over here, translated. Refuses a mixture."""
-    named = named_resources(pod)
-    rules.check_names(named)
+    manifest = manifest_of(pod)
+    rules.check_names(manifest.named)
+    in_force = [dialect for dialect in dialects() if policy.dialects is None or dialect.name in policy.dialects]
     setting = policy.setting
-    if request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
-        setting = msgspec.structs.replace(setting, plain_nvidia=True)
-    spoken = [dialect for dialect in dialects() if dialect.speaks(named, setting)]
-    mentioned = sorted(named & frozenset(resource for dialect in dialects() for resource in dialect.resources))
-    ours = sorted(filter(names.is_gpu_resource, named))
-    if (
-        mentioned
-        and (ours or len({_owner(resource) for resource in mentioned}) > 1)
-        and (ours or _takes_over(spoken, request, typed, policy))
-    ):
+    if taken_over or request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
+        setting = msgspec.structs.replace(setting, plain_nvidia=True, taken_over=taken_over)
+    ours = sorted(filter(names.is_gpu_resource, manifest.named))
+    translated = bool(ours) and names.ANNOTATION_DIALECT in manifest.annotations  # by an earlier review
+    spoken = next((dialect for dialect in in_force if not translated and dialect.speaks(manifest, setting)), None)
+    foreign = manifest.named & frozenset(resource for dialect in in_force for resource in dialect.resources)
+    takes = spoken is not None and (taken_over or _takes_over(spoken, request, typed, policy))
+    ways = [*ours, *sorted(foreign), *([] if spoken is None or foreign & spoken.resources else [spoken.name])]
+    if (ours and (foreign or takes)) or (takes and spoken is not None and foreign - spoken.resources):
         raise RequestError(
             "mixed-dialects",
-            f"the pod asks for GPUs in more than one way ({', '.join(ours + mentioned)}); keep one of them, in "
-            "all containers",
+            f"the pod asks for GPUs in more than one way ({', '.join(ways)}); keep one of them, in all containers",
         )
-    if not spoken or not _takes_over(spoken, request, typed, policy):
+    if spoken is None or not takes:
         return "", None
-    return spoken[0].name, spoken[0].translate(pod, setting)
+    return spoken.name, spoken.translate(pod, setting)
 
 
-def _owner(resource: str) -> str:
-    return next(dialect.name for dialect in dialects() if resource in dialect.resources)
-
-
-def _takes_over(spoken: list[Dialect], request: Request, typed: Pod, policy: Policy) -> bool:
-    if not spoken or request.namespace in policy.excluded_namespaces:
+def _takes_over(spoken: Dialect, request: Request, typed: Pod, policy: Policy) -> bool:
+    """Whether a pod of this dialect is Kerf's by its scheduler: the default one, ours, or the dialect's own."""
+    if request.namespace in policy.excluded_namespaces:
         return False
-    return typed.spec.scheduler_name in (*DEFAULT_SCHEDULERS, names.SCHEDULER_NAME, *spoken[0].schedulers)
+    return typed.spec.scheduler_name in (*DEFAULT_SCHEDULERS, names.SCHEDULER_NAME, *spoken.schedulers)
+
+
+def _is_taken_over(request: Request, typed: Pod, policy: Policy) -> bool:
+    """Whether the pod names a scheduler whose pods are all Kerf's here."""
+    scheduler = typed.spec.scheduler_name or DEFAULT_SCHEDULER
+    return scheduler in policy.takeover_schedulers and request.namespace not in policy.excluded_namespaces
+
+
+def _stands_alone(typed: Pod) -> bool:
+    """Whether a pod without GPUs is taken over with its scheduler. Of the default scheduler's pods only members of a
+    group are, for a gang cannot have two schedulers."""
+    if typed.spec.scheduler_name not in DEFAULT_SCHEDULERS:
+        return True
+    grouped = typed.spec.scheduling_group is not None or typed.spec.workload_ref is not None
+    return grouped or LABEL_POD_GROUP in typed.metadata.labels
 
 
 def _translated(pod: Json, translation: Translation) -> Json:
@@ -125,9 +144,15 @@ def _translated(pod: Json, translation: Translation) -> Json:
             container if resources == (container.get("resources") or {}) else container | {"resources": resources}
         )
     metadata = pod.get("metadata") or {}
-    annotations = translation.annotations | (metadata.get("annotations") or {})
-    scheduler = {"schedulerName": names.SCHEDULER_NAME}
-    return pod | {"metadata": metadata | {"annotations": annotations}, "spec": pod["spec"] | new | scheduler}
+    metadata = metadata | {"annotations": translation.annotations | (metadata.get("annotations") or {})}
+    if translation.labels:
+        metadata = metadata | {"labels": translation.labels | (metadata.get("labels") or {})}
+    spec = pod["spec"] | new | {"schedulerName": names.SCHEDULER_NAME}
+    if translation.priority_class and not spec.get("priorityClassName"):
+        # The API server has filled in the default class' numbers, and does so again for this one.
+        spec = {key: value for key, value in spec.items() if key not in ("priority", "preemptionPolicy")}
+        spec["priorityClassName"] = translation.priority_class
+    return pod | {"metadata": metadata, "spec": spec}
 
 
 def _gpu_containers(pod: Json) -> list[Place]:

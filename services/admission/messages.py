@@ -15,6 +15,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     setting: Setting = Setting()
     excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
     """Foreign dialects are not translated there. The canonical form is read everywhere."""
+    dialects: tuple[str, ...] | None = None
+    """The names of the dialects that are read; None: all."""
+    takeover_schedulers: tuple[str, ...] = ()
+    """Schedulers all of whose pods are Kerf's, those without GPUs too."""
     plain_nvidia_namespaces: tuple[str, ...] = ()
     """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)

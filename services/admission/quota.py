@@ -24,7 +24,10 @@ def quota_gpu_milli(limits: Quantities, gpu_bytes: int) -> int:
     )
     gpus = read_number(limits, names.RESOURCE_GPU, _WHERE)
     memory = read_number(limits, names.RESOURCE_GPU_MEMORY, _WHERE)
-    percent = read_number(limits, names.RESOURCE_GPU_COMPUTE, _WHERE)
+    percent = max(
+        read_number(limits, resource, _WHERE)
+        for resource in (names.RESOURCE_GPU_COMPUTE, names.RESOURCE_GPU_MEMORY_PERCENT)
+    )
     if not memory and not percent:
         return mig + gpus * WHOLE_GPU_MILLI
     share = max(-(-memory * WHOLE_GPU_MILLI // gpu_bytes), percent * WHOLE_GPU_MILLI // 100)

@@ -33,12 +33,16 @@ READ_ANNOTATIONS = (
     names.ANNOTATION_TOPOLOGY,
     names.ANNOTATION_TOPOLOGY_MODE,
     names.ANNOTATION_POLICY,
+    names.ANNOTATION_GPU_POLICY,
     names.ANNOTATION_GANG,
     names.ANNOTATION_GANG_SIZE,
     names.ANNOTATION_GANG_MIN,
+    names.ANNOTATION_GANG_SUBGROUP,
+    names.ANNOTATION_GANG_SUBGROUPS,
     names.ANNOTATION_GANG_TOPOLOGY,
     names.ANNOTATION_GANG_TIMEOUT,
     names.ANNOTATION_TIER,
+    names.ANNOTATION_PREEMPTIBLE,
 )
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
@@ -86,7 +90,7 @@ _KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTA
 """A pod that wrote them would have GPUs without a decision, or give up what other pods pay for."""
 
 
-def check_names(named: set[str]) -> None:
+def check_names(named: Iterable[str]) -> None:
     """Refuses kerf.dev/ resources that do not exist: a node would never have them, and the pod would wait for ever."""
     for resource in sorted(named):
         if (

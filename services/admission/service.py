@@ -14,13 +14,15 @@ from aiohttp import web
 
 from services.admission import webhook
 from services.admission.certificates import Certificates
-from services.admission.dialects import Setting, dialects
+from services.admission.dialects import Setting, Vgpu, dialects
 from services.admission.messages import Policy, Refused
 from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
-from shared.service.settings import Count, Port
+from shared.service.settings import Count, CountOrNone, Percent, Port
 
 PATH = "/mutate"
+PATH_SCHEDULER = "/mutate/scheduler/{name}"
+"""For pods that name this scheduler, all of whose pods are Kerf's: everywhere, or in namespaces with a label."""
 PATH_PLAIN_NVIDIA = "/mutate/plain-nvidia"
 """For namespaces that opted in by label: the webhook's configuration selects them, so the service need not look them
 up."""
@@ -37,7 +39,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Both empty: plain HTTP, on a loopback address only (the simulated cluster)."""
     excluded_namespaces: tuple[str, ...] = ("kube-system", "kerf-system")
     plain_nvidia_namespaces: tuple[str, ...] = ()
+    takeover_schedulers: tuple[str, ...] = ()
+    """Beside those that the webhook's configuration names."""
+    dialects: tuple[str, ...] = ()
+    """Empty: all."""
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
+    hami_memory_factor: Count = 1
+    hami_default_gpus: CountOrNone = 1
+    hami_default_memory_mib: CountOrNone = 0
+    hami_default_cores: Percent = 0
+    hami_high_priority_class: str = ""
+    volcano_memory_factor: Count = 1
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
     quota_gpu_memory: str = "80Gi"
     """As the policies have it: what a GPU's memory counts as under ResourceQuota."""
@@ -49,14 +61,33 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         if quantity(self.quota_gpu_memory) < MIB:
             raise ValueError(f"quota_gpu_memory is {self.quota_gpu_memory}; write a GPU's memory, such as 80Gi")
 
-    def policy(self, *, plain_nvidia: bool = False) -> Policy:
+    def policy(self, *, plain_nvidia: bool = False, scheduler: str = "") -> Policy:
+        """`scheduler`: one that the webhook's configuration takes over."""
+        hami = Vgpu(
+            memory_factor=self.hami_memory_factor,
+            default_gpus=self.hami_default_gpus,
+            default_memory_mib=self.hami_default_memory_mib,
+            default_cores=self.hami_default_cores,
+            high_priority_class=self.hami_high_priority_class,
+        )
         return Policy(
-            setting=Setting(plain_nvidia=plain_nvidia, gpushare_unit=self.gpushare_unit),
+            setting=Setting(
+                plain_nvidia=plain_nvidia,
+                gpushare_unit=self.gpushare_unit,
+                hami=hami,
+                volcano=Vgpu(memory_factor=self.volcano_memory_factor),
+            ),
+            dialects=self.dialects or None,
+            takeover_schedulers=(*self.takeover_schedulers, *((scheduler,) if scheduler else ())),
             excluded_namespaces=self.excluded_namespaces,
             plain_nvidia_namespaces=self.plain_nvidia_namespaces,
             watcher_accounts=self.watcher_accounts,
             quota_gpu_bytes=whole(self.quota_gpu_memory),
         )
+
+
+class UnknownDialectError(ValueError):
+    """A dialect that is to be read and that nothing here can read."""
 
 
 class InsecureError(ValueError):
@@ -69,19 +100,26 @@ class Admission(Service):
     needs_bus: ClassVar[bool] = False
 
     async def start(self, ctx: Context) -> None:
-        """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured, PluginError for a dialect
-        that cannot be used."""
-        dialects()
+        """Raises InsecureError, OSError or ssl.SSLError where it cannot serve as configured, PluginError or
+        UnknownDialectError for a dialect that cannot be used."""
         self._ctx, self._config = ctx, ctx.config
         config: Config = ctx.config
+        known = [dialect.name for dialect in dialects()]
+        if unknown := sorted(set(config.dialects) - set(known)):
+            raise UnknownDialectError(
+                f"dialects names {', '.join(unknown)}; there are {', '.join(known)}. Leave it out to read all"
+            )
         self._reviews = ctx.metrics.counter(
             "kerf_admission_reviews_total",
             "Reviews by outcome: refused, malformed, unchanged, or the pod's dialect.",
             ("outcome",),
         )
         app = web.Application(client_max_size=config.max_body_bytes)
-        app.router.add_post(PATH, self._handler(config.policy()))
-        app.router.add_post(PATH_PLAIN_NVIDIA, self._handler(config.policy(plain_nvidia=True)))
+        app.router.add_post(PATH, self._handler(lambda _: config.policy()))
+        app.router.add_post(PATH_PLAIN_NVIDIA, self._handler(lambda _: config.policy(plain_nvidia=True)))
+        app.router.add_post(
+            PATH_SCHEDULER, self._handler(lambda request: config.policy(scheduler=request.match_info["name"]))
+        )
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
@@ -119,7 +157,9 @@ class Admission(Service):
                 self._ctx.log.error("certificate_unreadable", error=str(error))
                 self._ctx.health.set("certificate", ok=False, detail=str(error))
 
-    def _handler(self, policy: Policy) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    def _handler(
+        self, policy_of: Callable[[web.Request], Policy]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             body = await request.read()
             try:
@@ -128,7 +168,7 @@ class Admission(Service):
                 self._reviews.of("malformed").add()
                 self._ctx.log.warning("review_malformed", error=str(error))
                 return web.Response(status=400, text=f"{error}\n")
-            return web.Response(body=self._answer(asked, policy), content_type="application/json")
+            return web.Response(body=self._answer(asked, policy_of(request)), content_type="application/json")
 
         return handle
 

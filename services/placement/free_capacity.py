@@ -29,7 +29,7 @@ def fits_room(pod: PodState, arrays: Arrays, rows: Ints) -> tuple[Bools, Bools |
             return fits_one(
                 rows,
                 needs,
-                (ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows),
+                (ask.count, ask.memory_mib, ask.memory_milli, ask.compute_milli, ask.whole),
                 _columns(arrays),
             )
     room: Bools = arrays.pods_free[rows] >= 1
@@ -65,12 +65,12 @@ def _columns(arrays: Arrays) -> _Room:
 
 @jit
 def fits_one(
-    rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, bool, bool], room: _Room
+    rows: Ints, needs: tuple[int, int, int], ask: tuple[int, int, int, int, bool], room: _Room
 ) -> tuple[Bools, Bools]:
     """The common case in one loop: one container with GPUs, and no GPU in MIG mode. The rest of this file gives the
     same result; a test compares the two."""
     cpu_milli, memory_bytes, ephemeral_bytes = needs
-    count, memory_mib, compute_milli, whole, follows = ask
+    count, memory_mib, memory_milli, compute_milli, whole = ask
     columns = room.gpu_whole.shape[1]
     fits, fit = np.zeros(rows.size, np.bool_), np.zeros((rows.size, columns), np.bool_)
     for place in range(rows.size):
@@ -81,7 +81,7 @@ def fits_one(
             if whole:
                 fit[place, gpu] = room.gpu_whole[row, gpu]
             elif total > 0:
-                needed = total * compute_milli // 1000 if follows else memory_mib
+                needed = total * memory_milli // 1000 if memory_milli else memory_mib
                 fit[place, gpu] = (
                     room.gpu_free_mib[row, gpu] >= needed and room.gpu_free_milli[row, gpu] >= compute_milli
                 )
@@ -102,8 +102,8 @@ def gpu_fit(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Bools:
     if ask.whole:
         return arrays.gpu_whole[rows]
     needed_mib: int | Ints = ask.memory_mib
-    if ask.memory_follows:
-        needed_mib = arrays.gpu_total_mib[rows] * ask.compute_milli // WHOLE_GPU_MILLI
+    if ask.memory_milli:
+        needed_mib = arrays.gpu_total_mib[rows] * ask.memory_milli // WHOLE_GPU_MILLI
     fit: Bools = (arrays.gpu_free_mib[rows] >= needed_mib) & (arrays.gpu_free_milli[rows] >= ask.compute_milli)
     fit &= arrays.gpu_total_mib[rows] > 0
     in_mig = arrays.gpu_mig_geometry[rows] != NOT_MIG

@@ -9,7 +9,7 @@ import msgspec
 
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.model.life import created_at, started_at
+from shared.model.life import NOT_PREEMPTIBLE, created_at, started_at
 from shared.model.objects import PodDisruptionBudget, Volume
 from shared.model.selectors import labels_match
 
@@ -75,6 +75,8 @@ def why_not_disruptable(
         return "starting or ending"
     if state.pod.spec.priority > priority:
         return "higher priority"
+    if not state.life.preemptible:
+        return NOT_PREEMPTIBLE
     if stays:
         return ""
     if state.gang is not None and not (leaves or spare):

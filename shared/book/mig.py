@@ -175,7 +175,7 @@ def serving(geometry: int, ask: GpuAsk, total_mib: int) -> tuple[MigProfile, ...
     if ask.whole or ask.count > 1:
         return ()
     make = GEOMETRIES[geometry]
-    needed_mib = total_mib * ask.compute_milli // WHOLE_GPU_MILLI if ask.memory_follows else ask.memory_mib
+    needed_mib = total_mib * ask.memory_milli // WHOLE_GPU_MILLI if ask.memory_milli else ask.memory_mib
     covering = [
         p
         for p in make.profiles

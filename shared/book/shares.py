@@ -58,8 +58,8 @@ def share_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
     """
     if ask.whole:
         return total_mib, WHOLE_GPU_MILLI
-    if ask.memory_follows:
-        return total_mib * ask.compute_milli // WHOLE_GPU_MILLI, ask.compute_milli
+    if ask.memory_milli:
+        return total_mib * ask.memory_milli // WHOLE_GPU_MILLI, ask.compute_milli
     return ask.memory_mib, ask.compute_milli
 
 
@@ -109,10 +109,10 @@ def instance_words(ask: GpuAsk) -> str:
     """The MIG instance that would serve an ask, for people."""
     if ask.profile:
         return f"a MIG instance {ask.profile}"
-    size = f"{ask.compute_milli / 10:g} % of it" if ask.memory_follows else format_mib(ask.memory_mib)
-    return f"a MIG instance of {size}" + (
-        f" and {ask.compute_milli / 10:g} % compute" if ask.compute_milli and not ask.memory_follows else ""
-    )
+    if ask.is_fraction:
+        return f"a MIG instance of {ask.compute_milli / 10:g} % of it"
+    size = f"{ask.memory_milli / 10:g} % of its memory" if ask.memory_milli else format_mib(ask.memory_mib)
+    return f"a MIG instance of {size}" + (f" and {ask.compute_milli / 10:g} % compute" if ask.compute_milli else "")
 
 
 def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:

@@ -205,6 +205,11 @@ def read_subgroups(notes: Mapping[str, str]) -> tuple[Subgroup, ...]:
     its pods must agree in a topology level. A name with slashes is inside of others, and NAME@LEVEL alone is for one of
     these. Empty without the annotation. Raises RequestError (bad-gang)."""
     text = notes.get(names.ANNOTATION_GANG_SUBGROUPS)
+    if text is None and names.ANNOTATION_GANG_SUBGROUP in notes:
+        raise _bad(
+            f"annotation {names.ANNOTATION_GANG_SUBGROUPS} is None, and {names.ANNOTATION_GANG_SUBGROUP} stands "
+            "without it; list the subgroups of the gang"
+        )
     if text is None:
         return ()
     minima: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How long a pod runs, as far as it says: for predictions, and for the cost of migrating it."""
+"""How long a pod runs, as far as it says, and whether it may be preempted: for predictions, and for its price."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from shared.model import names
 from shared.model.objects import Pod
-from shared.model.request import RequestError
+from shared.model.request import OPPORTUNISTIC, RequestError
 
 _UNITS_S = (86_400, 3_600, 60, 1)
 _DURATION = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?|([0-9]{1,9})")
@@ -25,8 +25,12 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """kerf.dev/min-runtime: it should not be evicted or migrated before."""
     restart_cost_s: int | None = None
     """kerf.dev/restart-cost: how much run time is lost when it restarts; without it, all of it."""
+    preemptible: bool = True
+    """kerf.dev/preemptible: False: it is never evicted, migrated, reclaimed or suspended for another pod."""
 
 
+NOT_PREEMPTIBLE = f"marked {names.ANNOTATION_PREEMPTIBLE}: false"
+"""Why such a pod is no victim, in a few words."""
 UNTOLD = Life()
 DEFAULT_GRACE_S = 30
 """Kubernetes' default grace period."""
@@ -35,15 +39,18 @@ STUCK_S = 30.0
 
 
 def read_life(pod: Pod) -> Life:
-    """Raises RequestError (bad-annotation) on durations that are none."""
+    """Raises RequestError (bad-annotation) on durations that are none, and on a word for preemptible that is none."""
     notes = pod.metadata.annotations
     expected_s, min_runtime_s, restart_cost_s = (
         _duration(notes, key)
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
-    if expected_s is min_runtime_s is restart_cost_s is None:
+    preemptible = _preemptible(notes)
+    if preemptible and expected_s is min_runtime_s is restart_cost_s is None:
         return UNTOLD
-    return Life(expected_s=expected_s, min_runtime_s=min_runtime_s, restart_cost_s=restart_cost_s)
+    return Life(
+        expected_s=expected_s, min_runtime_s=min_runtime_s, restart_cost_s=restart_cost_s, preemptible=preemptible
+    )
 
 
 def started_at(pod: Pod) -> float | None:
@@ -77,6 +84,22 @@ def _seconds(text: str | None) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None  # Kubernetes writes RFC 3339; of a cluster that does not, we know no times
+
+
+def _preemptible(notes: Mapping[str, str]) -> bool:
+    text = notes.get(names.ANNOTATION_PREEMPTIBLE, "true")
+    if text not in ("true", "false"):
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_PREEMPTIBLE} is {text!r}; it must be one of true, false",
+        )
+    if text == "false" and notes.get(names.ANNOTATION_TIER) == OPPORTUNISTIC:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_PREEMPTIBLE} is false beside {names.ANNOTATION_TIER}: {OPPORTUNISTIC}, "
+            "whose pods are preempted for all others; keep one of the two",
+        )
+    return text == "true"
 
 
 def _duration(notes: Mapping[str, str], key: str) -> int | None:

@@ -13,7 +13,8 @@ RESOURCE_QUOTA = "kerf.dev/quota-gpu-milli"
 RESOURCE_GPU = "kerf.dev/gpu"
 RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
 RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"
-GPU_RESOURCES = (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_COMPUTE)
+RESOURCE_GPU_MEMORY_PERCENT = "kerf.dev/gpu-memory-percent"
+GPU_RESOURCES = (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_COMPUTE, RESOURCE_GPU_MEMORY_PERCENT)
 PREFIX_MIG = "kerf.dev/mig-"
 """Prefix of a MIG profile, as in kerf.dev/mig-1g.10gb: a number of instances."""
 
@@ -30,6 +31,7 @@ ANNOTATION_GPU_PREFER = "kerf.dev/gpu-prefer"
 ANNOTATION_TOPOLOGY = "kerf.dev/topology"
 ANNOTATION_TOPOLOGY_MODE = "kerf.dev/topology-mode"
 ANNOTATION_POLICY = "kerf.dev/policy"
+ANNOTATION_GPU_POLICY = "kerf.dev/gpu-policy"
 ANNOTATION_GANG = "kerf.dev/gang"
 ANNOTATION_GANG_SIZE = "kerf.dev/gang-size"
 ANNOTATION_GANG_MIN = "kerf.dev/gang-min"
@@ -41,6 +43,7 @@ ANNOTATION_EXPECTED_DURATION = "kerf.dev/expected-duration"
 ANNOTATION_MIN_RUNTIME = "kerf.dev/min-runtime"
 ANNOTATION_RESTART_COST = "kerf.dev/restart-cost"
 ANNOTATION_TIER = "kerf.dev/tier"
+ANNOTATION_PREEMPTIBLE = "kerf.dev/preemptible"
 
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).
 ANNOTATION_GRANT = "kerf.dev/grant"

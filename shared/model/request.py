@@ -20,23 +20,28 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One container's request, per GPU: `count` GPUs, each with `memory_mib` and `compute_milli`.
 
     A whole GPU has `whole=True`, whatever its memory, and compute_milli 1000. Zero means: of this nothing is named.
-    Memory alone reserves no compute; compute alone takes the same fraction of the memory of the GPU it lands on
-    (`memory_follows`).
+    Memory alone reserves no compute; compute alone takes the same fraction of the memory of the GPU it lands on.
     """
 
     count: int
     memory_mib: int = 0
     compute_milli: int = 0
     whole: bool = False
-    memory_follows: bool = False
+    memory_milli: int = 0
+    """Thousandths of the memory of whichever GPU it lands on, instead of `memory_mib`."""
     profile: str = ""
     """The number of MIG instances of this profile, on one GPU or on several of the node; memory and compute are then
     what its name says."""
 
     @property
-    def hardness(self) -> tuple[bool, int, int, int]:
+    def is_fraction(self) -> bool:
+        """Whether it takes the same fraction of a GPU's memory and of its compute."""
+        return 0 < self.memory_milli == self.compute_milli
+
+    @property
+    def hardness(self) -> tuple[bool, int, int, int, int]:
         """Larger is harder to place: of several asks the hardest goes first."""
-        return self.whole, self.count, self.memory_mib, self.compute_milli
+        return self.whole, self.count, self.memory_mib, self.memory_milli, self.compute_milli
 
 
 class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +65,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topology_mode: TopologyMode = ""
     """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
     policy: PolicyName = ""
+    gpu_policy: PolicyName = ""
+    """Orders the GPUs of the chosen node instead of `policy`."""
     tier: str = ""
 
     @property

@@ -33,7 +33,9 @@ def read_number(quantities: Quantities, resource: str, where: str) -> int:
     return int(number)
 
 
-def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_named: bool) -> GpuAsk:
+def ask_for(
+    where: str, count: int, memory_bytes: int, percent: int, *, memory_percent: int = 0, count_named: bool
+) -> GpuAsk:
     """A request from its totals over `count` GPUs. Raises RequestError, beginning with `where`, on one that makes no
     sense."""
     if count_named and count == 0:
@@ -49,7 +51,12 @@ def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_na
             f"{where}: kerf.dev/gpu is {gpus}; one container can have at most {MAX_GPUS}. kerf.dev/gpu counts "
             "GPUs, not memory",
         )
-    if not memory_bytes and not percent:
+    if memory_bytes and memory_percent:
+        raise RequestError(
+            "memory-twice",
+            f"{where}: kerf.dev/gpu-memory and kerf.dev/gpu-memory-percent both say how much memory it gets; keep one",
+        )
+    if not memory_bytes and not percent and not memory_percent:
         return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
     if memory_bytes % gpus:
         raise RequestError(
@@ -62,6 +69,18 @@ def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_na
             "memory-too-small",
             f"{where}: kerf.dev/gpu-memory is {memory_bytes} bytes; write it with a unit, such as 16Gi (at least 1Mi)",
         )
+    if memory_percent > 100 * gpus:
+        raise RequestError(
+            "memory-too-large",
+            f"{where}: kerf.dev/gpu-memory-percent is {memory_percent}; it is the container's total in percent of one "
+            f"GPU's memory, so {gpus} GPU(s) allow at most {100 * gpus}",
+        )
+    if (memory_percent * 10) % gpus:
+        raise RequestError(
+            "memory-not-even",
+            f"{where}: kerf.dev/gpu-memory-percent {memory_percent} cannot be divided over {gpus} GPUs; use a multiple "
+            f"of {gpus}",
+        )
     if percent > 100 * gpus:
         raise RequestError(
             "compute-too-large",
@@ -73,9 +92,12 @@ def ask_for(where: str, count: int, memory_bytes: int, percent: int, *, count_na
             "compute-not-even",
             f"{where}: kerf.dev/gpu-compute {percent} cannot be divided over {gpus} GPUs; use a multiple of {gpus}",
         )
-    if percent == 100 * gpus and not memory_bytes:
+    if percent == 100 * gpus and not memory_bytes and memory_percent in (0, percent):
         return GpuAsk(count=gpus, compute_milli=WHOLE_GPU_MILLI, whole=True)
-    per_gpu_memory = mib(memory_bytes // gpus)
+    compute_milli = percent * 10 // gpus
     return GpuAsk(
-        count=gpus, memory_mib=per_gpu_memory, compute_milli=percent * 10 // gpus, memory_follows=not memory_bytes
+        count=gpus,
+        memory_mib=mib(memory_bytes // gpus),
+        compute_milli=compute_milli,
+        memory_milli=0 if memory_bytes else memory_percent * 10 // gpus or compute_milli,
     )

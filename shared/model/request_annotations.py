@@ -32,15 +32,16 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
+        gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),
         tier=tier,
     )
 
 
 def _in_gaps(ask: GpuAsk) -> GpuAsk:
     """An opportunistic pod reserves memory only. It runs when other pods leave GPU time, also on GPUs whose compute is
-    fully reserved. If its memory follows from compute alone, both are reserved; so is all of a whole GPU, and of an
-    instance."""
-    return ask if ask.whole or ask.profile or ask.memory_follows else msgspec.structs.replace(ask, compute_milli=0)
+    fully reserved. If it requests a fraction of memory and compute alike, both are reserved; so is all of a whole GPU,
+    and of an instance."""
+    return ask if ask.whole or ask.profile or ask.is_fraction else msgspec.structs.replace(ask, compute_milli=0)
 
 
 def _choice(annotations: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:

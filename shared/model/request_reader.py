@@ -73,15 +73,23 @@ def read_ask(container: Container) -> GpuAsk | None:
     count = read_number(limits, names.RESOURCE_GPU, where)
     memory_bytes = read_number(limits, names.RESOURCE_GPU_MEMORY, where)
     percent = read_number(limits, names.RESOURCE_GPU_COMPUTE, where)
+    memory_percent = read_number(limits, names.RESOURCE_GPU_MEMORY_PERCENT, where)
     if memory_bytes > MAX_MEMORY_BYTES:
         raise RequestError(
             "memory-too-large",
             f"{where}: kerf.dev/gpu-memory is {limits[names.RESOURCE_GPU_MEMORY]}, more than any machine has; "
             "it is in bytes, written like 16Gi",
         )
-    if not count and not memory_bytes and not percent:
+    if not count and not memory_bytes and not percent and not memory_percent:
         return None
-    return ask_for(where, count, memory_bytes, percent, count_named=names.RESOURCE_GPU in limits)
+    return ask_for(
+        where,
+        count,
+        memory_bytes,
+        percent,
+        memory_percent=memory_percent,
+        count_named=names.RESOURCE_GPU in limits,
+    )
 
 
 def _mig_resources(container: Container) -> list[str]:
@@ -138,4 +146,8 @@ def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
 def _covers(app: GpuAsk, init: GpuAsk) -> bool:
     if app.count < init.count or app.profile != init.profile or (init.whole and not app.whole):
         return False
-    return app.whole or (app.memory_mib >= init.memory_mib and app.compute_milli >= init.compute_milli)
+    return app.whole or (
+        app.memory_mib >= init.memory_mib
+        and app.memory_milli >= init.memory_milli
+        and app.compute_milli >= init.compute_milli
+    )

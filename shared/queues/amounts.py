@@ -66,7 +66,9 @@ def ask_of(state: PodState, largest_mib: int) -> Amount:
     """
     asks = () if state.request is None else tuple(state.request.asks.values())
     if len(asks) == 1:
-        return room_of(state, asks[0].count * part_of(asks[0].memory_mib, asks[0].compute_milli, max(1, largest_mib)))
+        (ask,) = asks
+        milli = max(ask.memory_milli, part_of(ask.memory_mib, ask.compute_milli, max(1, largest_mib)))
+        return room_of(state, ask.count * milli)
     whole = sum(a.count * WHOLE_GPU_MILLI for a in asks if a.whole)
     parts = [a for a in asks if not a.whole]
     memory = sum(_memory_milli(a, largest_mib) for a in parts)
@@ -76,7 +78,7 @@ def ask_of(state: PodState, largest_mib: int) -> Amount:
 def _memory_milli(ask: GpuAsk, largest_mib: int) -> int:
     """Returns the memory part of an ask, rounded down, because the sum over containers is rounded once."""
     return (
-        ask.count * ask.compute_milli
-        if ask.memory_follows
+        ask.count * ask.memory_milli
+        if ask.memory_milli
         else ask.count * ask.memory_mib * WHOLE_GPU_MILLI // max(1, largest_mib)
     )

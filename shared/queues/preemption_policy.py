@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
+from shared.model.life import NOT_PREEMPTIBLE
 from shared.queues.amounts import NOTHING
 from shared.queues.fair_shares import fair_shares
 from shared.queues.queues import Queues
@@ -94,6 +95,9 @@ class PreemptionPolicy:
 
         `stay`: uids of victims that are only suspended.
         """
+        fixed = next((victim for victim in victims if not victim.life.preemptible), None)
+        if fixed is not None:
+            return f"{fixed.key} is {NOT_PREEMPTIBLE}"
         below_minimum = self._gangs.broken_by({victim.uid for victim in victims if victim.uid not in stay})
         if below_minimum is not None:
             return (

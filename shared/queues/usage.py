@@ -90,7 +90,9 @@ class Usage:
     # --- queries -----------------------------------------------------------------------------------------------
 
     def is_non_borrowing(self, state: PodState) -> bool:
-        """Whether the pod may use guarantees alone."""
+        """Whether the pod may use guarantees alone: what it borrowed could not be taken back."""
+        if not state.life.preemptible:
+            return True
         least = self.tree.policy.within_guarantee_from
         opportunistic = state.request is not None and state.request.tier == OPPORTUNISTIC
         return least is not None and state.pod.spec.priority >= least and not opportunistic

@@ -18,6 +18,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+CountOrNone = Annotated[int, msgspec.Meta(ge=0)]
+"""0: none."""
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Patience = Annotated[float, msgspec.Meta(ge=0)]
 """Seconds that may be none."""

@@ -59,17 +59,21 @@ ANNOTATIONS_ONLY_IN_PYTHON = {
     names.ANNOTATION_MIN_RUNTIME: "a grammar of its own",
     names.ANNOTATION_RESTART_COST: "a grammar of its own",
     names.ANNOTATION_GANG_MIN: "a comparison with the gang's size",
+    names.ANNOTATION_GANG_SUBGROUP: "a name in the list of subgroups",
+    names.ANNOTATION_GANG_SUBGROUPS: "a grammar of its own",
     names.ANNOTATION_GANG_TOPOLOGY: "a grammar of its own",
     names.ANNOTATION_GANG_TIMEOUT: "a number of an optional part of gangs",
 }
 """Annotations whose values only Python checks, and why. Placement must refuse such a pod with the same code."""
 
 NO_GPUS = "no GPUs"
-"""The policies look only at pods that name a resource of Kerf's. Placement refuses the gang of other pods."""
+"""The policies look only at pods that name a resource of Kerf's. Placement refuses the gang, or the word on preemption,
+of other pods."""
 
 GPUS = (None, "0", "1", 2, "3", "9", "64", "65", "0.5", "-1", "two", "1e30")
 MEMORY = (None, "0", "1", "1Mi", "3Mi", "16Gi", 1 << 30, "65Ti", "-1Gi", "lots", "1e30")
 COMPUTE = (None, "0", "30", 100, "101", "250", "30500m", "-1", "half", "1e30")
+PERCENT = (None, None, None, "0", "50", 100, "101", "200", "-1", "all", "1e30")
 SLOT = (None, None, None, None, None, None, "1", 1, "1000m", "0", "2", "-1", "none")
 OTHERS = (None, None, None, None, None, None, "mig-1g.10gb", "mig-1g.11gb", "gpus", "gpu-mem")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
@@ -78,10 +82,14 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "topology-mode": ("ring", "tree", ""),
     "gpu-prefer": ("cost", "speed", "both", ""),
     "policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
+    "gpu-policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
     "tier": ("standard", "opportunistic", "gold", ""),
+    "preemptible": ("true", "false", "never", ""),
     "gang": ("train", "none", "a.b-c", "Upper", "-a", "", "x" * 63, "x" * 64),
     "gang-size": ("1", "8", "08", "10000", "10001", "0", "-1", "owner", "many", "", "000001", "8.0"),
     "gang-min": ("1", "9", "none"),
+    "gang-subgroup": ("head", "workers", ""),
+    "gang-subgroups": ("head=1,workers=2@rack", "head", ""),
     "gang-topology": ("required=rack", "near"),
     "gang-timeout": ("60", "soon"),
     "gpu-model": ("H200|H100", "|"),
@@ -197,7 +205,8 @@ def _exceptions(refused: Refused, stored: Json) -> set[str]:
         for key in ANNOTATIONS_ONLY_IN_PYTHON
         if any(text in refused.sentence for text in (f"annotation {key} ", f"annotations: {key}:"))
     }
-    if refused.code == "bad-gang" and not any(map(names.is_gpu_resource, named_resources(stored))):
+    about_any_pod = refused.code == "bad-gang" or f"annotation {names.ANNOTATION_PREEMPTIBLE} " in refused.sentence
+    if about_any_pod and not any(map(names.is_gpu_resource, named_resources(stored))):
         found.add(NO_GPUS)
     return found
 
@@ -228,8 +237,16 @@ def _form(manifest: Json) -> Json:
     }
 
 
-def amounts(gpu: Any = None, memory: Any = None, compute: Any = None, slot: Any = None, other: Any = None) -> Json:
-    named = {"gpu": gpu, "gpu-memory": memory, "gpu-compute": compute, "slot": slot} | ({other: 1} if other else {})
+def amounts(
+    gpu: Any = None,
+    memory: Any = None,
+    compute: Any = None,
+    slot: Any = None,
+    other: Any = None,
+    percent: Any = None,
+) -> Json:
+    named = {"gpu": gpu, "gpu-memory": memory, "gpu-compute": compute, "slot": slot, "gpu-memory-percent": percent}
+    named |= {other: 1} if other else {}
     return {f"kerf.dev/{name}": value for name, value in named.items() if value is not None}
 
 
@@ -254,9 +271,14 @@ def drawn(rng: random.Random) -> Json:
             return {"name": name, "image": "example"}
         sane = rng.random() < 0.6
         limits = (
-            amounts(rng.choice((None, 1, 2)), rng.choice((None, "2Mi", "16Gi")), rng.choice((None, 0, 30, 100)))
+            amounts(
+                rng.choice((None, 1, 2)),
+                rng.choice((None, "2Mi", "16Gi")),
+                rng.choice((None, 0, 30, 100)),
+                percent=rng.choice((None, None, 50, 100)),
+            )
             if sane
-            else amounts(*map(rng.choice, (GPUS, MEMORY, COMPUTE, SLOT, OTHERS)))
+            else amounts(*map(rng.choice, (GPUS, MEMORY, COMPUTE, SLOT, OTHERS, PERCENT)))
         )
         requests = rng.choice((None, None, None, dict(limits), {"cpu": "1"}, amounts(gpu=1), {}))
         return container(name, limits, requests)
@@ -288,6 +310,8 @@ def one_fault() -> Iterator[Json]:
     for name, values in ANNOTATIONS.items():
         beside = {"gang": {"gang-size": "8"}, "gang-size": {"gang": "train"}}.get(name, {})
         beside |= {"gang": "train", "gang-size": "8"} if name == "gang-min" else {}
+        beside |= {"gang": "train", "gang-subgroup": "head"} if name == "gang-subgroups" else {}
+        beside |= {"gang": "train", "gang-subgroups": "head=1"} if name == "gang-subgroup" else {}
         for value, others in itertools.product(values, ({}, beside)):
             yield pod(asked(gpu=1), annotations=annotated(**others, **{name: value}))
             yield pod(container("a", {}), annotations=annotated(**others, **{name: value}), schedulerName="kerf")
@@ -306,6 +330,10 @@ def one_fault() -> Iterator[Json]:
     yield from (pod(asked(memory=memory)) for memory in MEMORY)
     yield from (pod(asked(gpu=1, compute=compute)) for compute in COMPUTE)
     yield from (pod(asked(compute=compute)) for compute in COMPUTE)
+    yield from (pod(asked(gpu=gpu, percent=percent)) for gpu in (None, 1, 2) for percent in PERCENT)
+    yield from (pod(asked(compute=compute, percent=100)) for compute in COMPUTE)
+    yield from (pod(asked(memory=memory, percent=50)) for memory in MEMORY if memory != "1")
+    yield pod(asked(gpu=3, percent=100))
     yield from (pod(container("a", {"kerf.dev/mig-1g.10gb": count, **amounts(gpu="0")})) for count in GPUS[1:])
     yield from (pod(asked(gpu=1), schedulerName=scheduler) for scheduler in SCHEDULERS if scheduler is not None)
     for written in (None, "0", "1", "999", "1000", "-1"):

@@ -104,7 +104,7 @@ class LastGpu(Spread):
 DIALECT = """
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Setting, Translation, amount, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers
 
 RESOURCE = "example.com/gpu"
 
@@ -114,8 +114,8 @@ class Example:
     resources = frozenset({RESOURCE})
     schedulers: tuple[str, ...] = ()
 
-    def speaks(self, named: set[str], setting: Setting) -> bool:
-        return RESOURCE in named
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:
+        return RESOURCE in manifest.named
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         found = {place: {"kerf.dev/gpu": str(amount(one, RESOURCE))} for place, one in containers(pod)}

@@ -67,7 +67,9 @@ def pod(
     )
 
 
-def gpu_pod(name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 0, **rest: Any) -> Pod:
+def gpu_pod(
+    name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 0, memory_percent: int = 0, **rest: Any
+) -> Pod:
     limits: dict[str, Any] = {names.RESOURCE_SLOT: "1"}
     if gpus:
         limits[names.RESOURCE_GPU] = str(gpus)
@@ -75,6 +77,8 @@ def gpu_pod(name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 
         limits[names.RESOURCE_GPU_MEMORY] = memory
     if compute:
         limits[names.RESOURCE_GPU_COMPUTE] = str(compute)
+    if memory_percent:
+        limits[names.RESOURCE_GPU_MEMORY_PERCENT] = str(memory_percent)
     return pod(name, limits=limits, **rest)
 
 

@@ -6,7 +6,7 @@ The unit is the installation's there too (the device plugin's --memory-unit), so
 
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Setting, Translation, amount, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers, where_of
 from shared.model import names
 from shared.model.request import RequestError
 
@@ -23,8 +23,8 @@ class Gpushare:
     resources = frozenset({MEMORY, COUNT})
     schedulers: tuple[str, ...] = ("gpushare-scheduler",)
 
-    def speaks(self, named: set[str], setting: Setting) -> bool:  # noqa: ARG002 - the form is the protocol's
-        return MEMORY in named or COUNT in named
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:  # noqa: ARG002 - the form is the protocol's
+        return MEMORY in manifest.named or COUNT in manifest.named
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         found = {place: asked for place, container in containers(pod) if (asked := self._container(container, setting))}
@@ -37,7 +37,7 @@ class Gpushare:
         if memory * (1024 if setting.gpushare_unit == "GiB" else 1) > _MOST_MIB:
             raise RequestError(
                 "foreign-unit",
-                f"container {container.get('name', '')!r}: {MEMORY} is {memory} {setting.gpushare_unit}; it is "
+                f"{where_of(container)}: {MEMORY} is {memory} {setting.gpushare_unit}; it is "
                 f"a plain number of {setting.gpushare_unit} here, written without a unit",
             )
         asked = {names.RESOURCE_GPU: str(count)} if count else {}

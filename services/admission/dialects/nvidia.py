@@ -3,12 +3,14 @@ name."""
 
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Setting, Translation, amount, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers
 from services.admission.dialects.selection import selection
 from shared.model import names
 
 RESOURCE = "nvidia.com/gpu"
-_SHARED = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/gpu.shared")
+_SHARED = frozenset(
+    ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/gpu.shared")
+)
 """With one of these beside it, the pod is written for another sharing system and means something else by
 nvidia.com/gpu."""
 
@@ -18,8 +20,8 @@ class Nvidia:
     resources = frozenset({RESOURCE})
     schedulers: tuple[str, ...] = ()
 
-    def speaks(self, named: set[str], setting: Setting) -> bool:
-        return setting.plain_nvidia and RESOURCE in named and named.isdisjoint(_SHARED)
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:
+        return setting.plain_nvidia and RESOURCE in manifest.named and manifest.named.isdisjoint(_SHARED)
 
     def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
         found = {

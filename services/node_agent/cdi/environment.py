@@ -51,12 +51,38 @@ def _gpushare(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: st
 
 
 def _hami(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:  # noqa: ARG001 - one form for all
-    """As HAMi's device plugin sets them (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go): the memory of
-    each GPU by its position in the container, and the percentage of SMs of one GPU."""
+    """As HAMi's device plugin sets them (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go), and Volcano's,
+    made from it: the memory of each GPU by its position in the container, and the percentage of SMs of one GPU."""
     shares = order.share.gpus
     limits = tuple(f"CUDA_DEVICE_MEMORY_LIMIT_{place}={share.memory_mib}m" for place, share in enumerate(shares))
     percent = shares[0].compute_milli // 10 if shares else 0
     return (*limits, f"CUDA_DEVICE_SM_LIMIT={percent}") if percent else limits
+
+
+def _koordinator(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:  # noqa: ARG001
+    """As its koordlet sets them beside HAMi-core (pkg/koordlet/runtimehooks/hooks/gpu/gpu.go): of one GPU, the memory
+    in bytes."""
+    share = order.share.gpus[0]
+    percent = share.compute_milli // 10
+    limit = f"CUDA_DEVICE_MEMORY_LIMIT={share.memory_mib << 20}"
+    return (limit, f"CUDA_DEVICE_SM_LIMIT={percent}") if percent else (limit,)
+
+
+def _kai(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:  # noqa: ARG001
+    """As its admission and binder set them (pkg/admission/webhook/v1alpha2/gpusharing): the part of each GPU, or the
+    number of whole ones."""
+    shares = order.share.gpus
+    each = shares[0].compute_milli
+    if not each:
+        total_mib = gpus[shares[0].uuid].memory_mib if shares[0].uuid in gpus else 0
+        each = shares[0].memory_mib * 1000 // max(1, total_mib)
+    part = f"{len(shares) if each == 1000 else each / 1000:g}"
+    return (f"RUNAI_NUM_OF_GPUS={part}", f"GPU_PORTION={part}")
+
+
+def _nos(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:  # noqa: ARG001
+    """As its device plugin sets it (docs/en/docs/dynamic-gpu-partitioning/getting-started-mps.md)."""
+    return (f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={_memory_mib(order.share) // 1024}G",)
 
 
 def _memory_mib(share: ContainerGrant) -> int:
@@ -66,4 +92,8 @@ def _memory_mib(share: ContainerGrant) -> int:
 _DIALECTS: Mapping[str, Callable[[m.HandOver, Grant, Mapping[str, Gpu], str], Environment]] = {
     "gpushare": _gpushare,
     "hami": _hami,
+    "volcano": _hami,
+    "koordinator": _koordinator,
+    "kai": _kai,
+    "nos": _nos,
 }

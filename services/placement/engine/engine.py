@@ -94,6 +94,14 @@ class Engine:
         self._learning.add(name)
         return self.policies[name]
 
+    def gpu_policy_of(self, state: PodState) -> Policy:
+        """The policy that orders the GPUs of the chosen node."""
+        name = state.request.gpu_policy if state.request else ""
+        if not name:
+            return self.policy_of(state)
+        self._learning.add(name)
+        return self.policies[name]
+
     def row(self, state: PodState) -> Row:
         key = self.key_of(state)
         row = self._rows.get(key)
@@ -155,4 +163,4 @@ class Engine:
         """The final checks on the node: extended resources, and the actual GPUs."""
         if lacking_extended(state.demand, node) is not None:
             return None
-        return containers_on(state, node, self.policy_of(state))
+        return containers_on(state, node, self.gpu_policy_of(state))

@@ -39,9 +39,10 @@ class Ask(NamedTuple):
     memory_bytes: int
     gpus: int
     memory_mib: int
+    memory_milli: int
+    """Thousandths of the GPU's memory instead of memory_mib; 0: none."""
     compute_milli: int
     whole: bool
-    memory_follows: bool
     profile: int
     """The place in PROFILES of the MIG profile that it names, or -1."""
 
@@ -65,16 +66,16 @@ def rest_after(free_mib: int, free_milli: int, total_mib: int, ask: Ask) -> int:
     if ask.whole:
         return 0
     memory_mib = ask.memory_mib
-    if ask.memory_follows:
-        memory_mib = total_mib * ask.compute_milli // 1000
+    if ask.memory_milli:
+        memory_mib = total_mib * ask.memory_milli // 1000
     return rest_milli(free_mib - memory_mib, free_milli - ask.compute_milli, total_mib)
 
 
 @jit
 def asked_milli(total_mib: int, ask: Ask) -> int:
     """Milli that the ask takes of a GPU with this much memory: the larger of memory and compute."""
-    if ask.memory_follows or total_mib <= 0:
-        return ask.compute_milli
+    if ask.memory_milli or total_mib <= 0:
+        return max(ask.compute_milli, ask.memory_milli)
     return max(ask.compute_milli, -(-ask.memory_mib * 1000 // total_mib))
 
 
@@ -83,8 +84,8 @@ def ask_of(pod: PodState, ask: GpuAsk | None = None) -> Ask:
     ask = ask or largest_ask(pod)
     cpu_milli, memory_bytes = pod.demand.cpu_milli, pod.demand.memory_bytes
     if ask is None:
-        return Ask(cpu_milli, memory_bytes, 0, 0, 0, False, False, -1)
+        return Ask(cpu_milli, memory_bytes, 0, 0, 0, 0, False, -1)
     profile = PROFILES.index(ask.profile) if ask.profile else -1
     return Ask(
-        cpu_milli, memory_bytes, ask.count, ask.memory_mib, ask.compute_milli, ask.whole, ask.memory_follows, profile
+        cpu_milli, memory_bytes, ask.count, ask.memory_mib, ask.memory_milli, ask.compute_milli, ask.whole, profile
     )

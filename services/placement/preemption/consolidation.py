@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from shared.book.states import PodState
 from shared.contracts.preemption import Plan
 from shared.contracts.queries import LeftAlone
+from shared.model.life import NOT_PREEMPTIBLE
 
 Spare = Callable[[str, Collection[str]], bool]
 """Whether a gang can do without this member if these leave too (`Gangs.can_spare`)."""
@@ -40,6 +41,8 @@ def refuses(
 
 def why_not_migrated(state: PodState, is_non_borrowing: Callable[[PodState], bool]) -> str:
     """Returns in a few words why a pod cannot or may not be migrated; empty if it may."""
+    if not state.life.preemptible:
+        return f"it is {NOT_PREEMPTIBLE}"
     if not state.controller_uid:
         return "it has no controller that replaces it"
     return "within its queue's guarantee by policy" if is_non_borrowing(state) else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from shared.book.accepts import accepted
-from shared.book.shares import GpuRoom
+from shared.book.shares import GpuRoom, share_on
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model import names
@@ -37,10 +37,12 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Change]:
     rooms = [room for room in _wanted(state, node) if room.usable and room.mig is None]
     several = ask.count > 1
     each = " on each GPU" if several else ""
-    if ask.memory_follows:
+    if ask.is_fraction:
         most_milli = _nth((min(r.free_milli, _milli_for(r.free_mib, r.total_mib)) for r in rooms), ask.count)
         yield from _less_compute(state, most_milli, f"of {'each' if several else 'a'} GPU")
         return
+    if ask.memory_milli:
+        yield from _less_memory_percent(state, rooms, each)
     most_mib = _nth((r.free_mib for r in rooms if r.free_milli >= ask.compute_milli), ask.count)
     if 0 < most_mib < ask.memory_mib:
         yield Change(
@@ -49,8 +51,26 @@ def _smaller_share(state: PodState, node: NodeState) -> Iterator[Change]:
             asking(state, name, replace(ask, memory_mib=most_mib)),
             ask.memory_mib - most_mib,
         )
-    most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= ask.memory_mib), ask.count)
+    most_milli = _nth((r.free_milli for r in rooms if r.free_mib >= share_on(ask, r.total_mib)[0]), ask.count)
     yield from _less_compute(state, most_milli, f"compute{each}")
+
+
+def _less_memory_percent(state: PodState, rooms: list[GpuRoom], each: str) -> Iterator[Change]:
+    """At most what the GPUs with enough compute have left, in whole percent of their memory."""
+    name, ask = largest_ask_of(state)
+    if ask is None:
+        return
+    left = (_milli_for(r.free_mib, r.total_mib) for r in rooms if r.free_milli >= ask.compute_milli)
+    most_milli = _nth(left, ask.count)
+    most_milli -= most_milli % _PERCENT_MILLI
+    if 0 < most_milli < ask.memory_milli:
+        given_up = ask.memory_milli - most_milli
+        yield Change(
+            "less-memory",
+            f"fits with {given_up // 10} % less of a GPU's memory{each}: {most_milli // 10} %",
+            asking(state, name, replace(ask, memory_milli=most_milli)),
+            given_up,
+        )
 
 
 def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Change]:
@@ -62,9 +82,15 @@ def _less_compute(state: PodState, most_milli: int, of_what: str) -> Iterator[Ch
         yield Change(
             "less-compute",
             f"fits with {given_up // 10} % less {of_what}",
-            asking(state, name, replace(ask, compute_milli=most_milli)),
+            asking(state, name, _with_compute(ask, most_milli)),
             given_up,
         )
+
+
+def _with_compute(ask: GpuAsk, compute_milli: int) -> GpuAsk:
+    """The ask with another part of the compute; a fraction of a GPU stays one."""
+    memory_milli = compute_milli if ask.is_fraction else ask.memory_milli
+    return replace(ask, compute_milli=compute_milli, memory_milli=memory_milli)
 
 
 def fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:  # noqa: ARG001
@@ -77,8 +103,10 @@ def fewer(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
         return
     for count in range(ask.count - 1, 0, -1):
         limits = [f"at most {count} GPUs" if count > 1 else "one GPU"]
-        if not ask.whole and ask.memory_mib and not ask.memory_follows:
+        if not ask.whole and ask.memory_mib:
             limits.append(f"{names.RESOURCE_GPU_MEMORY}: {count * ask.memory_mib}Mi")
+        if not ask.whole and ask.memory_milli and not ask.is_fraction:
+            limits.append(f"{names.RESOURCE_GPU_MEMORY_PERCENT}: {count * ask.memory_milli // 10}")
         if not ask.whole and ask.compute_milli:
             limits.append(f"{names.RESOURCE_GPU_COMPUTE}: {count * ask.compute_milli // 10}")
         given_up = ask.count - count
@@ -101,7 +129,7 @@ def other_instance(state: PodState, reason: Reason, node: NodeState) -> Iterator
                 if profile.name != ask.profile and PROFILE_BIT[profile.name] & room.mig.bits:
                     size = (geometry.memory_mib(profile, room.total_mib), geometry.compute_milli(profile))
                     offered[profile.name] = min(size, offered.get(profile.name, size))
-    needed = (0 if ask.memory_follows else ask.memory_mib, ask.compute_milli)
+    needed = (ask.memory_mib, ask.compute_milli)
     if ask.profile:
         needed = nominal(ask.profile)
     enough = {p for p, size in offered.items() if size[0] >= needed[0] and size[1] >= needed[1]}

@@ -198,7 +198,7 @@ def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
     wait = ("wait until a pod on it ends", 1 << 40)
     if ask.whole or ask.profile or ask.count > 1 or not usable:
         return wait
-    if ask.memory_follows:
+    if ask.is_fraction:
         most = max(min(g.free_milli, g.free_mib * 1000 // max(1, g.total_mib)) for g in usable)
         return (
             (f"fits with {(ask.compute_milli - most) / 10:g} % less of a GPU", ask.compute_milli - most)
@@ -213,7 +213,7 @@ def _less(ask: GpuAsk, rooms: list[GpuRoom]) -> tuple[str, int]:
             if best > 0
             else wait
         )
-    lacking = ask.memory_mib - max(0, room.free_mib)
+    lacking = share_on(ask, room.total_mib)[0] - max(0, room.free_mib)
     if room.free_mib <= 0:
         return wait
     return f"fits with {format_mib(lacking, up=True)} less GPU memory: {format_mib(room.free_mib)}", lacking

@@ -50,7 +50,7 @@ class Instances(NamedTuple):
 @jit
 def line_of(cut: int, total_mib: int, ask: Ask, instances: Instances) -> int:
     """The line of `after` that serves an ask, NONE where none does."""
-    memory_mib = total_mib * ask.compute_milli // 1000 if ask.memory_follows else ask.memory_mib
+    memory_mib = total_mib * ask.memory_milli // 1000 if ask.memory_milli else ask.memory_mib
     for place in range(MOST):
         profile, mib, milli = instances.sizes[cut, place]
         if ask.profile != NONE:

@@ -128,13 +128,7 @@ class Fair(Queues):
             for b, used, _ in self.bounds(at, non_borrowing=self.usage.is_non_borrowing(state))
             if b[0] is not None
         ]
-        if (
-            not left
-            or ask.whole
-            or ask.memory_follows
-            or not ask.memory_mib
-            or min(left) >= ask.count * WHOLE_GPU_MILLI
-        ):
+        if not left or ask.whole or ask.memory_milli or not ask.memory_mib or min(left) >= ask.count * WHOLE_GPU_MILLI:
             return None
         most_milli = min(left) // ask.count
         within: Bools = (

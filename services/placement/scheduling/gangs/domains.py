@@ -104,8 +104,8 @@ def _on_gpus(ask: GpuAsk, arrays: Arrays, rows: Ints) -> Ints:
         return arrays.gpu_whole[rows].astype(np.int64)
     times = np.full(arrays.gpu_free_mib[rows].shape, _PLENTY, np.int64)
     needed = (
-        arrays.gpu_total_mib[rows] * ask.compute_milli // WHOLE_GPU_MILLI
-        if ask.memory_follows
+        arrays.gpu_total_mib[rows] * ask.memory_milli // WHOLE_GPU_MILLI
+        if ask.memory_milli
         else np.full_like(times, ask.memory_mib)
     )
     np.minimum(times, arrays.gpu_free_mib[rows] // np.maximum(needed, 1), out=times, where=needed > 0)

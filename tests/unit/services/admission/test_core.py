@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.admission.core import TOLERATION, review
-from services.admission.dialects import Setting
+from services.admission.dialects import BUILT_IN, Setting
 from services.admission.messages import Allowed, Policy, Refused, Request
 from services.admission.patch import apply
 from shared.model.objects import Pod
@@ -198,7 +199,9 @@ def test_hamis_choice_of_gpus_beside_plain_nvidia_is_kept() -> None:
 def test_hamis_use_of_the_same_name_is_not_plain() -> None:
     """There nvidia.com/gpu counts slices; reading it as whole GPUs would be wrong by far."""
     manifest = pod(container(nvidia="1", **{"nvidia.com/gpumem": "4000"}))
-    assert admitted(manifest, TAKES_NVIDIA) == manifest
+    assert limits_of(admitted(manifest, TAKES_NVIDIA))["kerf.dev/gpu-memory"] == "4000Mi"
+    only_plain = Policy(plain_nvidia_namespaces=("*",), dialects=("nvidia",))
+    assert admitted(manifest, only_plain) == manifest
 
 
 # --- properties -------------------------------------------------------------------------------------------------
@@ -279,3 +282,62 @@ def _typed(manifest: dict[str, Any]) -> Pod:
     import msgspec
 
     return msgspec.convert(manifest, Pod)
+
+
+TAKES_VOLCANO = Policy(takeover_schedulers=("volcano",))
+TAKES_DEFAULT = Policy(takeover_schedulers=("default-scheduler",))
+
+
+def test_all_pods_of_a_scheduler_that_is_taken_over_are_kerfs() -> None:
+    """With GPUs in that system's dialect, plain NVIDIA's or Kerf's, or without any: a gang has one scheduler."""
+    without = admitted(pod(container(), schedulerName="volcano"), TAKES_VOLCANO)
+    assert without == pod(container(), schedulerName="kerf", tolerations=[TOLERATION])
+    plain = admitted(pod(container(nvidia=2), schedulerName="volcano"), TAKES_VOLCANO)
+    assert (plain["spec"]["schedulerName"], limits_of(plain)["kerf.dev/gpu"]) == ("kerf", "2")
+    own = admitted(pod(container(gpu=1), schedulerName="volcano"), TAKES_VOLCANO)
+    assert own["spec"]["schedulerName"] == "kerf"
+    vgpu = admitted(pod(container(**{"volcano.sh/vgpu-number": 1}), schedulerName="volcano"), TAKES_VOLCANO)
+    assert vgpu["metadata"]["annotations"]["kerf.dev/dialect"] == "volcano"
+
+
+def test_pods_of_other_schedulers_and_in_excluded_namespaces_stay() -> None:
+    for manifest, namespace in (
+        (pod(container(nvidia=2), schedulerName="kai-scheduler"), "default"),
+        (pod(container()), "default"),
+        (pod(container(nvidia=2), schedulerName="volcano"), "kube-system"),
+    ):
+        assert admitted(manifest, TAKES_VOLCANO, namespace=namespace) == manifest
+
+
+def test_of_the_default_scheduler_pods_with_gpus_and_members_of_groups_are_taken_over() -> None:
+    assert admitted(pod(container()), TAKES_DEFAULT) == pod(container())
+    assert admitted(pod(container(nvidia=1)), TAKES_DEFAULT)["spec"]["schedulerName"] == "kerf"
+    grouped = pod(container(), schedulingGroup={"podGroupName": "g"})
+    assert admitted(grouped, TAKES_DEFAULT)["spec"]["schedulerName"] == "kerf"
+    labelled = pod(container(), labels={"scheduling.x-k8s.io/pod-group": "g"})
+    assert admitted(labelled, TAKES_DEFAULT)["spec"]["schedulerName"] == "kerf"
+
+
+def test_a_kai_pod_without_gpus_that_is_taken_over_is_in_its_queue() -> None:
+    manifest = pod(container(), labels={"kai.scheduler/queue": "vision"}, schedulerName="kai-scheduler")
+    made = admitted(manifest, Policy(takeover_schedulers=("kai-scheduler",)))
+    assert made["metadata"]["labels"]["kerf.dev/queue"] == "vision"
+    assert made["spec"]["schedulerName"] == "kerf"
+
+
+def test_the_webhook_is_called_for_every_resource_and_scheduler_of_a_dialect() -> None:
+    """Its configuration lists them, since the API server cannot ask."""
+    text = (Path(__file__).parents[4] / "k8s" / "24-webhook.yaml").read_text()
+    for dialect in BUILT_IN:
+        families = {"nvidia.com/gpu": "'nvidia.com/gpu'"}
+        for resource in dialect.resources:
+            family = (
+                "k.matches('^nvidia[.]com/gpu-[0-9]+gb$')"
+                if resource.endswith("gb") and "gpu-" in resource
+                else "k.startsWith('nvidia.com/mig-')"
+                if "/mig-" in resource
+                else families.get(resource, f"'{resource}'")
+            )
+            assert family in text, resource
+        for scheduler in dialect.schedulers:
+            assert f"'{scheduler}'" in text, scheduler

@@ -21,7 +21,7 @@ from services.admission.certificates import Certificates
 from services.admission.core import review
 from services.admission.messages import Policy, Request
 from services.admission.patch import apply
-from services.admission.service import Admission, Config, InsecureError
+from services.admission.service import Admission, Config, InsecureError, UnknownDialectError
 from shared.service import Context, running
 from tests.unit.services.admission.pods import container, pod
 
@@ -67,6 +67,36 @@ async def test_a_review_is_answered_with_a_patch() -> None:
     assert (status, response["uid"], response["allowed"], response["patchType"]) == (200, "r1", True, "JSONPatch")
     patched = apply(manifest, json.loads(base64.b64decode(response["patch"])))
     assert patched["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/gpu-memory"] == "3Gi"
+
+
+async def test_the_path_names_a_scheduler_that_is_taken_over() -> None:
+    """The webhook's configuration sends pods there from namespaces that say so: the service cannot look them up."""
+    manifest = pod(container(), schedulerName="volcano")
+    async with serving() as url:
+        _, taken = await post(f"{url}/mutate/scheduler/volcano", asked(manifest))
+        _, other = await post(f"{url}/mutate/scheduler/kai-scheduler", asked(manifest))
+        _, left = await post(f"{url}/mutate", asked(manifest))
+    patch = json.loads(base64.b64decode(json.loads(taken)["response"]["patch"]))
+    assert apply(manifest, patch)["spec"]["schedulerName"] == "kerf"
+    assert "patch" not in json.loads(other)["response"]
+    assert "patch" not in json.loads(left)["response"]
+
+
+async def test_settings_of_dialects_are_in_force() -> None:
+    manifest = pod(container(**{"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3}))
+    async with serving(hami_memory_factor=1024) as url:
+        _, text = await post(f"{url}/mutate", asked(manifest))
+    patch = json.loads(base64.b64decode(json.loads(text)["response"]["patch"]))
+    assert apply(manifest, patch)["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/gpu-memory"] == "3072Mi"
+    async with serving(dialects=("gpushare",)) as url:
+        _, text = await post(f"{url}/mutate", asked(manifest))
+    assert "patch" not in json.loads(text)["response"]
+
+
+async def test_a_dialect_that_does_not_exist_is_no_setting() -> None:
+    with pytest.raises(UnknownDialectError, match=r"dialects names hamy; there are gpushare, hami, kai"):
+        async with serving(dialects=("hamy",)):
+            pass
 
 
 async def test_a_refusal_contains_the_reason() -> None:

@@ -58,7 +58,7 @@ def asks(*requests: dict[str, Any]) -> dict[str, GpuAsk]:
             gpu(capacity={"memory": "16Gi", "compute": "30"}, count=2),
             GpuAsk(count=2, memory_mib=16_384, compute_milli=300),
         ),
-        (gpu(capacity={"compute": "30"}), GpuAsk(count=1, compute_milli=300, memory_follows=True)),
+        (gpu(capacity={"compute": "30"}), GpuAsk(count=1, compute_milli=300, memory_milli=300)),
         (gpu(allocationMode="ExactCount"), GpuAsk(count=1, compute_milli=1000, whole=True)),
     ],
 )

@@ -203,6 +203,7 @@ def test_subgroups_in_an_annotation_are_a_tree() -> None:
     (kerf(gang="g", gang_subgroups="a=1,a/b=2", gang_subgroup="a/b"), "a has both pods and subgroups"),
     (kerf(gang="g", gang_subgroups="a=1,b@rack", gang_subgroup="a"), "b has no pods"),
     (kerf(gang_subgroups="a=1", gang_subgroup="a"), "stands without it"),
+    (kerf(gang="g", gang_size="2", gang_subgroup="a"), "gang-subgroup stands without it"),
 ])  # fmt: skip
 def test_subgroups_that_make_no_sense_are_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
     with pytest.raises(RequestError, match=says) as refused:

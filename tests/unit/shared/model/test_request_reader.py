@@ -14,12 +14,11 @@ from shared.model.objects import Container, Pod, PodSpec, Resources
 from shared.model.request import GpuAsk, RequestError
 from shared.model.request_reader import has_gpu_request, read_ask, read_request
 
+LONG = {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute", "percent": "gpu-memory-percent"}
+
 
 def container(name: str = "c", *, sidecar: bool = False, **limits: Any) -> Container:
-    named = {
-        "kerf.dev/" + {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute"}[key]: value
-        for key, value in limits.items()
-    }
+    named = {f"kerf.dev/{LONG[key]}": value for key, value in limits.items()}
     return Container(name=name, resources=Resources(limits=named), restart_policy="Always" if sidecar else None)
 
 
@@ -33,21 +32,60 @@ def pod(*containers: Container, init: tuple[Container, ...] = (), **annotations:
     [
         ({"gpu": 2}, GpuAsk(count=2, compute_milli=1000, whole=True)),
         ({"memory": "16Gi"}, GpuAsk(count=1, memory_mib=16384)),
-        ({"compute": 30}, GpuAsk(count=1, compute_milli=300, memory_follows=True)),
+        ({"compute": 30}, GpuAsk(count=1, compute_milli=300, memory_milli=300)),
         ({"memory": "16Gi", "compute": 30}, GpuAsk(count=1, memory_mib=16384, compute_milli=300)),
         ({"gpu": 2, "memory": "16Gi"}, GpuAsk(count=2, memory_mib=8192)),
-        ({"gpu": 2, "compute": 50}, GpuAsk(count=2, compute_milli=250, memory_follows=True)),
-        ({"gpu": 4, "compute": 30}, GpuAsk(count=4, compute_milli=75, memory_follows=True)),
+        ({"gpu": 2, "compute": 50}, GpuAsk(count=2, compute_milli=250, memory_milli=250)),
+        ({"gpu": 4, "compute": 30}, GpuAsk(count=4, compute_milli=75, memory_milli=75)),
         ({"compute": 100}, GpuAsk(count=1, compute_milli=1000, whole=True)),
         ({"gpu": 2, "compute": 200}, GpuAsk(count=2, compute_milli=1000, whole=True)),
         ({"memory": "16Gi", "compute": 100}, GpuAsk(count=1, memory_mib=16384, compute_milli=1000)),
         ({"memory": "1500k"}, GpuAsk(count=1, memory_mib=2)),
+        ({"percent": 50}, GpuAsk(count=1, memory_milli=500)),
+        ({"gpu": 2, "percent": 25}, GpuAsk(count=2, memory_milli=125)),
+        ({"percent": 100, "compute": 30}, GpuAsk(count=1, memory_milli=1000, compute_milli=300)),
+        ({"percent": 100, "compute": 100}, GpuAsk(count=1, compute_milli=1000, whole=True)),
+        ({"percent": 50, "compute": 50}, GpuAsk(count=1, memory_milli=500, compute_milli=500)),
         ({}, None),
     ],
 )
 def test_limits_are_the_containers_total(limits: dict[str, Any], ask: GpuAsk | None) -> None:
     """Spread evenly over its GPUs; alone, a count means whole ones; bytes round up to MiB."""
     assert read_ask(container(**limits)) == ask
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        ({"memory": "16Gi", "percent": 50}, "memory-twice"),
+        ({"percent": 101}, "memory-too-large"),
+        ({"gpu": 2, "percent": 201}, "memory-too-large"),
+        ({"gpu": 3, "percent": 100}, "memory-not-even"),
+        ({"gpu": 0, "percent": 50}, "zero-gpus"),
+    ],
+)
+def test_a_percentage_of_memory_has_its_own_bounds(limits: dict[str, Any], code: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        read_ask(container(**limits))
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("app", "init"),
+    [({"percent": 50}, {"percent": 51}), ({"memory": "16Gi"}, {"percent": 10}), ({"percent": 50}, {"memory": "1Gi"})],
+)
+def test_an_init_container_has_no_more_memory_than_its_app_in_the_same_unit(
+    app: dict[str, Any], init: dict[str, Any]
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        read_request(pod(container("app", **app), init=(container("load", **init),)))
+    assert refused.value.code == "init-larger-than-app"
+
+
+def test_an_opportunistic_pod_keeps_its_part_of_the_memory_without_compute() -> None:
+    asked = read_request(pod(container("app", percent=50, compute=30), tier="opportunistic"))
+    assert asked is not None
+    assert asked.asks["app"] == GpuAsk(count=1, memory_milli=500)
 
 
 def test_a_pod_without_gpus_has_no_gpu_request() -> None:

@@ -123,6 +123,22 @@ def test_non_borrowing_pods_cannot_be_reclaimed() -> None:
     assert fixture.refuses([beneficiary], [lent]) == ""
 
 
+def test_a_pod_that_is_never_preempted_is_no_victim_and_borrows_nothing() -> None:
+    """Whatever the priorities and the shares: what it borrowed could not be taken back."""
+    fixture = QueueFixture()
+    never = {"kerf.dev/preemptible": "false"}
+    fixed = fixture.run("fixed", "a", priority=-5, notes=never)
+    assert fixture.refuses([fixture.wait("high", "a", priority=100)], [fixed]) == (
+        "team/fixed is marked kerf.dev/preemptible: false"
+    )
+    beneficiary = fixture.wait("b", "b", gpus=2)
+    lent = fixture.run("lent", "a", gpus=2)
+    assert not fixture.preemption_policy.may_preempt(beneficiary, fixed)
+    assert fixture.refuses([beneficiary], [lent]) == ""
+    assert fixture.preemption_policy.is_non_borrowing(fixed)
+    assert not fixture.preemption_policy.is_non_borrowing(lent)
+
+
 def test_a_gang_is_preempted_as_a_whole_or_down_to_its_minimum() -> None:
     fixture = QueueFixture("queues: [{name: a}, {name: b, guaranteed: {gpus: 4}}]")
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3", "kerf.dev/gang-min": "2"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Setting, Translation, amount, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers
 from shared.model import names
 
 RESOURCE = "example.com/gpu-percent"
@@ -13,8 +13,8 @@ class Percent:
     resources = frozenset({RESOURCE})
     schedulers: tuple[str, ...] = ()
 
-    def speaks(self, named: set[str], setting: Setting) -> bool:
-        return RESOURCE in named
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:
+        return RESOURCE in manifest.named
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         asked = {place: amount(container, RESOURCE) for place, container in containers(pod)}

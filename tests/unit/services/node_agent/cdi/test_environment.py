@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from services.node_agent.cdi import environment
-from shared.model.grant import ContainerGrant, Grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.unit.services.node_agent.cdi.hosts import GPUS, hand_over, share
 
 
@@ -46,6 +48,34 @@ def test_hami_pods_read_a_limit_for_each_gpu() -> None:
         "CUDA_DEVICE_MEMORY_LIMIT_0": "3000m", "CUDA_DEVICE_MEMORY_LIMIT_1": "3000m", "CUDA_DEVICE_SM_LIMIT": "30",
     }  # fmt: skip
     assert "CUDA_DEVICE_SM_LIMIT" not in of("hami", share("GPU-a", 3000, 0)), "no compute was requested"
+
+
+def test_volcanos_pods_read_what_hamis_do() -> None:
+    assert of("volcano", share("GPU-a", 1024, 0)) == {"CUDA_DEVICE_MEMORY_LIMIT_0": "1024m"}
+
+
+def test_koordinators_pods_read_bytes_and_percent_of_one_gpu() -> None:
+    assert of("koordinator", share("GPU-a", 1024, 500)) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": str(1 << 30), "CUDA_DEVICE_SM_LIMIT": "50",
+    }  # fmt: skip
+    assert of("koordinator", share("GPU-a", 1024, 0)) == {"CUDA_DEVICE_MEMORY_LIMIT": str(1 << 30)}
+
+
+@pytest.mark.parametrize(
+    ("shares", "part"),
+    [
+        ([share("GPU-a", 71_885, 500)], "0.5"),
+        ([share("GPU-a", 71_885, 500), share("GPU-b", 71_885, 500)], "0.5"),
+        ([share("GPU-a", 143_771, 1000), share("GPU-b", 143_771, 1000)], "2"),
+        ([share("GPU-a", 14_400, 0)], "0.1"),
+    ],
+)
+def test_kais_pods_read_the_part_of_each_gpu_or_the_number_of_whole_ones(shares: list[GpuShare], part: str) -> None:
+    assert of("kai", *shares) == {"RUNAI_NUM_OF_GPUS": part, "GPU_PORTION": part}
+
+
+def test_nos_pods_read_the_limit_of_mps() -> None:
+    assert of("nos", share("GPU-a", 10_240, 0)) == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10G"}
 
 
 def test_other_dialects_have_no_variables() -> None:

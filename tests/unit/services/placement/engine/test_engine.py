@@ -205,6 +205,8 @@ ASKS = st.sampled_from(
         {"memory": "10Gi"},
         {"memory": "30Gi", "compute": 20},
         {"compute": 50},
+        {"memory_percent": 50},
+        {"memory_percent": 40, "compute": 10},
         {"gpus": 2, "memory": "20Gi"},
         {},
     ]

@@ -205,9 +205,10 @@ def test_a_pod_that_can_move_is_named_with_its_new_node_and_its_cost() -> None:
     [
         {"priority": 5},
         {"annotations": {"kerf.dev/min-runtime": "1h"}},
+        {"annotations": {"kerf.dev/preemptible": "false"}},
         {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}},
     ],
-    ids=["higher priority", "minimum run time", "gang"],
+    ids=["higher priority", "minimum run time", "not preemptible", "gang"],
 )
 def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
     placement = Placement().nodes("a", gpus=2)
@@ -215,6 +216,13 @@ def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
     placement.nodes("b", gpus=1)
     placement.facts(build.gpu_pod("p", gpus=2))
     assert [c.code for c in why(placement, "p").counterfactuals] == ["fewer-gpus"]
+
+
+def test_less_of_a_gpus_memory_is_named_in_percent_where_the_pod_asks_in_percent() -> None:
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("half", memory_percent=55))
+    placement.facts(build.gpu_pod("p", memory_percent=60, compute=10))
+    assert why(placement, "p").helps[0] == "fits with 15 % less of a GPU's memory: 45 % (a)"
 
 
 def test_fewer_gpus_are_named_with_limits_that_leave_as_much_on_each() -> None:

@@ -89,6 +89,7 @@ def test_an_unnecessary_victim_is_put_back() -> None:
         ("an equal", {"priority": 100}),
         ("a greater", {"priority": 1000}),
         ("one within its least run time", {"annotations": {"kerf.dev/min-runtime": "1h"}, "ran_s": 60}),
+        ("one that is never preempted", {"annotations": {"kerf.dev/preemptible": "false"}}),
         ("another scheduler's", {"scheduler": "default-scheduler"}),
     ],
 )

@@ -51,6 +51,13 @@ def test_ineligible_pods_are_counted_by_reason() -> None:
     assert answer.kept == ("3 pods: disruption budget", "2 pods: of no lower priority", "1 pod: minimum run time")
 
 
+def test_pods_that_are_never_preempted_are_counted_as_such() -> None:
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("fixed", "n", 0, annotations={"kerf.dev/preemptible": "false"})
+    preemptor.wait("high")
+    assert asked(preemptor).kept == ("1 pod: marked kerf.dev/preemptible: false",)
+
+
 def test_eligible_pods_that_free_too_little_are_counted_too() -> None:
     preemptor = Preemptor("n", gpus=2)
     preemptor.run("low", "n", 0)

@@ -167,7 +167,7 @@ ASKS = st.one_of(
         st.integers(1, 45_000),
         st.integers(0, 1000),
     ),
-    st.builds(lambda milli: GpuAsk(count=1, compute_milli=milli, memory_follows=True), st.integers(1, 1000)),
+    st.builds(lambda milli: GpuAsk(count=1, compute_milli=milli, memory_milli=milli), st.integers(1, 1000)),
     st.sampled_from([GpuAsk(count=1, profile=p.name) for cut in CUTS for p in GEOMETRIES[cut.geometry].profiles]),
 )
 

@@ -1,0 +1,133 @@
+"""HAMi: `nvidia.com/gpu` GPUs, of each `nvidia.com/gpumem` (MiB) or `gpumem-percentage`, and `gpucores` (percent).
+
+As in HAMi 2.10 (pkg/device/nvidia/device.go, pkg/scheduler/webhook.go): without memory a container gets all of it;
+with all memory and no cores named, or with all cores, it is alone on its GPUs. A pod with nvidia.com/gpu and none of
+HAMi's resources is plain NVIDIA, unless it names HAMi's scheduler.
+"""
+
+from __future__ import annotations
+
+from services.admission.dialects import vgpu
+from services.admission.dialects.base import (
+    Json,
+    Manifest,
+    Setting,
+    Translation,
+    amount,
+    containers,
+    refuse_annotations,
+    where_of,
+)
+from services.admission.dialects.selection import selection
+from shared.model import names
+from shared.model.request import RequestError
+
+NAMES = vgpu.Names("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+PRIORITY = "nvidia.com/priority"
+SCHEDULER = "hami-scheduler"
+_MODE = "nvidia.com/vgpu-mode"
+_NODE_POLICY = "hami.io/node-scheduler-policy"
+_GPU_POLICY = "hami.io/gpu-scheduler-policy"
+_NUMA = "nvidia.com/numa-bind"
+_TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))
+"""As strconv.ParseBool reads them; HAMi takes everything else for false."""
+_ORDERS = ("binpack", "spread")
+_REFUSED = {
+    "nvidia.com/use-gpuindexes": f"an index names another GPU on each node; write {names.ANNOTATION_GPU_UUID}",
+    "nvidia.com/nouse-gpuindexes": f"an index names another GPU on each node; write {names.ANNOTATION_GPU_UUID_NOT}",
+    "hami.io/device-scoring-weights": f"choose a policy by {names.ANNOTATION_POLICY} or {names.ANNOTATION_GPU_POLICY}",
+}
+
+
+class Hami:
+    name = "hami"
+    resources = NAMES.all | {PRIORITY}
+    schedulers: tuple[str, ...] = (SCHEDULER,)
+
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:  # noqa: ARG002 - the form is the protocol's
+        if manifest.named.isdisjoint(self.resources):
+            return False
+        return manifest.scheduler == SCHEDULER or not manifest.written.isdisjoint(self.resources - {NAMES.count})
+
+    def translate(self, pod: Json, setting: Setting) -> Translation:
+        refuse_annotations(pod, _REFUSED)
+        asks = {
+            place: ask
+            for place, container in containers(pod)
+            if (ask := vgpu.read(container, NAMES, setting.hami)) is not None
+        }
+        annotations = selection(pod) | vgpu.isolation(pod, _MODE)
+        order, alone = _policies(pod)
+        _numa(pod, max((ask.count for ask in asks.values()), default=0))
+        whole = {place: {names.RESOURCE_GPU: str(ask.count)} for place, ask in asks.items()}
+        return Translation(
+            amounts=whole if alone else {place: vgpu.canonical(ask) for place, ask in asks.items()},
+            removed=self.resources,
+            annotations=annotations | order | {names.ANNOTATION_DIALECT: self.name},
+            priority_class=_priority(pod, setting),
+        )
+
+
+def _policies(pod: Json) -> tuple[dict[str, str], bool]:
+    """Kerf's annotations for HAMi's policies, and whether the pod wants GPUs that no other pod uses (mutex).
+
+    HAMi reads a list of GPU policies in its order: filters first, then keys by which GPUs are sorted. That GPUs of few
+    NUMA nodes are better (numa) is so in Kerf anyway.
+    """
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    found: dict[str, str] = {}
+    if node := annotations.get(_NODE_POLICY):
+        if node not in _ORDERS:
+            raise RequestError(
+                "foreign-field",
+                f"annotation {_NODE_POLICY} is {node!r}; it must be one of {', '.join(_ORDERS)}, or write "
+                f"{names.ANNOTATION_POLICY}",
+            )
+        found[names.ANNOTATION_POLICY] = node
+    chain = [part.strip() for part in str(annotations.get(_GPU_POLICY) or "").split(",") if part.strip()]
+    orders = [part for part in chain if part in _ORDERS]
+    unknown = sorted(set(chain) - {*_ORDERS, "numa", "mutex", "topology-aware"})
+    if unknown or len(set(orders)) > 1:
+        raise RequestError(
+            "foreign-field",
+            f"annotation {_GPU_POLICY} is {annotations[_GPU_POLICY]!r}; Kerf reads one of {', '.join(_ORDERS)}, and "
+            f"numa, mutex and topology-aware. In Kerf's words {names.ANNOTATION_GPU_POLICY} and "
+            f"{names.ANNOTATION_TOPOLOGY}",
+        )
+    if orders:
+        found[names.ANNOTATION_GPU_POLICY] = orders[0]
+    if "topology-aware" in chain:
+        found |= {names.ANNOTATION_TOPOLOGY: "preferred", names.ANNOTATION_TOPOLOGY_MODE: "ring"}
+    return found, "mutex" in chain
+
+
+def _numa(pod: Json, most_gpus: int) -> None:
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    if most_gpus > 1 and str(annotations.get(_NUMA)) in _TRUE:
+        raise RequestError(
+            "foreign-field",
+            f"annotation {_NUMA} binds {most_gpus} GPUs to one NUMA node, which Kerf prefers and does not promise; "
+            f"leave it out, or write {names.ANNOTATION_TOPOLOGY}: required for GPUs that reach each other peer to peer",
+        )
+
+
+def _priority(pod: Json, setting: Setting) -> str:
+    """The PriorityClass that a pod of high priority gets. HAMi-core takes a task without the variable for one of
+    priority 1 (src/multiprocess/multiprocess_memory_limit.c), so all from 1 on are ordinary."""
+    for _, container in containers(pod):
+        if PRIORITY in _named(container) and amount(container, PRIORITY) == 0:
+            own = (pod.get("spec") or {}).get("priorityClassName")
+            if not own and not setting.hami.high_priority_class:
+                raise RequestError(
+                    "foreign-field",
+                    f"{where_of(container)}: {PRIORITY} is 0, the high priority, and this installation names no "
+                    "PriorityClass for it; write priorityClassName in the pod (a slice of higher priority takes its "
+                    f"turn first), or leave {PRIORITY} out",
+                )
+            return setting.hami.high_priority_class
+    return ""
+
+
+def _named(container: Json) -> set[str]:
+    resources = container.get("resources") or {}
+    return {name for half in ("limits", "requests") for name in resources.get(half) or {}}

@@ -1,0 +1,168 @@
+"""KAI and Run:ai: the annotations `gpu-fraction` or `gpu-memory` (MiB), of each of `gpu-fraction-num-devices` GPUs.
+
+They are for one container. Whole GPUs and MIG instances are NVIDIA's resources.
+
+As docs/gpu-sharing and pkg/binder/plugins/gpusharing/gpu-request of KAI-Scheduler have it. The annotations have no
+prefix, so they are read only where the pod names one of its schedulers or its queue. Whole GPUs are read where plain
+NVIDIA is. A fraction is the same part of memory and compute; memory reserves no compute.
+
+Not preemptible is what its label says, else a pod of priority 100 and above (docs/developer/designs/
+priority-preemptibility-separation): `build` (100) and `inference` (125), not `train` (50) and `build-preemptible` (75).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from services.admission.dialects.base import (
+    Json,
+    Manifest,
+    Place,
+    Setting,
+    Translation,
+    amount,
+    containers,
+    refuse_annotations,
+)
+from services.admission.dialects.nvidia_mig import RESOURCES as MIG
+from services.admission.dialects.nvidia_mig import instances
+from shared.model import names
+from shared.model.request import RequestError
+from shared.model.units import QuantityError, quantity
+
+GPU = "nvidia.com/gpu"
+FRACTION = "gpu-fraction"
+MEMORY = "gpu-memory"
+DEVICES = "gpu-fraction-num-devices"
+CONTAINER = "gpu-fraction-container-name"
+QUEUES = ("kai.scheduler/queue", "runai/queue")
+PREEMPTIBILITY = "kai.scheduler/preemptibility"
+PRIORITY_CLASS = "priorityClassName"
+"""A label: the PriorityClass, where the pod's field names none (pkg/podgrouper: CalcPodGroupPriorityClass)."""
+NON_PREEMPTIBLE_FROM = 100
+CLASSES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
+"""As its chart installs them."""
+_REFUSED = {
+    "gpu-sm-percentage": f"write {names.RESOURCE_GPU_COMPUTE}, the percentage that the container gets",
+    "gpu-sm-cores": f"a number of cores is another part of each model; write {names.RESOURCE_GPU_COMPUTE}",
+    "gpu-fraction.limit": "a share is what it requests; write the larger part as gpu-fraction",
+    "gpu-memory.limit": "a share is what it requests; write the larger amount as gpu-memory",
+}
+
+
+class Kai:
+    name = "kai"
+    resources = frozenset((GPU,)) | MIG
+    schedulers: tuple[str, ...] = ("kai-scheduler", "runai-scheduler")
+
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:
+        if manifest.scheduler not in self.schedulers and not any(label in manifest.labels for label in QUEUES):
+            return False
+        if FRACTION in manifest.annotations or MEMORY in manifest.annotations:
+            return True
+        return setting.taken_over or (setting.plain_nvidia and not manifest.named.isdisjoint(self.resources))
+
+    def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
+        refuse_annotations(pod, _REFUSED)
+        metadata = pod.get("metadata") or {}
+        annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+        found = {place: asked for place, container in containers(pod) if (asked := _whole(container))}
+        if FRACTION in annotations or MEMORY in annotations:
+            if found:
+                raise RequestError(
+                    "mixed-dialects",
+                    f"the pod asks for whole GPUs by {GPU} and for a part of one by annotation; keep one of them",
+                )
+            found = {_place(pod, annotations.get(CONTAINER)): _share(annotations)}
+        return Translation(
+            amounts=found,
+            removed=self.resources,
+            annotations=_preemptible(pod, labels) | {names.ANNOTATION_DIALECT: self.name},
+            labels=next(({names.LABEL_QUEUE: labels[label]} for label in QUEUES if labels.get(label)), {}),
+            priority_class=str(labels.get(PRIORITY_CLASS) or ""),
+        )
+
+
+def _whole(container: Json) -> dict[str, str]:
+    count = amount(container, GPU)
+    return ({names.RESOURCE_GPU: str(count)} if count else {}) | instances(container)
+
+
+def _place(pod: Json, name: str | None) -> Place:
+    """The container that gets the share: the one that is named, else the first."""
+    if not name:
+        return ("containers", 0)
+    for place, container in containers(pod):
+        if container.get("name") == name:
+            return place
+    raise RequestError(
+        "foreign-field",
+        f"annotation {CONTAINER} is {name!r}, and no container of the pod has that name; write its name",
+    )
+
+
+def _share(annotations: Mapping[str, str]) -> dict[str, str]:
+    if FRACTION in annotations and MEMORY in annotations:
+        raise RequestError(
+            "mixed-dialects", f"annotations {FRACTION} and {MEMORY} exclude each other; keep one of them"
+        )
+    devices = _number(annotations, DEVICES, "1", f"a number of GPUs, from 1 on, as {names.RESOURCE_GPU} has it")
+    gpus = {names.RESOURCE_GPU: str(devices)}
+    if MEMORY in annotations:
+        each = _number(
+            annotations, MEMORY, "", f"a number of MiB, from 1 on; in Kerf's words {names.RESOURCE_GPU_MEMORY}"
+        )
+        return gpus | {names.RESOURCE_GPU_MEMORY: f"{each * devices}Mi"}
+    percent = _fraction(annotations[FRACTION]) * 100 * devices
+    if percent.denominator != 1:
+        raise RequestError(
+            "foreign-fraction",
+            f"annotation {FRACTION} is {annotations[FRACTION]!r} of {devices} GPU(s), which is {float(percent):g} %; "
+            f"Kerf counts compute in whole percent. Write {int(percent) / (100 * devices):g} or "
+            f"{(int(percent) + 1) / (100 * devices):g}, or {names.RESOURCE_GPU_COMPUTE} in percent",
+        )
+    return gpus | {names.RESOURCE_GPU_COMPUTE: str(percent)}
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        value = quantity(str(text))
+    except QuantityError:
+        value = Fraction(0)
+    if not 0 < value < 1:
+        raise RequestError(
+            "foreign-amount",
+            f"annotation {FRACTION} is {text!r}; it is a part of one GPU between 0 and 1, such as 0.5. Whole GPUs are "
+            f"{GPU}, or {names.RESOURCE_GPU}",
+        )
+    return value
+
+
+def _number(annotations: Mapping[str, str], key: str, default: str, what: str) -> int:
+    text = str(annotations.get(key, default))
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 24:
+        raise RequestError("foreign-amount", f"annotation {key} is {text!r}; write {what}")
+    return int(text)
+
+
+def _preemptible(pod: Json, labels: Mapping[str, str]) -> dict[str, str]:
+    """Kerf's annotation where the pod is not preemptible in KAI. An unknown word falls back to the priority, as there.
+
+    A pod that is preemptible above a minimum of its gang needs nothing: so is every gang in Kerf.
+    """
+    word = str(labels.get(PREEMPTIBILITY) or "").lower()
+    if word in ("preemptible", "semi-preemptible"):
+        return {}
+    spec = pod.get("spec") or {}
+    named = spec.get("priorityClassName") or labels.get(PRIORITY_CLASS) or _default_class(pod)
+    priority = CLASSES.get(named, spec.get("priority") or 0)
+    never = word == "non-preemptible" or priority >= NON_PREEMPTIBLE_FROM
+    return {names.ANNOTATION_PREEMPTIBLE: "false"} if never else {}
+
+
+def _default_class(pod: Json) -> str:
+    """The class of a pod that names none: a Deployment is inference there, all else trains
+    (pkg/podgrouper/podgrouper/plugins/deployment, defaultgrouper)."""
+    owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
+    return "inference" if any(owner.get("kind") == "ReplicaSet" for owner in owners) else "train"
