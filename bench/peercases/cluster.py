@@ -113,15 +113,15 @@ class CaseCluster:
             status=PodStatus(phase="Running" if node else "Pending"),
         )
 
-    def settle(self) -> None:
+    def settle(self, *, within_s: float = ROUNDS * _ROUND_S) -> None:
         """Takes the lead and decides; then rounds in which placed pods run, and waiting ones are tried
-        again. Then the preemptor plans."""
+        again; `within_s` later the preemptor plans."""
         for node in self.inventories:
             self.send(m.InventorySeen(node))
         self.send(self.placement.beginning)
         for _ in range(ROUNDS):
             self.run_bound()
-            self.pass_time(_ROUND_S)
+            self.pass_time(within_s / ROUNDS)
             self.send(m.Tick())
         if self.eviction is not None:
             self.eviction.settle()

@@ -31,8 +31,9 @@ class Eviction:
     """`evicted`: names of the evicted pods, in order; `promised`: pods with a reservation, `kept`:
     by name of a migrating pod, the grant that is reserved for it."""
 
-    def __init__(self, *, comes_again: bool, consolidates: bool) -> None:
+    def __init__(self, *, comes_again: bool, consolidates: bool, incomplete_gang_s: int = 0) -> None:
         self.comes_again = comes_again
+        self._incomplete_gang_s = incomplete_gang_s
         self._budget = _ANY_GPU_SECONDS if consolidates else 0
         self.evicted: list[str] = []
         self.promised: set[str] = set()
@@ -42,7 +43,10 @@ class Eviction:
         """Called once, before placement gets its first input."""
         self._cluster = cluster
         self._preemptor = Preemptor(
-            numbers=cluster.numbers, reclaim_patience=0, defragmentation_gpu_seconds_per_hour=self._budget
+            numbers=cluster.numbers,
+            reclaim_patience=0,
+            defragmentation_gpu_seconds_per_hour=self._budget,
+            incomplete_gang_s=self._incomplete_gang_s,
         )
 
     def settle(self) -> None:

@@ -19,7 +19,7 @@ from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.kube.gangs.decoder import decoder_of
 from shared.model import names
 from shared.model.affinity import Affinity
-from shared.model.gang import LEVELS
+from shared.model.gang import KEEP, LEVELS
 from shared.model.grant import Grant
 from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import ConfigMap, Gang
@@ -58,7 +58,13 @@ def needs_preemptor(case: Case) -> bool:
 def run(case: Case) -> str:
     """What is wrong; empty where all is as expected."""
     eviction = (
-        Eviction(comes_again=case["suite"].startswith("cycle/"), consolidates="consolidation" in case["needs"])
+        Eviction(
+            comes_again=case["suite"].startswith("cycle/"),
+            consolidates="consolidation" in case["needs"],
+            incomplete_gang_s=(case["settings"].get("default_staleness_grace_seconds") or 0)
+            if "stale_gang" in case["needs"]
+            else 0,
+        )
         if needs_preemptor(case)
         else None
     )
@@ -77,7 +83,10 @@ def run(case: Case) -> str:
     for name, (job, task) in tasks.items():
         if task["state"] != "failed":
             _add(cluster, name, job, task, held.get(name, ()))
-    cluster.settle()
+    if "stale_gang" in case["needs"]:
+        cluster.settle(within_s=max(job.get("stale_for_seconds") or 0 for job in case["jobs"]))
+    else:
+        cluster.settle()
     return _wrong(case, cluster, tasks) or ("" if eviction is None else _too_many(case, eviction))
 
 
@@ -131,12 +140,14 @@ def _amounts(queue: Case, which: str) -> dict[str, Any]:
 
 def _add(cluster: CaseCluster, name: str, job: Case, task: Case, shares: tuple[Any, ...]) -> None:
     waits = task["state"] in ("pending", "pipelined")
+    grace_s = job.get("staleness_grace_seconds")
+    stale = {} if grace_s is None else {names.ANNOTATION_GANG_INCOMPLETE: _incomplete(grace_s)}
     notes = {} if not waits and len(job["tasks"]) == 1 and not job.get("groups") else _gang(job)
     labels = {names.LABEL_QUEUE: job["queue"], _OWN_LABELS: job["name"]} | (task.get("labels") or {})
     cluster.add_pod(
         name,
         limits_of(task),
-        annotations=notes,
+        annotations=notes | (stale if notes else {}),
         labels=labels | ({_SUBGROUP: task["pod_set"]} if task.get("pod_set") else {}),
         created=(_NOW - timedelta(minutes=job["age_minutes"])).strftime("%Y-%m-%dT%H:%M:%SZ"),
         node="" if waits else task["node"],
@@ -146,6 +157,10 @@ def _add(cluster: CaseCluster, name: str, job: Case, task: Case, shares: tuple[A
         affinity=_affinity(task),
         job=job["name"],
     )
+
+
+def _incomplete(grace_s: int) -> str:
+    return KEEP if grace_s < 0 else f"evict-after={max(1, grace_s)}"
 
 
 def limits_of(task: Case) -> Quantities:

@@ -47,6 +47,7 @@ READ_ANNOTATIONS = (
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
 _OWN_ANNOTATIONS = (
     *READ_ANNOTATIONS,
+    names.ANNOTATION_GANG_INCOMPLETE,
     names.ANNOTATION_EXPECTED_DURATION,
     names.ANNOTATION_MIN_RUNTIME,
     names.ANNOTATION_RESTART_COST,

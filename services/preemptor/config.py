@@ -35,6 +35,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     protection_s: Seconds = 300.0
     """How long a pod that replaces a preempted one is protected; a replacement of a replacement for twice as long,
     and so on."""
+    incomplete_gang_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How long a gang may run with fewer pods than its minimum before the others are evicted, for gangs without the
+    annotation kerf.dev/gang-incomplete; 0: they run on."""
     defragmentation_gpu_seconds_per_hour: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How much running work migrations to reserved capacity may disturb in any hour; 0: no pod is migrated."""
     evictions_per_hour: Annotated[int, msgspec.Meta(ge=0)] = 0

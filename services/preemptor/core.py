@@ -13,6 +13,7 @@ from services.preemptor import messages as m
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidation import Consolidation
+from services.preemptor.incomplete_gangs import IncompleteGangs
 from services.preemptor.ineligible_pods import IneligiblePods
 from services.preemptor.memory_use import MemoryUse
 from services.preemptor.pending_pods import KNOWN_WITHIN_S, PendingPods
@@ -77,6 +78,7 @@ class Core:
         )
         self.pending = PendingPods(self.book, self.gangs, config.patience_s)
         self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
+        self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
         ineligible = IneligiblePods(self.book, self.gangs, self._preemption_policy, self.protection)
         self._dry_run = DryRun(
@@ -150,6 +152,8 @@ class Core:
         )
         if groups:
             out += self._propose_all(groups, now)
+        if proposes and self._listed:
+            out += self._incomplete_gangs.due(now)
         return [*out, *self.consolidation.ask(planned, now)] if proposes else out
 
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:

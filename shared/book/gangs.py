@@ -72,6 +72,10 @@ class GangState(msgspec.Struct, kw_only=True):
     """Members that have ended well: their owner's uid by their own."""
     whole: bool = False
     """Its minimum has been bound at once: from then on members that are gone may have finished their work."""
+    incomplete_s: int | None = None
+    """How long its pods may run without its minimum; 0: for ever; None: its pods do not say."""
+    incomplete_since: float | None = None
+    """Since when pods of it have places, and are too few to work; None while they are enough."""
     lacking_since: float | None = None
     """Since when it has begun and lacks members; None while it does not."""
     told: bool = False
@@ -195,6 +199,7 @@ class Gangs:
         self.by_key: dict[str, GangState] = {}
         self._of: dict[str, GangState] = {}
         self._lacking: dict[str, GangState] = {}
+        self._incomplete: dict[str, GangState] = {}
         self._by_source: dict[str, set[str]] = {}
         """uids of the pods that name an object, by its namespace/name: whether or not it exists."""
         self._source_of: dict[str, str] = {}
@@ -336,6 +341,16 @@ class Gangs:
             gang.lacking_since = now
         return found
 
+    def broken_down(self, now: float, default_s: float) -> list[GangState]:
+        """Gangs that have run without their minimum for longer than they may, and whose pods are to be evicted.
+        `default_s`: for gangs that do not say; 0: for ever."""
+        found = []
+        for gang in self._incomplete.values():
+            allowed_s = default_s if gang.incomplete_s is None else gang.incomplete_s
+            if allowed_s and gang.incomplete_since is not None and now - gang.incomplete_since >= allowed_s:
+                found.append(gang)
+        return found
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _find(self, state: PodState, ref: GangRef) -> GangState | None:
@@ -358,6 +373,7 @@ class Gangs:
         if source is not None or not gang.subgroups:
             gang.subgroups, gang.min_subgroups = parts, min_subgroups
         gang.timeout_s = max(gang.timeout_s, ref.timeout_s or (source.timeout_s if source else 0))
+        gang.incomplete_s = ref.incomplete_s if gang.incomplete_s is None else gang.incomplete_s
         gang.required = gang.required or ref.required or (source.required if source else "")
         gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")
         return gang
@@ -386,11 +402,18 @@ class Gangs:
             members.discard(uid)
         if not gang.known:
             del self.by_key[gang.key]
+            self._incomplete.pop(gang.key, None)
 
     def _look(self, gang: GangState, now: float) -> None:
         gang.verdict = None
         gang.whole |= subgroups.is_satisfied(gang.tree, gang.counted("bound", "elsewhere", "done"))
         stands = subgroups.is_satisfied(gang.tree, gang.counted("placed", "elsewhere", "done"))
+        if not gang.begun or stands:
+            gang.incomplete_since = None
+            self._incomplete.pop(gang.key, None)
+        elif gang.incomplete_since is None:
+            gang.incomplete_since = now
+            self._incomplete[gang.key] = gang
         if gang.begun and not stands and (gang.waiting or not gang.whole):
             if gang.lacking_since is None:
                 gang.lacking_since = now

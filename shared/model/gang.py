@@ -18,6 +18,8 @@ from shared.model.subgroup import Subgroup
 
 NONE = "none"
 """As kerf.dev/gang: this pod is placed by itself, whatever else it carries."""
+KEEP = "keep"
+"""As kerf.dev/gang-incomplete: its pods run on without the gang's minimum."""
 OWNER = "owner"
 """As kerf.dev/gang-size: as many as the pods' Job runs at once."""
 MOST_MEMBERS = 10_000
@@ -76,6 +78,9 @@ class GangRef(msgspec.Struct, frozen=True, kw_only=True):
     """Tells several gangs of one part from each other."""
     minimum: int = 0
     timeout_s: int = 0
+    incomplete_s: int | None = None
+    """How long its pods may run without its minimum before they are evicted; 0: for ever. None: the pod does not
+    say."""
     required: str = ""
     preferred: str = ""
     subgroups: tuple[Subgroup, ...] = ()
@@ -86,6 +91,7 @@ def read_gang(pod: Pod) -> GangRef | None:
     annotations of Kerf's that make no sense."""
     notes = pod.metadata.annotations
     required, preferred = _topology(notes)
+    incomplete_s = _incomplete(notes)
     timeout_s = _number(notes, names.ANNOTATION_GANG_TIMEOUT, 0, MOST_TIMEOUT_S, "seconds")
     named = notes.get(names.ANNOTATION_GANG)
     if named is None and (stray := next((key for key in _WITH_THE_NAME if key in notes), "")):
@@ -96,7 +102,9 @@ def read_gang(pod: Pod) -> GangRef | None:
     return (
         None
         if ref is None
-        else msgspec.structs.replace(ref, timeout_s=timeout_s, required=required, preferred=preferred)
+        else msgspec.structs.replace(
+            ref, timeout_s=timeout_s, incomplete_s=incomplete_s, required=required, preferred=preferred
+        )
     )
 
 
@@ -260,6 +268,22 @@ def _tree(above: str, minima: Mapping[str, int], levels: Mapping[str, str]) -> t
         )
         for name in found
     )
+
+
+def _incomplete(notes: Mapping[str, str]) -> int | None:
+    """Seconds; 0 for `keep`."""
+    text = notes.get(names.ANNOTATION_GANG_INCOMPLETE)
+    if text is None:
+        return None
+    seconds = text.removeprefix("evict-after=")
+    if text == KEEP:
+        return 0
+    if seconds == text or not _COUNT.fullmatch(seconds) or not 1 <= int(seconds) <= MOST_TIMEOUT_S:
+        raise _bad(
+            f"annotation {names.ANNOTATION_GANG_INCOMPLETE} is {text!r}; write {KEEP}, or evict-after= and the number "
+            f"of seconds, from 1 to {MOST_TIMEOUT_S}"
+        )
+    return int(seconds)
 
 
 def _number(notes: Mapping[str, str], key: str, default: int | None, most: int, of_what: str) -> int:

@@ -62,6 +62,7 @@ ANNOTATIONS_ONLY_IN_PYTHON = {
     names.ANNOTATION_GANG_SUBGROUP: "a name in the list of subgroups",
     names.ANNOTATION_GANG_SUBGROUPS: "a grammar of its own",
     names.ANNOTATION_GANG_TOPOLOGY: "a grammar of its own",
+    names.ANNOTATION_GANG_INCOMPLETE: "a grammar of its own",
     names.ANNOTATION_GANG_TIMEOUT: "a number of an optional part of gangs",
 }
 """Annotations whose values only Python checks, and why. Placement must refuse such a pod with the same code."""
@@ -90,6 +91,7 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "gang-min": ("1", "9", "none"),
     "gang-subgroup": ("head", "workers", ""),
     "gang-subgroups": ("head=1,workers=2@rack", "head", ""),
+    "gang-incomplete": ("keep", "evict-after=600", "evict"),
     "gang-topology": ("required=rack", "near"),
     "gang-timeout": ("60", "soon"),
     "gpu-model": ("H200|H100", "|"),
@@ -309,7 +311,7 @@ def one_fault() -> Iterator[Json]:
     """Pods with one fault, or none: each value by itself in a pod that is valid otherwise."""
     for name, values in ANNOTATIONS.items():
         beside = {"gang": {"gang-size": "8"}, "gang-size": {"gang": "train"}}.get(name, {})
-        beside |= {"gang": "train", "gang-size": "8"} if name == "gang-min" else {}
+        beside |= {"gang": "train", "gang-size": "8"} if name in ("gang-min", "gang-incomplete") else {}
         beside |= {"gang": "train", "gang-subgroup": "head"} if name == "gang-subgroups" else {}
         beside |= {"gang": "train", "gang-subgroups": "head=1"} if name == "gang-subgroup" else {}
         for value, others in itertools.product(values, ({}, beside)):

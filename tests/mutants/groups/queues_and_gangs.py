@@ -47,6 +47,14 @@ MUTANTS = [
         tests=(_GANGS + "test_no_member_is_placed_before_all_exist_and_then_all_are_in_one_record",),
     ),
     Mutant(
+        name="an-incomplete-gang-is-evicted-at-once",
+        what="a gang is evicted as soon as it lacks a member, whatever its annotation and the setting say",
+        file="shared/book/gangs.py",
+        old="            if allowed_s and gang.incomplete_since is not None and now - gang.incomplete_since >= allowed_s:\n",
+        new="            if gang.incomplete_since is not None:\n",
+        tests=("tests/unit/services/preemptor/test_incomplete_gangs.py",),
+    ),
+    Mutant(
         name="workers-stand-for-their-head",
         what="a gang runs on with enough pods, though one of its subgroups lacks some",
         file="shared/book/subgroups.py",

@@ -138,6 +138,8 @@ def test_kerfs_annotations_take_precedence_over_other_gang_formats() -> None:
     (kerf(gang_min="2"), "gang-min stands without"),
     (kerf(gang="g", gang_size="4", gang_min="5"), "from 1 to 4"),
     (kerf(gang="g", gang_size="4", gang_timeout="0"), "from 1 to 86400"),
+    (kerf(gang="g", gang_size="4", gang_incomplete="evict"), "evict-after="),
+    (kerf(gang="g", gang_size="4", gang_incomplete="evict-after=0"), "from 1 to 86400"),
     (kerf(gang="g", gang_size="4", gang_topology="rack"), "required=LEVEL"),
     (kerf(gang="g", gang_size="4", gang_topology="required=rack,required=zone"), "required=LEVEL"),
     (kerf(gang="g", gang_size="4", gang_topology="required=not a label"), "required=LEVEL"),
