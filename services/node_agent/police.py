@@ -168,20 +168,15 @@ class Police:
                 containers=tuple((uid, one.container) for one in live if one.uid == uid and uuid in one.gpus),
                 seen_mib=mib,
                 counted_mib=sum(of.get(uuid, 0) for (pod, _), of in counted_mib.items() if pod == uid),
-                granted_mib=sum(self._granted_mib(one, uuid) for one in live if one.uid == uid),
+                granted_mib=sum(self._allowed_mib(one, uuid) for one in live if one.uid == uid),
                 processes=len(pids[uid, uuid]),
             )
             for (uid, uuid), mib in sorted(seen_mib.items())
         ]
 
-    def _granted_mib(self, slice_: LiveSlice, uuid: str) -> int:
-        """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod.
-
-        While a slice is paused it is as granted: a checkpoint moves its memory away, and takes time for it.
-        """
+    def _allowed_mib(self, slice_: LiveSlice, uuid: str) -> int:
         granted_mib = slice_.gpus.get(uuid, (0, 0))[0]
-        override = self._registry.override_of((slice_.uid, slice_.container))
-        return granted_mib if override.paused else min(granted_mib, override.memory_mib.get(uuid, granted_mib))
+        return self._registry.allowed_mib((slice_.uid, slice_.container), uuid, granted_mib)
 
     def _act(self, actions: Actions) -> None:
         self._excesses = actions.excesses

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* share -1: private to this process */
-typedef struct { uint64_t bytes; int device, references, share; void *pool; } block_t;
+typedef struct { uint64_t bytes; int device, references, share; void *pool; int unlimited; } block_t;
 
 uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = bytes >= 2 << 20 ? 2 << 20 : 512;
@@ -38,17 +38,19 @@ static void while_locked(int process) {
     if (world()->process[process].locked) wait_for(UNLOCKED, 0, 0, NEVER);
 }
 
-CUresult take(int device, uint64_t bytes) {
+static CUresult take_some(int device, uint64_t bytes, int unlimited) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int process = me();
     while_locked(process);
     lock();
     bury();
-    if (used(device) + bytes <= world()->memory_bytes) world()->process[process].bytes[device] += bytes,
-        result = CUDA_SUCCESS;
+    if (used(device) + bytes <= world()->memory_bytes && (unlimited || limit_allows(device, bytes)))
+        world()->process[process].bytes[device] += bytes, world()->process[process].unlimited[device] += unlimited
+            ? bytes : 0, result = CUDA_SUCCESS;
     unlock();
     return result;
 }
+CUresult take(int device, uint64_t bytes) { return take_some(device, bytes, 0); }
 void give(int device, uint64_t bytes) {
     while_locked(me());
     lock();
@@ -56,16 +58,17 @@ void give(int device, uint64_t bytes) {
     unlock();
 }
 
-CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
+static CUresult allocate_some(CUdeviceptr *to, uint64_t bytes, int device, int unlimited) {
     CUresult result = ready();
     block_t *block;
     if (!result && !bytes) result = CUDA_ERROR_INVALID_VALUE;
-    if (!result) result = take(device, rounded(bytes));
+    if (!result) result = take_some(device, rounded(bytes), unlimited);
     if (result) return result;
     block = malloc(sizeof *block);
-    *block = (block_t){rounded(bytes), device, 1, -1, NULL};
+    *block = (block_t){rounded(bytes), device, 1, -1, NULL, unlimited};
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
+CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) { return allocate_some(to, bytes, device, 0); }
 
 static CUresult drop(block_t *block) {
     if (!block) return CUDA_SUCCESS;
@@ -75,7 +78,10 @@ static CUresult drop(block_t *block) {
         return free(block), CUDA_SUCCESS;
     }
     if (block->share >= 0) world()->share[block->share].holder[me()]--;
-    else give(block->device, block->bytes);
+    else {
+        give(block->device, block->bytes);
+        if (block->unlimited) world()->process[me()].unlimited[block->device] -= block->bytes;
+    }
     free(block);
     return CUDA_SUCCESS;
 }
@@ -97,7 +103,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t
 }
 CUresult cuMemAllocManaged(CUdeviceptr *to, size_t bytes, unsigned flags) {
     (void)flags;
-    return here(to, bytes);
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    return allocate_some(to, bytes, current()->device, !limits_managed());
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
@@ -218,7 +225,7 @@ static block_t *join_share(int s) {
     block_t *block = malloc(sizeof *block);
     lock();
     world()->share[s].holder[me()]++;
-    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s, NULL};
+    *block = (block_t){world()->share[s].bytes, world()->share[s].device, 1, s, NULL, 0};
     unlock();
     return block;
 }
@@ -251,7 +258,7 @@ CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool)
     block_t *block;
     if (result) return result;
     block = malloc(sizeof *block);
-    *block = (block_t){rounded(bytes), device, 1, -1, pool};
+    *block = (block_t){rounded(bytes), device, 1, -1, pool, 0};
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
