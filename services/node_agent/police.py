@@ -23,10 +23,12 @@ from services.node_agent.strategies.slices import Key
 from services.node_agent.strategies.surcharges import Surcharger
 from shared.bus.tasks import end
 from shared.contracts.node_commands import LiveSlice
+from shared.model import names
 from shared.model.strategies import POLICED
 from shared.model.units import MIB
 from shared.service import Context
 
+ADVICE = f"request by {names.RESOURCE_GPU_MEMORY} all that NVML shows of the pod, with contexts and code of libraries"
 _RANDOM = secrets.SystemRandom()
 
 
@@ -193,7 +195,7 @@ class Police:
             self._actions.add(1, "thawed")
         if actions.end:
             self._actions.add(len(actions.end), "ended")
-            self._ender.kill({excess.held.uid: excess.sentence for excess in actions.end})
+            self._ender.kill({excess.held.uid: excess.sentence for excess in actions.end}, ADVICE)
 
     def _freeze(self, excess: Excess) -> None:
         uid, effect = excess.held.uid, "it is ended all the same if the next sample shows it beyond its slice"
@@ -229,11 +231,11 @@ class Police:
         self._unmeasured = unmeasured
 
     def _excess_bytes(self) -> dict[tuple[str, ...], float]:
-        names = {one.uid: (one.namespace, one.name) for one in self._agent.live()}
+        pods = {one.uid: (one.namespace, one.name) for one in self._agent.live()}
         return {
-            (excess.held.uuid, *names[excess.held.uid]): float(excess.over_mib * MIB)
+            (excess.held.uuid, *pods[excess.held.uid]): float(excess.over_mib * MIB)
             for excess in self._excesses
-            if excess.held.uid in names
+            if excess.held.uid in pods
         }
 
 

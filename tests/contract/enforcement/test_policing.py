@@ -74,7 +74,7 @@ async def test_a_pod_that_takes_more_than_its_grant_is_frozen_and_ended_and_its_
     assert {eviction.name for eviction in asked} == {"a"}
     assert f"96 MiB on GPU {GPU} according to NVML; 64 MiB are granted, and 16 MiB beyond that" in asked[0].reason
     assert "more GPU memory than its slice for 0." in asked[0].reason
-    assert "its processes were ended with SIGKILL" in asked[0].reason
+    assert "its processes were ended with SIGKILL; request by kerf.dev/gpu-memory all that" in asked[0].reason
 
 
 async def test_a_frozen_pod_does_not_grow_and_runs_again_if_the_next_sample_finds_it_within_its_grant(
