@@ -4,6 +4,9 @@
  *   probe LIBCUDA memory CHUNK_KIB MOST_MIB
  *       Allocates with every kind of call until it is refused, frees, and repeats. It never allocates more than
  *       MOST_MIB, and nothing if the GPU reports more memory than that: then other processes use it.
+ *   probe LIBCUDA limit CHUNK_KIB MOST_MIB
+ *       The same whatever the GPU reports, for limits that are not the interposer's. First prints whether this process
+ *       has loaded the interposer.
  *   probe LIBCUDA context COUNT
  *       Measures COUNT times how much GPU memory a context takes: another process creates one, launches a kernel, and
  *       asks NVML for its own memory (0: NVML does not know it), while this process reads the GPU's free memory. Also
@@ -227,13 +230,23 @@ static const struct { const char *name, *needs; CUresult (*take)(block_t *, size
     {"cuMipmappedArrayCreate", "cuMipmappedArrayCreate", take_mipmap, give_mipmap},
 };
 
-static void memory(size_t chunk, size_t most) {
+static int has_interposer(void) {
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[4096];
+    int found = 0;
+    while (maps && fgets(line, sizeof line, maps)) found |= strstr(line, "libkerf") != NULL;
+    if (!maps) return 1;
+    fclose(maps);
+    return found;
+}
+
+static void memory(size_t chunk, size_t most, int whatever_is_shown) {
     enum { BLOCKS = 65536 };
     static block_t held[BLOCKS];
     size_t shown_free = 0, shown_total = 0;
     MUST("cuMemGetInfo_v2", &shown_free, &shown_total);
     printf("{\"shown_total\": %zu, \"shown_free\": %zu}\n", shown_total, shown_free);
-    for (size_t p = 0; shown_total <= most && p < sizeof paths / sizeof *paths; p++) {
+    for (size_t p = 0; (whatever_is_shown || shown_total <= most) && p < sizeof paths / sizeof *paths; p++) {
         size_t got[2] = {0, 0}, used = 0;
         CUresult error = 0, freed = 0;
         if (!dlsym(library, paths[p].needs)) continue;
@@ -472,8 +485,11 @@ int main(int count, char **words) {
     begin(words[1]);
     if (!strcmp(words[3], "ready")) wait_for_start();
     if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10,
-        strtoull(words[4], NULL, 10) << 20);
-    else if (!strcmp(what, "loop") && count == 8)
+        strtoull(words[4], NULL, 10) << 20, 0);
+    else if (!strcmp(what, "limit") && count == 5) {
+        printf("{\"preloaded\": %s}\n", has_interposer() ? "true" : "false");
+        memory(strtoull(words[3], NULL, 10) << 10, strtoull(words[4], NULL, 10) << 20, 1);
+    } else if (!strcmp(what, "loop") && count == 8)
         loop(strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10), strtoull(words[5], NULL, 10),
             strtoull(words[6], NULL, 10), atoi(words[7]));
     else if (!strcmp(what, "saturate") && count == 7)

@@ -170,9 +170,9 @@ class KubeletAdapter:
             },
         )
 
-    def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+    async def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         strategies = self._node.strategies
-        return ContainerEdits() if strategies is None else strategies.edits(order, grant)
+        return ContainerEdits() if strategies is None else await strategies.edits(order, grant)
 
     def _grant(self, uid: str) -> Grant | None:
         return next((found.grant for found in self._node.agent.store.startable() if found.uid == uid), None)

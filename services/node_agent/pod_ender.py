@@ -55,14 +55,14 @@ class PodEnder:
                 pod = live[uid]
                 self._evict_pods((Evict(uid=uid, namespace=pod.namespace, name=pod.name, reason=sentence),))
 
-    def kill(self, why: Mapping[str, str]) -> None:
-        """Ends the processes of these pods, by UID, and asks for their eviction. A frozen pod is thawed as soon as its
-        processes have the signal."""
+    def kill(self, why: Mapping[str, str], advice: str = "") -> None:
+        """Ends the processes of these pods, by UID, and asks for their eviction, with this advice for their owners. A
+        frozen pod is thawed as soon as its processes have the signal."""
         self._kills = {uid: task for uid, task in self._kills.items() if not task.done()}
         for uid, sentence in why.items():
             if uid not in self._kills:
                 self._kills[uid] = asyncio.create_task(self._kill(uid, sentence))
-            self._killed[uid] = f"{sentence}; its processes were ended with SIGKILL"
+            self._killed[uid] = "; ".join(filter(None, (sentence, "its processes were ended with SIGKILL", advice)))
         self.evict({})
 
     def thaw(self, uid: str) -> None:

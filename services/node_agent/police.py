@@ -23,10 +23,12 @@ from services.node_agent.strategies.slices import Key
 from services.node_agent.strategies.surcharges import Surcharger
 from shared.bus.tasks import end
 from shared.contracts.node_commands import LiveSlice
+from shared.model import names
 from shared.model.strategies import POLICED
 from shared.model.units import MIB
 from shared.service import Context
 
+ADVICE = f"request by {names.RESOURCE_GPU_MEMORY} all that NVML shows of the pod, with contexts and code of libraries"
 _RANDOM = secrets.SystemRandom()
 
 
@@ -168,20 +170,15 @@ class Police:
                 containers=tuple((uid, one.container) for one in live if one.uid == uid and uuid in one.gpus),
                 seen_mib=mib,
                 counted_mib=sum(of.get(uuid, 0) for (pod, _), of in counted_mib.items() if pod == uid),
-                granted_mib=sum(self._granted_mib(one, uuid) for one in live if one.uid == uid),
+                granted_mib=sum(self._allowed_mib(one, uuid) for one in live if one.uid == uid),
                 processes=len(pids[uid, uuid]),
             )
             for (uid, uuid), mib in sorted(seen_mib.items())
         ]
 
-    def _granted_mib(self, slice_: LiveSlice, uuid: str) -> int:
-        """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod.
-
-        While a slice is paused it is as granted: a checkpoint moves its memory away, and takes time for it.
-        """
+    def _allowed_mib(self, slice_: LiveSlice, uuid: str) -> int:
         granted_mib = slice_.gpus.get(uuid, (0, 0))[0]
-        override = self._registry.override_of((slice_.uid, slice_.container))
-        return granted_mib if override.paused else min(granted_mib, override.memory_mib.get(uuid, granted_mib))
+        return self._registry.allowed_mib((slice_.uid, slice_.container), uuid, granted_mib)
 
     def _act(self, actions: Actions) -> None:
         self._excesses = actions.excesses
@@ -198,7 +195,7 @@ class Police:
             self._actions.add(1, "thawed")
         if actions.end:
             self._actions.add(len(actions.end), "ended")
-            self._ender.kill({excess.held.uid: excess.sentence for excess in actions.end})
+            self._ender.kill({excess.held.uid: excess.sentence for excess in actions.end}, ADVICE)
 
     def _freeze(self, excess: Excess) -> None:
         uid, effect = excess.held.uid, "it is ended all the same if the next sample shows it beyond its slice"
@@ -234,11 +231,11 @@ class Police:
         self._unmeasured = unmeasured
 
     def _excess_bytes(self) -> dict[tuple[str, ...], float]:
-        names = {one.uid: (one.namespace, one.name) for one in self._agent.live()}
+        pods = {one.uid: (one.namespace, one.name) for one in self._agent.live()}
         return {
-            (excess.held.uuid, *names[excess.held.uid]): float(excess.over_mib * MIB)
+            (excess.held.uuid, *pods[excess.held.uid]): float(excess.over_mib * MIB)
             for excess in self._excesses
-            if excess.held.uid in names
+            if excess.held.uid in pods
         }
 
 

@@ -1,4 +1,4 @@
-"""Wires what watches the slices while they run: the observer of the samples of use, and the police."""
+"""Wires what keeps the slices while they run: the observer of the samples of use, the police, the driver's limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.driver_limits import DriverLimits
 from services.node_agent.pod_ender import PodEnder
 from services.node_agent.police import Police
 from services.node_agent.processes.pod_cgroups import PodCgroups
@@ -34,11 +35,13 @@ class SliceWatch:
         time_slicer: TimeSlicer,
         devices: DeviceMonitor,
         cgroups: PodCgroups,
+        limits_hold: Callable[[], bool],
         evict: Callable[[tuple[Evict, ...]], None],
         clock: Callable[[], int],
     ) -> None:
-        """`prepared`: the slices without a control block. `evict` requests evictions. `clock` returns nanoseconds of
-        CLOCK_MONOTONIC."""
+        """`prepared`: the slices without a control block. `limits_hold`: whether the driver's memory limits do. `evict`
+        requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        self.limits = DriverLimits(ctx, agent, registry=registry, devices=devices, cgroups=cgroups, holds=limits_hold)
         surcharger = Surcharger(config.escape_slack_mib)
         ender = PodEnder(ctx.log, agent.live, cgroups=cgroups, owner=devices.owner, evict=evict, clock=clock)
         self.police = Police(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from services.node_agent import messages as m
-from services.node_agent.canary.proofs import LIBRARY, ProofManager
-from services.node_agent.canary.run import Canary, in_a_namespace
+from services.node_agent.canary.proofs import ProofManager
+from services.node_agent.canary.run import LIBRARY, canary_of
 from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
@@ -56,7 +57,8 @@ class Strategies:
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
-        self._keeper = ProofManager(ctx, proof_file, self._build, self._canary, context_mib=config.context_mib)
+        canary = partial(canary_of, config, devices, clock, self._libcuda)
+        self._keeper = ProofManager(ctx, proof_file, self._build, canary, context_mib=config.context_mib)
         policy = Policy(
             period_us=config.period_ms * 1000,
             in_flight_us=config.in_flight_us,
@@ -86,10 +88,11 @@ class Strategies:
             time_slicer=self._time_slicer,
             devices=devices,
             cgroups=cgroups,
+            limits_hold=lambda: self._keeper.driver_limits_hold,
             evict=evict,
             clock=clock,
         )
-        self.observer, self._police = watch.observer, watch.police
+        self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
 
     def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
@@ -107,6 +110,7 @@ class Strategies:
                     "interposer_not_installed", error=str(error), effect="slices that need it will not start"
                 )
         self._adopt()
+        await self._limits.refresh({live.uid for live in self._agent.live()})
         self._ctx.on_drain(self._close)
         self._police.start()
         if self._config.escapes == "lock" or self._locks.has_leftovers():
@@ -128,7 +132,7 @@ class Strategies:
             self._ctx.spawn(self._probes.run(say), name="probes")
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
 
-    def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+    async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.
 
         If it raises OSError or ValueError, the container must not start.
@@ -145,11 +149,13 @@ class Strategies:
         )
         if order.share.strategy not in PROVEN_BY_CANARY:
             self._prepared[slice_.key] = slice_
+        await self._limits.apply(order.uid)
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
         done = await self._suspender.suspend(ask)
+        await self._limits.refresh((ask.uid,))
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(
             "slices_not_suspended" if done.reason else "slices_suspended", pod=ask.uid, action=action, why=done.reason
@@ -160,6 +166,7 @@ class Strategies:
         """Releases the slices of all containers that are not in `containers`: they have ended for good. Raises
         OSError."""
         kept = set(containers)
+        self._limits.keep_only({uid for uid, _ in kept})
         for slice_ in self._registry.slices:
             if slice_.key not in kept:
                 self._drivers[slice_.strategy].release(slice_.key)
@@ -217,8 +224,3 @@ class Strategies:
         """Returns the path of the driver's library in this process; its bare name if the host has none."""
         host = self._config.host()
         return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"
-
-    def _canary(self) -> Canary:
-        folder = Path(self._config.run_dir) / "canary"
-        under = in_a_namespace(self._build / LIBRARY)
-        return Canary(build=self._build, folder=folder, libcuda=self._libcuda(), clock=self._clock, under=under)

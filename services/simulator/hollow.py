@@ -12,7 +12,7 @@ from shared.model.gpu import Gpu, Inventory, Link
 from shared.model.gpu_models import known_model
 from shared.model.grant import ContainerGrant
 from shared.model.hollow_node import HollowNode
-from shared.model.strategies import ALWAYS_OFFERED, MIG, PROVEN_BY_CANARY
+from shared.model.strategies import ALWAYS_OFFERED, MIG, PROVEN_BY_CANARY, registered
 from shared.ports.machine import Machine
 
 
@@ -70,7 +70,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
     )
     strategies = (
         *ALWAYS_OFFERED,
-        *(PROVEN_BY_CANARY if node.firm else ()),
+        *((name for name in PROVEN_BY_CANARY if registered()[name].promise != "hard") if node.firm else ()),
         *((MIG,) if node.mig else ()),
     )
     return Inventory(

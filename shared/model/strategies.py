@@ -29,8 +29,12 @@ BUILT_IN: tuple[Strategy, ...] = (
              driver="services.node_agent.strategies.time_slice:TimeSlice"),
     # Chosen when the pod asks for `policed`; proven as `interposer` and `time_slice`, of which it takes the rules.
     Strategy(name="policed", promise="policed", only_from="policed", preference=10, proof="canary",
-             takes_turns=True, limits_compute=True, limits_memory=True, checkpoints=True,
+             takes_turns=True, driver_limit=True, limits_compute=True, limits_memory=True, checkpoints=True,
              driver="services.node_agent.strategies.policed:Policed"),
+    # Chosen when the pod asks for `hard` and requests memory alone, where the canary has proven the driver's limits.
+    Strategy(name="driver", promise="hard", promise_compute="firm", only_from="hard", proof="canary",
+             takes_turns=True, driver_limit=True, limits_compute=True,
+             driver="services.node_agent.strategies.driver_limited:DriverLimited"),
     # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.
     Strategy(name="advisory", promise="soft", always_offered=True,
              driver="services.node_agent.strategies.advisory:Advisory"),
@@ -74,7 +78,8 @@ def by_preference(whole: bool, reserves_compute: bool, isolation: Isolation) -> 
             (
                 strategy
                 for strategy in registered().values()
-                if strategy.unit == ("gpu" if whole else "part") and strategy.serves(isolation)
+                if strategy.unit == ("gpu" if whole else "part")
+                and strategy.serves(isolation, reserves_compute=reserves_compute)
             ),
             key=lambda strategy: strategy.preference_for(reserves_compute=reserves_compute),
             reverse=True,
@@ -90,6 +95,8 @@ def _unsupported(strategy: Strategy) -> str:
         return "it is always_offered, which is part of the wire format; let its driver's `probe` offer it"
     if strategy.proof == "canary":
         return "its proof is `canary`, which proves Kerf's interposer alone; use `own` or `none`"
+    if strategy.driver_limit:
+        return "it has driver_limit, which the node agent sets for Kerf's own strategies; set it in your driver"
     if strategy.promise == "policed":
         return "its promise is `policed`, which the node agent keeps for Kerf's own strategy; use `firm` or `hard`"
     if not strategy.driver:

@@ -29,6 +29,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     promise: Isolation
     """The isolation that it can keep at most."""
+    promise_compute: Isolation | None = None
+    """The same for GPU time that a pod reserves, if it is weaker than for memory."""
     only_from: Isolation = "soft"
     """Pods that ask for a weaker isolation do not get it: they have not agreed to what it does to them."""
     unit: Unit = "part"
@@ -41,6 +43,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     proof: Proof = "none"
     takes_turns: bool = False
     """Its slices without reserved GPU time take turns; with the proof `canary`, that must be proven, too."""
+    driver_limit: bool = False
+    """The driver limits the memory of its pods' cgroups: always if its promise is `hard`, else where that works."""
     limits_compute: bool = False
     """The compute of a running slice can be changed: its pod can be throttled and paused."""
     limits_memory: bool = False
@@ -66,11 +70,14 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
                     f"{', '.join(get_args(allowed))}"
                 )
 
-    def serves(self, isolation: Isolation) -> bool:
-        """Whether a pod that asks for this isolation may get it: its promise is as strong, and the pod asks for
+    def serves(self, isolation: Isolation, *, reserves_compute: bool) -> bool:
+        """Whether a pod that asks for this isolation may get it: its promises are as strong, and the pod asks for
         enough."""
         asked = ISOLATION_RANK[isolation]
-        return ISOLATION_RANK[self.promise] >= asked >= ISOLATION_RANK[self.only_from]
+        of_time = ISOLATION_RANK[self.promise_compute or self.promise]
+        return ISOLATION_RANK[self.promise] >= asked >= ISOLATION_RANK[self.only_from] and (
+            not reserves_compute or of_time >= asked
+        )
 
     def preference_for(self, *, reserves_compute: bool) -> tuple[int, int]:
         """Larger is chosen first: the stronger promise, then the preference."""

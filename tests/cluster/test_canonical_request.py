@@ -290,7 +290,7 @@ def drawn(rng: random.Random) -> Json:
         one(f"init{i}") | ({"restartPolicy": "Always"} if rng.random() < 0.5 else {})
         for i in range(rng.choice((0, 0, 0, 1, 2)))
     ]
-    keys = rng.sample(sorted(ANNOTATIONS), rng.choice((0, 0, 0, 1, 1, 2)))
+    keys = rng.sample(sorted(ANNOTATIONS), rng.choice((0, 0, 0, 0, 0, 1, 1, 2)))
     if rng.random() < 0.15:
         keys = ["gang", "gang-size"]
     spec: Json = {

@@ -41,6 +41,7 @@ def prove(host: Path, build: Path, **changes: Any) -> None:
         ok=True,
         context_bytes=0,
         seen_bytes=1,
+        driver_limit="none",
         turns_milli=(500, 500, 990, 5),
     )
     (host / "state").mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent.canary import verdict
-from services.node_agent.canary.run import Canary, CanaryError
+from services.node_agent.canary.run import LIBRARY, Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
 from services.node_agent.strategies.base import Offer
@@ -18,7 +18,6 @@ from shared.model.gpu import Inventory
 from shared.model.strategies import POLICED, PROVEN_BY_CANARY, StrategyName, registered
 from shared.service import Context
 
-LIBRARY = "libkerf.so"
 CHECK_S = 2.0
 ROOM_MIB = 2048
 """GPU memory that the canary needs: its slice and its CUDA context."""
@@ -65,12 +64,24 @@ class ProofManager:
         proof = self._proof
         return (0, 0) if proof is None or not proof.ok else (max(0, proof.context_bytes), proof.pool_chunk_bytes)
 
+    @property
+    def driver_limits_hold(self) -> bool:
+        """Whether the driver's memory limits hold for all but managed memory."""
+        proof = self._proof
+        return self.offer().ok and proof is not None and proof.driver_limit in ("managed-passes", "holds")
+
+    @property
+    def _lacks_limits(self) -> bool:
+        return self._proof is not None and self._proof.driver_limit == "none"
+
     def strategies(self, driver_version: str) -> tuple[StrategyName, ...]:
         """The strategies that are proven on a node with this driver version."""
         self._driver_version = driver_version
         offer = self.offer()
         missing = _missing(self._proof) if offer.ok and self._proof is not None else {}
-        detail = "; ".join(f"{name} is not offered: {why}" for name, why in missing.items())
+        # That most drivers have no limits for cgroups is nothing to look at.
+        told = {name: why for name, why in missing.items() if not self._lacks_limits or not _needs_limits(name)}
+        detail = "; ".join(f"{name} is not offered: {why}" for name, why in told.items())
         self._ctx.health.set("enforcement", ok=True, detail=detail or offer.sentence)
         return tuple(name for name in PROVEN_BY_CANARY if offer.ok and name not in missing)
 
@@ -156,6 +167,15 @@ class ProofManager:
             self._ctx.log.warning(
                 "canary_not_seen", gpu=gpu.uuid, why=unseen, effect="policed is not offered on this node"
             )
+        if proof.ok and proof.driver_limit in ("fails", "managed-passes"):
+            self._ctx.log.warning(
+                "driver_limit_not_proven",
+                gpu=gpu.uuid,
+                driver=proof.driver_version,
+                why=verdict.not_by_driver(proof),
+                effect="hard isolation of parts is not offered on this node"
+                + ("; policed slices have the limit beside" if proof.driver_limit == "managed-passes" else ""),
+            )
         self._proof = proof
         try:
             _save(self._file, proof)
@@ -172,6 +192,7 @@ class ProofManager:
             and verdict.offered(proof, driver_version, self.library, self._context_mib) == ""
             and verdict.not_time_sliced(proof) == ""
             and proof.seen_bytes != verdict.UNKNOWN
+            and proof.driver_limit != "untried"
         )
 
 
@@ -182,9 +203,16 @@ def _missing(proof: Proof) -> dict[StrategyName, str]:
         why = verdict.not_time_sliced(proof) if strategy.takes_turns else ""
         if not why and strategy.name in POLICED:
             why = verdict.not_policed(proof)
+        if not why and _needs_limits(strategy.name):
+            why = verdict.not_by_driver(proof)
         if why:
             found[strategy.name] = why
     return found
+
+
+def _needs_limits(name: StrategyName) -> bool:
+    strategy = registered()[name]
+    return strategy.driver_limit and strategy.promise == "hard"
 
 
 def _digest(path: Path) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from services.node_agent.canary import verdict
-from services.node_agent.canary.verdict import Proof
+from services.node_agent.canary.verdict import DriverLimit, Proof
+from services.node_agent.config import Config
+from services.node_agent.devices.memory_limits import NO_LIMIT, MemoryLimitError, MemoryLimitsUnsupported
+from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name, remove
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 from services.node_agent.strategies.rules import Policy, plan
@@ -20,10 +24,14 @@ from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.strategies import TIME_SLICE
 from shared.model.units import MIB
 
+LIBRARY = "libkerf.so"
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
 MAX_PROBE_MIB = 1024
 """If no limit holds, the probe stops here: the rest of the GPU is not the canary's."""
+DRIVER_LIMIT_BYTES, MAX_UNLIMITED_MIB = 1024 << 20, 1536
+"""The driver's limit for a cgroup, which includes the context, and where the probe stops if it does not hold."""
+CGROUP = "kerf-canary"
 SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
@@ -48,12 +56,16 @@ class Canary:
         libcuda: str,
         clock: Callable[[], int],
         under: Callable[[Path, Sequence[str]], Sequence[str]],
+        limit: Callable[[str, Path, int], Awaitable[None]] | None = None,
+        cgroups: Path | None = None,
         environment: Mapping[str, str] = {},
     ) -> None:
         """`build`: the folder of the interposer and the probe.
 
-        `libcuda`: the driver's library as this process sees it.
+        `libcuda`: the driver's library as this process sees it. `limit` sets the driver's memory limit of a cgroup on a
+        GPU, or raises MemoryLimitError; `cgroups` is the root of the cgroups of version 2, None if there are none.
         """
+        self._limit, self._cgroups = limit, cgroups
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
         self._under, self._environment = under, dict(environment)
 
@@ -78,6 +90,10 @@ class Canary:
             if wrong
             else (await self._lines(index, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
         )
+        by_driver: DriverLimit = "untried"
+        why = ""
+        if not wrong:
+            by_driver, why = await self._driver_limit(gpu, index)
         return Proof(
             driver_version=driver_version,
             library=library,
@@ -92,10 +108,35 @@ class Canary:
             share_got_milli=got,
             context_bytes=verdict.of_contexts(costs),
             seen_bytes=verdict.of_sight(costs) if costs else verdict.UNKNOWN,
+            driver_limit=by_driver,
+            driver_limit_sentence=why,
             pool_chunk_bytes=verdict.of_pools(costs),
             turns_milli=turned,
             turns_sentence=turns,
         )
+
+    async def _driver_limit(self, gpu: str, index: int) -> tuple[DriverLimit, str]:
+        """Runs the probe in a cgroup of its own that the driver limits, without the interposer. Returns what the limit
+        does, and why it does not hold for all memory."""
+        if self._limit is None or self._cgroups is None:
+            return "none", "the host has no cgroups of version 2"
+        folder = self._cgroups / CGROUP
+        folder.mkdir(exist_ok=True)
+        try:
+            await self._limit(gpu, folder, DRIVER_LIMIT_BYTES)
+            lines = await self._lines(
+                index,
+                ["sh", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "sh", str(folder),
+                 str(self._build / "probe"), self._libcuda, "limit", str(CHUNK_KIB), str(MAX_UNLIMITED_MIB)],
+            )  # fmt: skip
+            await self._limit(gpu, folder, NO_LIMIT)
+        except MemoryLimitsUnsupported as error:
+            return "none", str(error)
+        except (MemoryLimitError, CanaryError) as error:
+            return "fails", str(error)
+        finally:
+            folder.rmdir()  # and with it a limit that could not be cleared
+        return verdict.of_driver_limit(lines, DRIVER_LIMIT_BYTES, CHUNK_KIB << 10)
 
     async def _turns(self, gpu: str, index: int) -> tuple[str, tuple[int, ...]]:
         """Keeps two time-sliced slices busy at once: of equal rank, then of different rank. Returns what is wrong, and
@@ -196,6 +237,20 @@ async def _communicate(process: asyncio.subprocess.Process, start: asyncio.Barri
 
 def _loop() -> tuple[str, ...]:
     return "loop", "0", str(SHARE_MS), str(KERNEL_US), "0", "1"
+
+
+def canary_of(config: Config, devices: DeviceMonitor, clock: Callable[[], int], libcuda: Callable[[], str]) -> Canary:
+    """Returns the canary of this node, for its driver as it is now."""
+    build = Path(config.interposer_dir)
+    return Canary(
+        build=build,
+        folder=Path(config.run_dir) / "canary",
+        libcuda=libcuda(),
+        clock=clock,
+        under=in_a_namespace(build / LIBRARY),
+        limit=devices.limit_memory,
+        cgroups=PodCgroups(Path(config.cgroup_dir)).root_v2(),
+    )
 
 
 def in_a_namespace(library: Path) -> Callable[[Path, Sequence[str]], Sequence[str]]:

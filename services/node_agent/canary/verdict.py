@@ -6,7 +6,7 @@ A proof is for one driver version and one library on this host: any other versio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,6 +31,11 @@ MAX_LOWER_PERCENT = 25
 """How much a slice may get of what a busy slice of higher rank gets. The bound of work in flight leaves it a little."""
 
 
+DriverLimit = Literal["untried", "none", "fails", "managed-passes", "holds"]
+"""none: the driver or the host has no such limits. managed-passes: it holds for all but managed memory."""
+MANAGED = "cuMemAllocManaged"
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last result on this host, kept beside the agent's checkpoint."""
 
@@ -52,6 +57,10 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Memory that a process's context takes on the GPU."""
     seen_bytes: int = UNKNOWN
     """The least memory that NVML reported for a process of the canary by its own ID; 0: NVML did not know it."""
+    driver_limit: DriverLimit = "untried"
+    """What the driver's memory limit of a cgroup does to a program without the library."""
+    driver_limit_sentence: str = ""
+    """Why it does not hold for all memory."""
     pool_chunk_bytes: int = 0
     """Memory that a memory pool takes on the GPU at once; 0: not measured."""
     turns_milli: tuple[int, ...] = ()
@@ -114,6 +123,32 @@ def of_contexts(line: Mapping[str, Any]) -> int:
 def of_sight(line: Mapping[str, Any]) -> int:
     """The least bytes that NVML reported for the measuring processes by their own IDs; 0 if it did not know one."""
     return min((int(measured) for measured in line.get("own_bytes", ())), default=0)
+
+
+def of_driver_limit(lines: Sequence[Mapping[str, Any]], limit_bytes: int, chunk_bytes: int) -> tuple[DriverLimit, str]:
+    """Judges the probe that ran in a limited cgroup, without the library. Returns what the limit does, and why it does
+    not hold for all memory.
+
+    The driver's limit includes the context, so less than the limit may be given.
+    """
+    if not lines or lines[0].get("preloaded") is not False:
+        return "fails", "the probe had loaded the interposer, so nothing is known of the driver's own limit"
+    tried = [line for line in lines if "path" in line]
+    if not tried:
+        return "fails", "the probe tried no allocation path"
+    passing = []
+    for line in tried:
+        path, given, again = line["path"], int(line["bytes"]), int(line["again"])
+        if max(given, again) > limit_bytes:
+            passing.append(f"{path} gave {max(given, again)} bytes, the driver's limit is {limit_bytes}")
+            if path != MANAGED:
+                return "fails", passing[-1]
+        elif min(given, again) < chunk_bytes or line["error"] != OUT_OF_MEMORY or line["freed"]:
+            return "fails", (
+                f"{path} gave {min(given, again)} bytes of {limit_bytes} and ended with error {line['error']}; it "
+                f"freed with error {line['freed']}"
+            )
+    return ("managed-passes", passing[0]) if passing else ("holds", "")
 
 
 def of_turns(lines: Sequence[Mapping[str, Any]], ranked: bool) -> tuple[str, tuple[int, ...]]:
@@ -189,3 +224,14 @@ def not_policed(proof: Proof) -> str:
             "pod holds; run the agent with hostPID"
         )
     return ""
+
+
+def not_by_driver(proof: Proof) -> str:
+    """Why a node with this good proof does not promise that the driver holds memory; "" if it does."""
+    if proof.driver_limit == "untried":
+        return "the canary has not tried the driver's memory limits yet"
+    if proof.driver_limit == "none":
+        return f"there are no memory limits of the driver here: {proof.driver_limit_sentence}"
+    if proof.driver_limit == "managed-passes":
+        return f"managed memory passes the driver's limit: {proof.driver_limit_sentence}"
+    return proof.driver_limit_sentence

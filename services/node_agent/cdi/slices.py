@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from services.node_agent import messages as m
 from services.node_agent.cdi import environment
@@ -24,7 +24,7 @@ class SliceWriter:
         *,
         grant_of: Callable[[str], Grant | None],
         gpus: Callable[[], Mapping[str, Gpu]],
-        enforced: Callable[[m.HandOver, Grant | None], ContainerEdits],
+        enforced: Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]],
         gpushare_unit: str,
         nvml_timeout_s: float,
     ) -> None:
@@ -44,7 +44,6 @@ class SliceWriter:
         env = environment.kerf(order)
         if grant is not None:
             env += environment.of_dialect(order, grant, gpus, self._unit)
-        edits = merged(
-            self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), self._enforced(order, grant)
-        )
+        enforced = await self._enforced(order, grant)
+        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), enforced)
         self._specs.write(names, order.uid, order.container, edits)

@@ -105,6 +105,10 @@ class DeviceMonitor:
         """The processes on these GPUs now, by UUID, without GPUs that do not answer."""
         return await self._devices.running(uuids)
 
+    async def limit_memory(self, uuid: str, cgroup: Path, limit_bytes: int) -> None:
+        """Sets the driver's memory limit of a cgroup on a GPU, and reads it back. Raises MemoryLimitError."""
+        await self._devices.limit_memory(uuid, cgroup, limit_bytes)
+
     def owner(self, pid: int) -> Owner | None:
         return self._devices.owner(pid)
 

@@ -13,10 +13,11 @@ import msgspec
 import pynvml
 import structlog
 
-from services.node_agent.devices import describe, links, symptoms, usage
+from services.node_agent.devices import describe, links, memory_limits, symptoms, usage
 from services.node_agent.devices.calls import NO_DRIVER, optional, text
 from services.node_agent.devices.events import Events
 from services.node_agent.devices.health import Symptoms
+from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.devices.sysfs import Sysfs
 from services.node_agent.processes.owner import Owner, owner_of
 from services.node_agent.worker import Hung, Worker
@@ -104,6 +105,27 @@ class NvmlDevices:
         except (Hung, pynvml.NVMLError) as error:
             log.warning("processes_not_read", reason=str(error))
             return {}
+
+    async def limit_memory(self, uuid: str, cgroup: Path, limit_bytes: int) -> None:
+        """Sets the driver's memory limit of a cgroup on a GPU, and reads it back. Raises MemoryLimitError."""
+        gpu = None if self._last is None else next((gpu for gpu in self._last.gpus if gpu.uuid == uuid), None)
+        if gpu is None:
+            raise MemoryLimitError(f"GPU {uuid} is not known")
+
+        def limit() -> MemoryLimitError | None:
+            """Returns the error: one that is raised has NVML started anew."""
+            try:
+                memory_limits.set_limit(_handle(gpu), cgroup, limit_bytes)
+            except MemoryLimitError as error:
+                return error
+            return None
+
+        try:
+            failed = await self._ask(limit)
+        except (Hung, pynvml.NVMLError) as error:
+            raise MemoryLimitError(f"NVML: {error}") from error
+        if failed is not None:
+            raise failed
 
     def owner(self, pid: int) -> Owner | None:
         return self._owner(pid)

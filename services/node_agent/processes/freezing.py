@@ -23,16 +23,14 @@ class Freezer:
 
         The kernel stops each process at its next return from a system call, which a call into a driver may delay.
         """
-        file = self._files().get(uid)
-        if file is None:
-            return False
-        file.write_text(_FREEZE[file.name])
-        return True
+        files = self._files().get(uid, ())
+        for file in files:
+            file.write_text(_FREEZE[file.name])
+        return bool(files)
 
     def thaw(self, uid: str) -> None:
         """Thaws a pod. Does nothing if the pod is gone or is not frozen. Raises OSError."""
-        file = self._files().get(uid)
-        if file is not None:
+        for file in self._files().get(uid, ()):
             _thaw(file)
 
     def thaw_all(self) -> tuple[str, ...]:
@@ -40,18 +38,22 @@ class Freezer:
 
         An agent that was killed may have left them so. Kubernetes itself freezes containers, and never a pod.
         """
-        frozen = {uid: file for uid, file in self._files().items() if _is_frozen(file)}
-        for file in frozen.values():
-            _thaw(file)
+        frozen = {uid for uid, files in self._files().items() if any(_is_frozen(file) for file in files)}
+        for uid in frozen:
+            self.thaw(uid)
         return tuple(sorted(frozen))
 
-    def _files(self) -> dict[str, Path]:
-        """The files by which pods are frozen. With cgroup v1 they are in one hierarchy of several."""
-        found: dict[str, Path] = {}
+    def _files(self) -> dict[str, list[Path]]:
+        """The files by which each pod is frozen.
+
+        With cgroup v1 they are in one hierarchy of several. Where v2 is mounted beside it, the pod may have a cgroup in
+        both, and only one of them has its processes.
+        """
+        found: dict[str, list[Path]] = {}
         for uid, folder in self._cgroups.folders():
             for name in (_V2, _V1):
                 if (folder / name).exists():
-                    found.setdefault(uid, folder / name)
+                    found.setdefault(uid, []).append(folder / name)
         return found
 
 

@@ -41,6 +41,10 @@ class PodCgroups:
                 if uid:
                     yield uid, Path(entry.path)
 
+    def root_v2(self) -> Path | None:
+        """The root of the cgroups of version 2, which may be mounted beside hierarchies of version 1."""
+        return next((root for root in self._hierarchies() if (root / "cgroup.controllers").exists()), None)
+
     def has_pod_cgroups(self) -> bool:
         """Whether this kubelet creates a cgroup per pod at all (cgroupsPerQOS)."""
         return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))

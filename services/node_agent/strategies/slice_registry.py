@@ -113,6 +113,14 @@ class SliceRegistry:
     def override_of(self, key: Key) -> Override:
         return self._overrides.get(key, rules.NO_OVERRIDE)
 
+    def allowed_mib(self, key: Key, uuid: str, granted_mib: int) -> int:
+        """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod.
+
+        While a slice is paused it is as granted: a checkpoint moves its memory away, and takes time for it.
+        """
+        override = self.override_of(key)
+        return granted_mib if override.paused else min(granted_mib, override.memory_mib.get(uuid, granted_mib))
+
     def drop(self, key: Key) -> None:
         """Removes the slice of a container that has ended. Raises OSError if its files cannot be removed."""
         self._forget(key)

@@ -66,14 +66,7 @@ class GpuKind(Filter):
                 if no_instance is not None and (ask.profile or all(gpu.mig is not None for gpu in node.gpus)):
                     return no_instance
                 if no_instance is not None and strategy_for(ask, request.isolation, node.inventory.strategies) is None:
-                    return Reason(
-                        code="isolation",
-                        sentence=f"the node can share by {', '.join(node.inventory.strategies)}, none of which "
-                        f"promises {'a whole GPU' if ask.whole else request.isolation}",
-                        helps="ask for kerf.dev/isolation: soft"
-                        if not ask.whole
-                        else "use a node that gives whole GPUs",
-                    )
+                    return _no_strategy(ask, request, node.inventory)
             wanted = max(ask.count for ask in request.asks.values())
             kinds = accepted(request, node.inventory)
             if not kinds:
@@ -123,6 +116,23 @@ class GpuRoomLeft(Filter):
             return _full(request, node, node.inventory)
 
         return check
+
+
+def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reason:
+    """Why the node shares in no way that keeps the isolation that the pod asks for."""
+    memory_alone = msgspec.structs.replace(ask, compute_milli=0)
+    if ask.whole:
+        promise, helps = "a whole GPU", "use a node that gives whole GPUs"
+    elif ask.memory_mib and strategy_for(memory_alone, request.isolation, inventory.strategies) is not None:
+        promise = f"{request.isolation} for GPU time that is reserved"
+        helps = "request kerf.dev/gpu-memory without kerf.dev/gpu-compute, or a weaker kerf.dev/isolation"
+    else:
+        promise, helps = request.isolation, "ask for kerf.dev/isolation: soft"
+    return Reason(
+        code="isolation",
+        sentence=f"the node can share by {', '.join(inventory.strategies)}, none of which promises {promise}",
+        helps=helps,
+    )
 
 
 def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:

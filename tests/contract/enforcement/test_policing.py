@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.contracts.samples import SliceUse
 from shared.service import Context
+from tests.contract.enforcement.hoarders import hoarder, seen
 from tests.support.enforcement import GPU, NVML, become, count, orders, started
 from tests.support.evictions import evictions
 from tests.support.fake_kubelet import FakeKubelet
@@ -25,7 +23,6 @@ from tests.support.native import built
 from tests.support.pod_cgroups import VERSIONS, PodTree, pod_tree
 from tests.support.waiting import eventually
 
-HOARDER = Path(__file__).with_name("hoarder.py")
 OTHER = GPU.replace("1", "2")
 
 
@@ -38,41 +35,6 @@ def tree(request: pytest.FixtureRequest) -> Iterator[PodTree]:
 @pytest.fixture
 def policed(settings: dict[str, Any], tree: PodTree) -> dict[str, Any]:
     return settings | {"cgroup_dir": str(tree.root), "police_s": 0.1, "police_slack_mib": 16}
-
-
-class Hoarder:
-    """A process in a pod that takes GPU memory without the library."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process, self.pid = process, process.pid
-        self.mib = 0
-        self.take()
-
-    def take(self) -> None:
-        """Takes the next 8 MiB. Returns when it has them."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        if self.mib:
-            self.process.stdin.write("\n")
-            self.process.stdin.flush()
-        self.mib = int(self.process.stdout.readline())
-
-
-@contextlib.contextmanager
-def hoarder(tree: PodTree, name: str, library: str) -> Iterator[Hoarder]:
-    with subprocess.Popen(
-        [sys.executable, str(HOARDER), library], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        tree.add(name, process.pid)
-        try:
-            yield Hoarder(process)
-        finally:
-            process.kill()
-            tree.thaw(name)
-
-
-def seen(*hoarders: Hoarder) -> str:
-    return NVML + "".join(f"process 0 {one.pid} {one.mib}\n" for one in hoarders)
 
 
 def done(ctx: Context) -> dict[str, float]:
@@ -112,7 +74,7 @@ async def test_a_pod_that_takes_more_than_its_grant_is_frozen_and_ended_and_its_
     assert {eviction.name for eviction in asked} == {"a"}
     assert f"96 MiB on GPU {GPU} according to NVML; 64 MiB are granted, and 16 MiB beyond that" in asked[0].reason
     assert "more GPU memory than its slice for 0." in asked[0].reason
-    assert "its processes were ended with SIGKILL" in asked[0].reason
+    assert "its processes were ended with SIGKILL; request by kerf.dev/gpu-memory all that" in asked[0].reason
 
 
 async def test_a_frozen_pod_does_not_grow_and_runs_again_if_the_next_sample_finds_it_within_its_grant(

@@ -7,10 +7,10 @@
 /* share -1: private to this process */
 /* The first field tells a block from the address of a mapping, where the handle of its block is. */
 #define BLOCK UINT64_C(0x6b657266626c6f63)
-typedef struct { uint64_t kind, bytes; int device, references, share; void *pool; uint64_t word; } block_t;
+typedef struct { uint64_t kind, bytes; int device, references, share; void *pool; uint64_t word; int unlimited; } block_t;
 static block_t *block_of(uint64_t bytes, int device, int share, void *pool) {
     block_t *block = malloc(sizeof *block);
-    *block = (block_t){BLOCK, bytes, device, 1, share, pool, 0};
+    *block = (block_t){BLOCK, bytes, device, 1, share, pool, 0, 0};
     return block;
 }
 uint64_t *word_at(CUdeviceptr pointer) {
@@ -82,20 +82,22 @@ static void while_locked(int process) {
     if (world()->process[process].locked) wait_for(UNLOCKED, 0, 0, NEVER);
 }
 
-CUresult take(int device, uint64_t bytes) {
+static CUresult take_some(int device, uint64_t bytes, int unlimited) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int process = me();
     while_locked(process);
     lock();
     bury();
-    if (used(device) + bytes <= world()->memory_bytes) {
+    if (used(device) + bytes <= world()->memory_bytes && (unlimited || limit_allows(device, bytes))) {
         world()->process[process].bytes[device] += bytes;
+        world()->process[process].unlimited[device] += unlimited ? bytes : 0;
         note_peak(device);
         result = CUDA_SUCCESS;
     }
     unlock();
     return result;
 }
+CUresult take(int device, uint64_t bytes) { return take_some(device, bytes, 0); }
 void give(int device, uint64_t bytes) {
     while_locked(me());
     lock();
@@ -103,15 +105,17 @@ void give(int device, uint64_t bytes) {
     unlock();
 }
 
-CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) {
+static CUresult allocate_some(CUdeviceptr *to, uint64_t bytes, int device, int unlimited) {
     CUresult result = ready();
     block_t *block;
     if (!result && !bytes) result = CUDA_ERROR_INVALID_VALUE;
-    if (!result) result = take(device, rounded(bytes));
+    if (!result) result = take_some(device, rounded(bytes), unlimited);
     if (result) return result;
     block = block_of(rounded(bytes), device, -1, NULL);
+    block->unlimited = unlimited;
     return *to = (CUdeviceptr)(uintptr_t)block, CUDA_SUCCESS;
 }
+CUresult allocate(CUdeviceptr *to, uint64_t bytes, int device) { return allocate_some(to, bytes, device, 0); }
 
 static CUresult drop(block_t *block) {
     if (!block) return CUDA_SUCCESS;
@@ -121,7 +125,10 @@ static CUresult drop(block_t *block) {
         return free(block), CUDA_SUCCESS;
     }
     if (block->share >= 0) world()->share[block->share].holder[me()]--;
-    else give(block->device, block->bytes);
+    else {
+        give(block->device, block->bytes);
+        if (block->unlimited) world()->process[me()].unlimited[block->device] -= block->bytes;
+    }
     free(block);
     return CUDA_SUCCESS;
 }
@@ -143,7 +150,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width, size_t
 }
 CUresult cuMemAllocManaged(CUdeviceptr *to, size_t bytes, unsigned flags) {
     (void)flags;
-    return here(to, bytes);
+    if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    return allocate_some(to, bytes, current()->device, !limits_managed());
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {

@@ -113,7 +113,7 @@ void bury(void) {
         process_t *dead = &shared->process[p];
         if (!dead->used || alive(p)) continue;
         for (int d = 0; d < DEVICES; d++) {
-            dead->bytes[d] = dead->host[d] = 0;
+            dead->bytes[d] = dead->host[d] = dead->unlimited[d] = 0;
             dead->queue[d].completed = dead->queue[d].submitted;
         }
         for (int s = 0; s < SHARES; s++) shared->share[s].holder[p] = 0;

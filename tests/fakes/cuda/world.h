@@ -12,6 +12,8 @@
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
  *   KERF_FAKE_CUDA_CONTAINER  the process's container, 0 to 31: the memory of each is known, with its maximum
+ *   KERF_FAKE_LIMITS          the memory limits of cgroups that the fake NVML keeps there; unset: there are none
+ *   KERF_FAKE_LIMITS_MANAGED  1: they bound managed memory, too; by default it passes them, as NVIDIA's pages say
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
  *   KERF_FAKE_CUDA_CLIENT     this process's index among them: the lower runs first if several could
  *
@@ -78,6 +80,7 @@ typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_
 typedef struct {
     int used, pid, locked; /* locked: CUprocessState, 2 is checkpointed */
     uint64_t bytes[DEVICES], host[DEVICES]; /* host: bytes that a checkpoint has moved to the host */
+    uint64_t unlimited[DEVICES];            /* of its bytes: those that no limit of a cgroup bounds */
     queue_t queue[DEVICES];
     event_t event[EVENTS];
     int container;
@@ -141,6 +144,8 @@ int ready(void);                             /* CUDA_SUCCESS after cuInit, in th
 stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's default streams */
 CUresult take(int device, uint64_t bytes);   /* physical memory */
 void give(int device, uint64_t bytes);
+int limit_allows(int device, uint64_t bytes); /* the limit of this process's cgroup; the caller holds the lock */
+int limits_managed(void);
 uint64_t rounded(uint64_t bytes);
 uint64_t used(int device);                   /* the caller holds the lock */
 uint64_t *word_at(CUdeviceptr pointer);      /* NULL: no memory of this driver */

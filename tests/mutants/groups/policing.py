@@ -106,4 +106,42 @@ MUTANTS = [
         new="ISOLATION_RANK[self.promise] >= asked",
         tests=("tests/unit/shared/book/test_shares.py",),
     ),
+    Mutant(
+        name="limit-not-read-back",
+        what="a container starts although the driver does not keep its limit",
+        file="services/node_agent/devices/memory_limits.py",
+        old="if found != limit_bytes:",
+        new="if False:",
+        tests=(f"{TESTS}/devices/test_memory_limits.py::test_a_limit_that_is_not_read_back_is_an_error",),
+    ),
+    Mutant(
+        name="managed-memory-ignored",
+        what="hard is offered although managed memory passes the driver's limit",
+        file="services/node_agent/canary/verdict.py",
+        old="passing.append(f",
+        new="_ = (f",
+        tests=(
+            f"{TESTS}/canary/test_verdict.py"
+            "::test_the_drivers_limit_counts_for_each_path_of_a_program_without_the_library",
+        ),
+    ),
+    Mutant(
+        name="reserved-time-promised-by-the-driver",
+        what="a pod that reserves GPU time and asks for hard gets a strategy that holds memory alone",
+        file="shared/model/strategy.py",
+        old="not reserves_compute or of_time >= asked",
+        new="True",
+        tests=("tests/unit/shared/book/test_shares.py",),
+    ),
+    Mutant(
+        name="unproven-limits-set",
+        what="a policed slice gets a limit of the driver that the canary has seen fail",
+        file="services/node_agent/driver_limits.py",
+        old='(strategy.promise == "hard" or self._holds())',
+        new="True",
+        tests=(
+            "tests/contract/enforcement/test_driver_limits.py"
+            "::test_a_policed_pod_is_policed_alone_where_the_drivers_limit_is_not_proven",
+        ),
+    ),
 ]

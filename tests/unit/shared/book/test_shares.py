@@ -35,6 +35,11 @@ POLICING: tuple[StrategyName, ...] = (*PROVEN, "policed")
         (MEMORY, "policed", POLICING, True, "policed"),
         (SHARE, "policed", PROVEN, False, None),
         (SHARE, "hard", POLICING, False, None),
+        (MEMORY, "hard", (*POLICING, "driver"), False, "driver"),
+        (SHARE, "hard", (*POLICING, "driver"), False, None),
+        (SHARE, "hard", (*POLICING, "driver"), True, "driver"),
+        (MEMORY, "policed", (*POLICING, "driver"), False, "policed"),
+        (MEMORY, "firm", ("advisory", "driver"), False, None),
         (WHOLE, "policed", POLICING, False, "exclusive"),
     ],
 )

@@ -48,10 +48,15 @@ def test_a_pod_gets_what_keeps_its_isolation_and_is_ended_only_if_it_asked_for_t
     assert names(whole=True, reserves_compute=True, isolation=isolation) == ["exclusive"]
 
 
+def test_the_driver_holds_memory_and_is_not_for_pods_that_reserve_gpu_time() -> None:
+    assert names(reserves_compute=False, isolation="hard") == ["driver"]
+    assert names(reserves_compute=False, isolation="policed") == ["policed"]
+
+
 def test_what_a_node_must_prove_and_what_it_always_offers() -> None:
     proven = {strategy.name for strategy in BUILT_IN if strategy.proof != "none"}
-    assert proven == {"interposer", "time_slice", "policed"}
-    assert PROVEN_BY_CANARY == ("interposer", "time_slice", "policed")
+    assert proven == {"interposer", "time_slice", "policed", "driver"}
+    assert PROVEN_BY_CANARY == ("interposer", "time_slice", "policed", "driver")
     assert (ALWAYS_OFFERED, POLICED, MIG) == (("exclusive", "advisory"), ("policed",), "mig")
 
 
@@ -63,6 +68,7 @@ def test_each_strategy_has_one_name_and_its_promise() -> None:
         "interposer": "firm",
         "time_slice": "firm",
         "policed": "policed",
+        "driver": "hard",
         "advisory": "soft",
     }
 

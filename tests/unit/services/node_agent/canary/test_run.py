@@ -7,18 +7,41 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.node_agent.canary.run import LIMIT_BYTES, Canary, CanaryError, in_a_namespace
+from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 from tests.support.native import built
+from tests.support.pod_cgroups import pod_tree
+from tests.unit.services.node_agent.devices.machine import load
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 """The UUID of the fake driver's first GPU."""
 
 
-def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | None = None, **environment: str) -> Canary:
+@pytest.fixture
+async def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlDevices:
+    load()
+    (tmp_path / "machine").write_text(f"driver 580.1\ngpu 0 {UUID} GPU 16384 0000:01:00.0 0 9 0 0 0\n")
+    monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(tmp_path / "machine"))
+    made = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
+    await made.inventory("n", "b")
+    return made
+
+
+def canary(
+    build: Path,
+    tmp_path: Path,
+    library: Path | None,
+    driver: Path | None = None,
+    *,
+    limit: Any = None,
+    cgroups: Path | None = None,
+    **environment: str,
+) -> Canary:
     def under(folder: Path, command: Sequence[str]) -> Sequence[str]:
         return ["env", *([f"LD_PRELOAD={library}"] if library else []), *command]
 
@@ -28,6 +51,8 @@ def canary(build: Path, tmp_path: Path, library: Path | None, driver: Path | Non
         libcuda=str(driver or build / "libcuda.so.1"),
         clock=lambda: 1 << 62,
         under=under,
+        limit=limit,
+        cgroups=cgroups,
         environment={"KERF_FAKE_CUDA": str(tmp_path / "world")} | environment,
     )
 
@@ -88,6 +113,45 @@ async def test_a_context_is_measured_by_what_nvml_reports_for_the_probe_itself(b
     }
     proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
     assert (proof.context_bytes, proof.seen_bytes) == (417 << 20, 417 << 20)
+
+
+@pytest.mark.parametrize(
+    ("managed", "state", "why"),
+    [("1", "holds", ""), ("0", "managed-passes", "cuMemAllocManaged gave 1610612736 bytes, the driver's limit is")],
+)
+async def test_the_drivers_limit_is_proven_by_a_probe_without_the_library_in_a_cgroup_of_its_own(
+    build: Path, tmp_path: Path, nvml: NvmlDevices, monkeypatch: pytest.MonkeyPatch, managed: str, state: str, why: str
+) -> None:
+    monkeypatch.setenv("KERF_FAKE_LIMITS", str(tmp_path / "limits"))
+    with pod_tree("v2") as tree:
+        made = canary(
+            build,
+            tmp_path,
+            build / "test" / "libkerf.so",
+            limit=nvml.limit_memory,
+            cgroups=tree.root,
+            KERF_FAKE_LIMITS_MANAGED=managed,
+        )
+        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        assert (proof.ok, proof.driver_limit, why in proof.driver_limit_sentence) == (True, state, True)
+        assert [path.name for path in tree.root.iterdir() if path.is_dir()] == []
+    assert (tmp_path / "limits").read_text() == ""
+
+
+async def test_a_driver_and_a_host_without_such_limits_are_told_apart_from_limits_that_fail(
+    build: Path, tmp_path: Path, nvml: NvmlDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = build / "test" / "libkerf.so"
+    proof = await canary(build, tmp_path, library, limit=nvml.limit_memory).run(UUID, 0, "580.1", "digest", 5)
+    assert (proof.driver_limit, proof.driver_limit_sentence) == ("none", "the host has no cgroups of version 2")
+    with pod_tree("v2") as tree:
+        made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tree.root)
+        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        assert (proof.driver_limit, proof.driver_limit_sentence) == ("none", "NVML: Not Supported")
+        monkeypatch.setenv("KERF_FAKE_LIMITS", str(tmp_path / "limits"))
+        monkeypatch.setenv("KERF_FAKE_LIMITS_DEAF", "1")
+        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        assert (proof.driver_limit, "was told a limit" in proof.driver_limit_sentence) == ("fails", True)
 
 
 async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:

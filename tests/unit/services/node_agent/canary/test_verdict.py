@@ -111,6 +111,36 @@ def test_an_older_proof_says_nothing_about_policing() -> None:
     assert "not asked NVML" in verdict.not_policed(Proof(driver_version="580.1", library="l", ok=True))
 
 
+def allocated(path: str, given: int, error: int = 2, **more: int) -> dict[str, Any]:
+    return {"path": path, "bytes": given, "again": given, "error": error, "freed": 0} | more
+
+
+PLAIN, MANAGED = allocated("cuMemAlloc", 1000), allocated("cuMemAllocManaged", 1000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "state", "why"),
+    [
+        ([{"preloaded": False}, PLAIN, MANAGED], "holds", ""),
+        ([{"preloaded": False}, PLAIN, allocated("cuMemAllocManaged", 1500, 0)], "managed-passes", "Managed gave 1500"),
+        ([{"preloaded": False}, allocated("cuMemCreate", 1001), MANAGED], "fails", "cuMemCreate gave 1001"),
+        ([{"preloaded": False}, PLAIN | {"again": 1001}], "fails", "cuMemAlloc gave 1001"),
+        ([{"preloaded": False}, allocated("cuMemAlloc", 9)], "fails", "gave 9 bytes of 1000"),
+        ([{"preloaded": False}, allocated("cuMemAlloc", 500, 700)], "fails", "ended with error 700"),
+        ([{"preloaded": False}, PLAIN | {"freed": 1}], "fails", "freed with error 1"),
+        ([{"preloaded": False}], "fails", "tried no allocation path"),
+        ([{"preloaded": True}, PLAIN, MANAGED], "fails", "had loaded the interposer"),
+        ([PLAIN, MANAGED], "fails", "had loaded the interposer"),
+        ([], "fails", "had loaded the interposer"),
+    ],
+)
+def test_the_drivers_limit_counts_for_each_path_of_a_program_without_the_library(
+    lines: list[dict[str, Any]], state: str, why: str
+) -> None:
+    found, sentence = verdict.of_driver_limit(lines, 1000, 10)
+    assert (found, why in sentence, bool(sentence)) == (state, True, bool(why))
+
+
 def test_an_operators_figure_replaces_one_that_could_not_be_measured() -> None:
     proof = Proof(driver_version="580.1", library="l", ok=True)
     assert verdict.offered(proof, "580.1", "l", context_mib=0) == ""

@@ -10,6 +10,7 @@ import pytest
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import NodeTools, Offer, Unadjustable
+from services.node_agent.strategies.driver_limited import DriverLimited
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.interposer import Interposer
@@ -86,6 +87,7 @@ def test_each_strategy_with_a_driver_gets_the_one_that_it_names(registry: SliceR
         "interposer": Interposer,
         "time_slice": TimeSlice,
         "policed": Policed,
+        "driver": DriverLimited,
         "advisory": Advisory,
     }
 
@@ -149,3 +151,15 @@ def test_a_released_slice_is_not_observed_any_more(registry: SliceRegistry, inte
     assert interposer.observe(SLICE.key) == ()
     assert not registry.folder(SLICE.key).exists()
     interposer.release(SLICE.key)
+
+
+def test_a_slice_that_the_driver_holds_is_throttled_and_paused_and_not_shrunk(
+    registry: SliceRegistry, clock: Clock
+) -> None:
+    held = DriverLimited(registered()["driver"], tools(registry, clock))
+    held.prepare(SLICE)
+    held.adjust(SLICE.key, Override(compute_milli=100, paused=True))
+    assert registry.override_of(SLICE.key) == Override(compute_milli=100, paused=True)
+    with pytest.raises(Unadjustable, match="the driver holds the memory"):
+        held.adjust(SLICE.key, Override(memory_mib={GPU: 32}))
+    assert registry.override_of(SLICE.key) == Override(compute_milli=100, paused=True)

@@ -154,6 +154,20 @@ def test_a_policed_pod_waits_where_the_canary_has_not_proven_it_and_is_told_what
     assert [one.sentence for one in answer.counterfactuals] == ["fits with kerf.dev/isolation: firm"]
 
 
+@pytest.mark.parametrize(("compute", "placed"), [(0, True), (30, False)])
+def test_the_driver_holds_the_memory_of_a_hard_pod_that_reserves_no_gpu_time(compute: int, placed: bool) -> None:
+    placement = Placement()
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", strategies=("exclusive", "advisory", "driver"))))
+    notes = {"kerf.dev/isolation": "hard"}
+    placement.facts(build.gpu_pod("p", memory="1Gi", **({"compute": compute} if compute else {}), annotations=notes))
+    assert ("uid-team-p" in placement.binds()) is placed
+    if not placed:
+        (reason,) = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1).summary
+        assert "none of which promises hard for GPU time that is reserved" in reason.sentence
+        assert "without kerf.dev/gpu-compute" in reason.helps
+
+
 def test_a_hard_pod_is_told_that_it_fits_as_a_policed_one_first() -> None:
     placement = Placement()
     placement.facts(build.node("n"))
