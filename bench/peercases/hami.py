@@ -5,17 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.peercases.cluster import CaseCluster
-from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
+import numpy as np
+
+from bench.peercases.cluster import CaseCluster, plain_gpu
+from bench.peercases.devices import (
+    LEAST_MIB,
+    POD,
+    accepts_model,
+    add_node,
+    add_request,
+    ask_of,
+    effective_of,
+    exceeds,
+    given,
+    gpu_of,
+)
+from services.admission.core import review
+from services.admission.dialects import Setting, Vgpu, vgpu
+from services.admission.dialects.hami import NAMES, PRIORITY, SCHEDULER
 from services.admission.dialects.selection import selection
+from services.admission.messages import Allowed, Policy, Refused, Request
+from services.placement.free_capacity import gpu_fit
+from services.placement.policies.base import Policy as NodePolicy
+from services.placement.policies.binpack import Binpack
+from services.placement.policies.spread import Spread
 from shared.book.accepts import mismatch
+from shared.book.book import Book
+from shared.book.shares import GpuRoom, fits
+from shared.book.states import NodeState, pod_state
+from shared.contracts.facts import Put
 from shared.model import names
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
+from shared.model.request import GpuAsk, RequestError
 from shared.model.request_reader import read_request
+from shared.model.units import WHOLE_GPU_MILLI
+from tests.support import build
 
 Case = dict[str, Any]
 
+_ORDER_MIB = 1000
+_POLICIES: dict[str, type[NodePolicy]] = {"binpack": Binpack, "spread": Spread}
 _ORDER_DECIDES = {"device_choice", "gpu_policy", "gpu_topology", "numa", "node_policy"}
 """Cases in which another choice is as right: only whether there is one is looked at."""
 
@@ -94,15 +126,22 @@ def _fit(case: Case) -> str:
 def _nodes(case: Case) -> str:
     """Each node by itself: feasible or not, and which GPUs."""
     asked, expected = case["input"], case["expected"]
-    request = _only(asked["requests_per_container"])
+    inits = [bool(container.get("init")) for container in asked["pod"]["containers"]]
+    each = [
+        (_only(request), init) for request, init in zip(asked["requests_per_container"], inits, strict=True) if request
+    ]
+    first = next(place for place, (_, init) in enumerate(each) if not init)
+    request, beside = each[first][0], each[:first] + each[first + 1 :]
     for node in asked["nodes"]:
-        cluster = _placed([(node["name"], node["devices"])], _only(request), asked["pod"]["annotations"])
-        fits = POD in cluster.bound and not _denied(asked, _only(request))
+        cluster = _placed([(node["name"], node["devices"])], request, asked["pod"]["annotations"], beside)
+        fits = POD in cluster.bound and not _denied(asked, request)
         if fits != (node["name"] in expected["feasible"]):
             return f"{node['name']} is {'' if fits else 'not '}feasible"
         held = expected["placements"].get(node["name"], {})
         if fits and (
-            problem := _choice(case, cluster, [d for containers in held.values() for c in containers for d in c])
+            problem := _choice(
+                case, cluster, [d for containers in held.values() for c in _apps(containers, inits) for d in c]
+            )
         ):
             return problem
     return ""
@@ -123,11 +162,16 @@ def _pod_filter(case: Case) -> str:
     return "" if found == expected["node"] else f"{found} is picked"
 
 
-def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dict[str, str]) -> CaseCluster:
+def _placed(
+    nodes: list[tuple[str, list[Case]]],
+    request: Case,
+    annotations: dict[str, str],
+    beside: list[tuple[Case, bool]] | None = None,
+) -> CaseCluster:
     cluster = CaseCluster(policy="binpack")
     for name, devices in nodes:
         add_node(cluster, name, devices)
-    add_request(cluster, request, annotations, [device for _, devices in nodes for device in devices])
+    add_request(cluster, request, annotations, beside=beside)
     cluster.settle()
     return cluster
 
@@ -150,8 +194,19 @@ def _alone(asked: Case) -> bool:
     )
 
 
+def _apps(containers: list[list[Case]], inits: list[bool]) -> list[list[Case]]:
+    """An init container shares an app container's slice in Kerf, so only app containers have GPUs of their own."""
+    return [devices for devices, init in zip(containers, inits, strict=False) if not init]
+
+
+def _is_whole(asked: Case) -> bool:
+    """Whether the pod is alone on its GPUs, and so gets all of their memory."""
+    request = asked.get("request") or next(iter(asked.get("requests") or ()), None)
+    return request is not None and "cores_percent" in request and ask_of(request).whole
+
+
 def _choice(case: Case, cluster: CaseCluster, devices: list[Case]) -> str:
-    if _alone(case["input"]):
+    if _alone(case["input"]) or _is_whole(case["input"]):
         return (
             ""
             if {uuid for uuid, _, _ in given(cluster)} == {d["uuid"] for d in devices}
@@ -171,6 +226,219 @@ def _only(entries: Any) -> Any:
     return found[0]
 
 
+def _setting(config: Case) -> Vgpu:
+    return Vgpu(
+        memory_factor=max(1, config["memory_factor"]),
+        default_gpus=config["default_gpus"],
+        default_memory_mib=config["default_memory"],
+        default_cores=config["default_cores_percent"],
+    )
+
+
+def _container(case: Case, limits: Case, requests: Case) -> Case:
+    """The container with HAMi's own names, whatever the case's installation calls them."""
+    config = case["input"].get("config") or {}
+    words = {
+        config.get("count_resource"): NAMES.count,
+        config.get("memory_resource"): NAMES.memory,
+        config.get("memory_percent_resource"): NAMES.percent,
+        config.get("cores_resource"): NAMES.cores,
+        config.get("priority_resource"): PRIORITY,
+    }
+    halves = {"limits": limits, "requests": requests}
+    return {
+        "name": "c",
+        "resources": {
+            half: {words.get(name, name): str(value) for name, value in given.items()} for half, given in halves.items()
+        },
+    }
+
+
+def _request_parsing(case: Case) -> str:
+    asked, expected = case["input"], case["expected"]
+    container = _container(case, asked["container"]["limits"], asked["container"]["requests"])
+    try:
+        ask = vgpu.read(container, NAMES, _setting(asked["config"]))
+    except RequestError as error:
+        return "" if expected is None else f"it is refused: {error}"
+    found = None if ask is None else (ask.count, ask.memory_mib, ask.percent, ask.cores)
+    wanted = (
+        None
+        if expected is None
+        else (
+            expected["gpus"],
+            expected["memory_mib"],
+            0 if expected["memory_mib"] else expected["memory_percent"],
+            expected["cores_percent"],
+        )
+    )
+    return "" if found == wanted else f"it is read as {found} instead of {wanted}"
+
+
+def _reviewed(container: Case, config: Case, annotations: Case | None = None) -> Allowed | Refused:
+    pod = {
+        "metadata": {"name": POD, "annotations": annotations or {}},
+        "spec": {"schedulerName": SCHEDULER, "containers": [container]},
+    }
+    return review(Request(pod=pod), Policy(setting=Setting(hami=_setting(config))))
+
+
+def _admission(case: Case) -> str:
+    """Refused or not; a request for GPUs or not; and what HAMi's admission adds means nothing new."""
+    asked, expected = case["input"], case["expected"]
+    before = _container(case, asked["container"]["limits"], asked["container"]["requests"])
+    decided = _reviewed(before, asked["config"], (asked.get("pod") or {}).get("annotations"))
+    if isinstance(decided, Refused) != expected["rejected"]:
+        return f"it is {'refused: ' + decided.sentence if isinstance(decided, Refused) else 'admitted'}"
+    if isinstance(decided, Refused):
+        return ""
+    if bool(decided.dialect) != expected["has_gpu_request"]:
+        return f"it has {'a' if decided.dialect else 'no'} request for GPUs"
+    after = _container(case, expected["limits_after"], expected["requests_after"])
+    setting = _setting(asked["config"])
+    told, meant = (vgpu.read(container, NAMES, setting) for container in (before, after))
+    same = (told and vgpu.canonical(told)) == (meant and vgpu.canonical(meant))
+    return "" if same else "what HAMi's admission adds is another request"
+
+
+def _pod_requests(case: Case) -> str:
+    """Which containers ask for GPUs, and for how many. How much of each is a test double's answer in these cases."""
+    for container, wanted in zip(case["input"]["pod"]["containers"], case["expected"]["per_container"], strict=True):
+        ask = vgpu.read(_container(case, container["limits"], container["requests"]), NAMES, Vgpu())
+        gpus = sum(request["gpus"] for request in wanted.values())
+        if (0 if ask is None else ask.count) != gpus:
+            return f"container {container['name']} asks for {0 if ask is None else ask.count} GPUs instead of {gpus}"
+    return ""
+
+
+def _type_selection(case: Case) -> str:
+    asked = case["input"]
+    own = {asked.get("use_key"): "nvidia.com/use-gputype", asked.get("nouse_key"): "nvidia.com/nouse-gputype"}
+    annotations = {own.get(key, key): value for key, value in asked["annotations"].items()}
+    model = asked.get("device_model") or asked["device"]["model"]
+    container = {"name": "c", "resources": {"limits": {NAMES.count: "1"}}}
+    config = {"memory_factor": 1, "default_gpus": 1, "default_memory": 0, "default_cores_percent": 0}
+    refused = isinstance(_reviewed(container, config, annotations), Refused)
+    allowed = not refused and accepts_model(annotations, model)
+    return "" if allowed == case["expected"]["match"] else f"the GPU is {'' if allowed else 'not '}allowed"
+
+
+def _peak(case: Case) -> str:
+    """Init containers run one after another and count by their peak, as Kerf counts every resource of a pod."""
+    return _usage(case, with_inits=True)
+
+
+def _app_usage(case: Case) -> str:
+    return _usage(case, with_inits=False)
+
+
+def _usage(case: Case, *, with_inits: bool) -> str:
+    containers = case["input"]["pod"]["containers"]
+    by_device: dict[tuple[str, str], list[tuple[Case, bool]]] = {}
+    for vendor, held in (case["input"]["devices_per_container"] or {}).items():
+        for container, devices in zip(containers, held, strict=False):
+            for device in devices:
+                by_device.setdefault((vendor, device["uuid"]), []).append((device, bool(container.get("init"))))
+    found = {
+        place: used
+        for place, uses in by_device.items()
+        if any(used := effective_of([use for use in uses if with_inits or not use[1]]))
+    }
+    wanted = {
+        (vendor, device["uuid"]): (device["memory_mib"], device["cores_percent"])
+        for vendor, held in (case["expected"]["effective_usage"] or {}).items()
+        for devices in held
+        for device in devices
+        if device["memory_mib"] or device["cores_percent"]
+    }
+    return "" if found == wanted else f"{found} are used instead of {wanted}"
+
+
+def _policy_tokens(case: Case) -> str:
+    """Whether a chain of policies has the one that wants GPUs alone."""
+    asked = case["input"]
+    if asked["token"] != "mutex":
+        return f"Kerf looks for no {asked['token']!r} in a chain"
+    container = {"name": "c", "resources": {"limits": {NAMES.count: "1", NAMES.memory: "100"}}}
+    config = {"memory_factor": 1, "default_gpus": 1, "default_memory": 0, "default_cores_percent": 0}
+    decided = _reviewed(container, config, {"hami.io/gpu-scheduler-policy": asked["policy"]})
+    alone = isinstance(decided, Allowed) and not any(names.RESOURCE_GPU_MEMORY in str(p) for p in decided.patches)
+    return "" if alone == case["expected"]["contains"] else f"it is {'' if alone else 'not '}found"
+
+
+def _score_weights(case: Case) -> str:
+    """Weights of HAMi's own score: the annotation is refused, whatever it says."""
+    asked = case["input"]
+    annotations = (asked.get("pod") or {}).get("annotations") or {}
+    annotations |= {"hami.io/device-scoring-weights": asked["value"]} if "value" in asked else {}
+    container = {"name": "c", "resources": {"limits": {NAMES.count: "1"}}}
+    config = {"memory_factor": 1, "default_gpus": 1, "default_memory": 0, "default_cores_percent": 0}
+    refused = isinstance(_reviewed(container, config, annotations), Refused)
+    return "" if refused == case["expected"]["rejected"] else f"it is {'refused' if refused else 'admitted'}"
+
+
+def _gpu_order(case: Case) -> str:
+    """Of two GPUs the better one, which HAMi sorts last. Scores are how full they are."""
+    asked = case["input"]
+    chain = asked["policy"].split(",")
+    policy = next((one for one in chain if one in ("binpack", "spread")), None)
+    a, b = asked["a"], asked["b"]
+    if policy is None or asked["numa_bind"] or chain[0] == "numa" or a["score"] == b["score"]:
+        return "GPUs are sorted by how full they are, and not by their NUMA node"
+    rooms = [
+        _room(name, place, _ORDER_MIB - one["score"], one["slots_used"])
+        for place, (name, one) in enumerate((("a", a), ("b", b)))
+    ]
+    state = pod_state(Pod(metadata=Meta(name=POD, uid=POD)))
+    best = (
+        _POLICIES[policy](Book()).order(state, GpuAsk(count=1, memory_mib=LEAST_MIB), rooms, NodeState("n", 0))[0].uuid
+    )
+    return "" if (best == "b") == case["expected"]["a_before_b"] else f"{best} is the better one"
+
+
+def _node_order(case: Case) -> str:
+    """The better of two nodes by the policy's score. Their scores are how full they are."""
+    asked = case["input"]
+    book = Book()
+    for node, score in (("a", asked["a_score"]), ("b", asked["b_score"])):
+        gpu = plain_gpu(node, 0, _ORDER_MIB)
+        used = GpuShare(node=node, uuid=gpu.uuid, memory_mib=score * 10, compute_milli=score * 10)
+        grant = Grant(grant_id=node, term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(used,))})
+        book.apply(Put(object=build.node(node)))
+        book.put_inventory(Inventory(node=node, boot_id="boot", generation=1, gpus=(gpu,), strategies=("advisory",)))
+        book.set_agent_trouble(node, "")
+        book.apply(Put(object=build.bound(build.gpu_pod(f"on-{node}", compute=score), node, grant)))
+    state = pod_state(build.gpu_pod(memory=f"{LEAST_MIB}Mi"))
+    rows = np.array([book.nodes[node].row for node in ("a", "b")])
+    fit = gpu_fit(state.request.hardest, book.arrays, rows) if state.request else None
+    scores = _POLICIES[asked["policy"]](book).score(state, book.arrays, rows, fit)
+    if scores is None or scores[0] == scores[1]:
+        return "neither is the better one"
+    best = "ab"[int(scores.argmax())]
+    return "" if (best == "b") == case["expected"]["a_before_b"] else f"{best} is the better one"
+
+
+def _mig_filter(case: Case) -> str:
+    device = case["input"]["device"]
+    if device.get("mode") == "mig":
+        return "profiles and their sizes are the GPU's own"
+    return _fits(case, fits(GpuAsk(count=1, memory_mib=LEAST_MIB), _room("a", 0, _ORDER_MIB, 0)))
+
+
+def _room(uuid: str, place: int, free_mib: int, containers: int) -> GpuRoom:
+    return GpuRoom(
+        uuid=uuid,
+        column=place,
+        index=place,
+        model="GPU",
+        total_mib=_ORDER_MIB,
+        free_mib=free_mib,
+        free_milli=WHOLE_GPU_MILLI * free_mib // _ORDER_MIB,
+        containers=containers,
+        usable=True,
+    )
+
+
 SUITES: dict[str, Callable[[Case], str]] = {
     "uuid_selection": _uuid_selection,
     "quota": _quota,
@@ -180,4 +448,15 @@ SUITES: dict[str, Callable[[Case], str]] = {
     "fit_container": _fit,
     "node_fit_and_score": _nodes,
     "pod_filter": _pod_filter,
+    "request_parsing": _request_parsing,
+    "admission": _admission,
+    "pod_requests": _pod_requests,
+    "type_selection": _type_selection,
+    "init_container_peak": _peak,
+    "app_container_usage": _app_usage,
+    "policy_tokens": _policy_tokens,
+    "score_weights": _score_weights,
+    "gpu_order": _gpu_order,
+    "node_order": _node_order,
+    "mig_filter": _mig_filter,
 }
