@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -81,9 +83,12 @@ class CaseCluster:
         deleted: str | None = None,
         namespace: str = CASE_NAMESPACE,
         job: str = "",
+        beside: Mapping[str, Quantities] = MappingProxyType({}),
+        inits: Mapping[str, Quantities] = MappingProxyType({}),
         **spec: Any,
     ) -> None:
-        """With `node` it runs there, on these parts of GPUs. `job`: what makes it anew."""
+        """With `node` it runs there, on these parts of GPUs. `job`: what makes it anew. `beside`, `inits`: further
+        containers and init containers by name, with their limits."""
         notes = dict(annotations or {})
         if shares:
             strategy: StrategyName = (
@@ -104,12 +109,15 @@ class CaseCluster:
             deletion_timestamp=deleted,
             owner_references=(OwnerReference(uid=f"job-{job}", kind="Job", name=job, controller=True),) if job else (),
         )
-        slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
-        amounts: Quantities = limits | slot
-        container = Container(name=CONTAINER, resources=Resources(limits=amounts, requests=amounts))
         self.pods[name] = Pod(
             metadata=meta,
-            spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, node_name=node, containers=(container,), **spec),
+            spec=PodSpec(
+                scheduler_name=names.SCHEDULER_NAME,
+                node_name=node,
+                containers=tuple(_container(at, of) for at, of in {CONTAINER: limits, **beside}.items()),
+                init_containers=tuple(_container(at, of) for at, of in inits.items()),
+                **spec,
+            ),
             status=PodStatus(phase="Running" if node else "Pending"),
         )
 
@@ -164,6 +172,12 @@ class CaseCluster:
                 self.pass_time(command.seconds)
                 return [m.Wake()]
         return default(command)
+
+
+def _container(name: str, limits: Quantities) -> Container:
+    slot: Quantities = {names.RESOURCE_SLOT: "1"} if any(map(names.is_gpu_resource, limits)) else {}
+    amounts: Quantities = limits | slot
+    return Container(name=name, resources=Resources(limits=amounts, requests=amounts))
 
 
 def plain_gpu(node: str, index: int, memory_mib: int, **more: Any) -> Gpu:

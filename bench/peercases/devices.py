@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from bench.peercases.cluster import CaseCluster, plain_gpu
+from services.admission.dialects import vgpu
 from services.admission.dialects.selection import selection
 from services.placement.scheduling.quota import over_quota
+from shared.book.accepts import mismatch
+from shared.book.demand import effective
 from shared.model import names
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
 from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Container, Pod, PodSpec, ResourceQuota, Resources
+from shared.model.request_reader import read_request
 
 Case = dict[str, Any]
 
@@ -20,7 +24,7 @@ NAMESPACE = "cases"
 _ROOMY: Quantities = {"cpu": "1000", "memory": "10000Gi", "pods": "1000"}
 _NVIDIA = "NVIDIA"
 LEAST_MIB = 1
-"""Of a request without memory: in Kerf's words compute alone would take memory with it."""
+"""Of a request without any memory, which Kerf does not have."""
 
 
 def add_node(cluster: CaseCluster, name: str, devices: list[Case], *, health: bool = True) -> None:
@@ -50,32 +54,37 @@ def _uuid(node: str, device: Case, index: int) -> str:
     return device["uuid"] or f"{node}-{index}"
 
 
-def add_request(cluster: CaseCluster, request: Case, annotations: dict[str, str], devices: list[Case]) -> None:
+def add_request(
+    cluster: CaseCluster, request: Case, annotations: dict[str, str], *, beside: list[tuple[Case, bool]] | None = None
+) -> None:
+    """`beside`: the requests of further containers, each an init container or not."""
     notes = selection({"metadata": {"annotations": annotations}})
     if request.get("vendor", _NVIDIA) != _NVIDIA:
         notes[names.ANNOTATION_GPU_MODEL] = request["vendor"]
-    cluster.add_pod(POD, limits_of(request, devices), annotations=notes)
+    more = [(f"c{place}", limits_of(other), init) for place, (other, init) in enumerate(beside or ())]
+    cluster.add_pod(
+        POD,
+        limits_of(request),
+        annotations=notes,
+        beside={name: limits for name, limits, init in more if not init},
+        inits={name: limits for name, limits, init in more if init},
+    )
 
 
-def limits_of(request: Case, devices: list[Case]) -> Quantities:
-    """Amounts per GPU become a container's totals. A percentage of memory is of the devices there are, if these are
-    alike."""
-    count, cores = request["gpus"], request["cores_percent"] or 0
-    totals = {device["memory_total_mib"] for device in devices}
-    memory = request["memory_mib"]
-    if not memory and request["memory_percent"]:
-        if cores == 100 and request["memory_percent"] == 100:
-            return {names.RESOURCE_GPU: str(count)}
-        if len(totals) > 1:
-            raise ValueError("a percentage of the memory of GPUs of several sizes")
-        memory = max(totals) * request["memory_percent"] // 100
-    limits: Quantities = {
-        names.RESOURCE_GPU: str(count),
-        names.RESOURCE_GPU_MEMORY: f"{max(LEAST_MIB, memory) * count}Mi",
-    }
-    if cores:
-        limits[names.RESOURCE_GPU_COMPUTE] = str(cores * count)
-    return limits
+def ask_of(request: Case) -> vgpu.PerGpu:
+    """A case's request of each GPU, as the dialects read it from a container."""
+    memory_mib, percent = request["memory_mib"] or 0, request["memory_percent"] or 0
+    return vgpu.PerGpu(
+        count=request["gpus"],
+        memory_mib=memory_mib if memory_mib or percent else LEAST_MIB,
+        percent=0 if memory_mib else percent,
+        cores=request["cores_percent"] or 0,
+    )
+
+
+def limits_of(request: Case) -> Quantities:
+    """A container's limits in Kerf's resources."""
+    return dict(vgpu.canonical(ask_of(request)))
 
 
 def given(cluster: CaseCluster) -> set[tuple[str, int, int]]:
@@ -117,3 +126,23 @@ def exceeds(quota: Case, namespace: str, containers: list[tuple[Case, bool]], fa
 
 def gpu_of(uuid: str) -> Gpu:
     return plain_gpu("node", 0, 1024, uuid=uuid)
+
+
+def accepts_model(annotations: dict[str, str], model: str) -> bool:
+    """Whether a pod with these annotations of HAMi's or Volcano's accepts a GPU of this model."""
+    notes = selection({"metadata": {"annotations": annotations}})
+    container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1"}))
+    request = read_request(Pod(metadata=Meta(annotations=notes), spec=PodSpec(containers=(container,))))
+    gpu = plain_gpu("node", 0, 1024, uuid="GPU-1", model=model.replace(" ", "-"))
+    return request is not None and mismatch(request, gpu) is None
+
+
+def effective_of(uses: list[tuple[Case, bool]]) -> tuple[int, int]:
+    """What a pod's containers, init or not, use of one GPU together: memory_mib and percent of compute."""
+    made: dict[bool, list[Container]] = {False: [], True: []}
+    for number, (device, init) in enumerate(uses):
+        limits: Quantities = {"memory_mib": device["memory_mib"], "cores_percent": device["cores_percent"]}
+        made[init].append(Container(name=f"c{number}", resources=Resources(limits=limits)))
+    spec = PodSpec(containers=tuple(made[False]), init_containers=tuple(made[True]))
+    used = effective(Pod(metadata=Meta(name=POD), spec=spec), lambda _, limits: {n: int(v) for n, v in limits.items()})
+    return used.get("memory_mib", 0), used.get("cores_percent", 0)

@@ -1,37 +1,44 @@
-"""HAMi's cases: one function of its scheduler each."""
+"""HAMi's cases of where a pod goes: fit, quotas, and which node and GPU is better."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from bench.peercases.cluster import CaseCluster
-from bench.peercases.devices import LEAST_MIB, POD, add_node, add_request, exceeds, given, gpu_of
-from services.admission.dialects.selection import selection
-from shared.book.accepts import mismatch
-from shared.model import names
+import numpy as np
+
+from bench.peercases.cluster import CaseCluster, plain_gpu
+from bench.peercases.devices import (
+    LEAST_MIB,
+    POD,
+    add_node,
+    add_request,
+    ask_of,
+    exceeds,
+    given,
+)
+from services.placement.free_capacity import gpu_fit
+from services.placement.policies.base import Policy as NodePolicy
+from services.placement.policies.binpack import Binpack
+from services.placement.policies.spread import Spread
+from shared.book.book import Book
+from shared.book.shares import GpuRoom, fits
+from shared.book.states import NodeState, pod_state
+from shared.contracts.facts import Put
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import Meta
-from shared.model.objects import Container, Pod, PodSpec, Resources
-from shared.model.request_reader import read_request
+from shared.model.objects import Pod
+from shared.model.request import GpuAsk
+from shared.model.units import WHOLE_GPU_MILLI
+from tests.support import build
 
 Case = dict[str, Any]
 
+_ORDER_MIB = 1000
+_POLICIES: dict[str, type[NodePolicy]] = {"binpack": Binpack, "spread": Spread}
 _ORDER_DECIDES = {"device_choice", "gpu_policy", "gpu_topology", "numa", "node_policy"}
 """Cases in which another choice is as right: only whether there is one is looked at."""
-
-
-def _uuid_selection(case: Case) -> str:
-    asked, told = case["input"], {"use_key": "nvidia.com/use-gpuuuid", "nouse_key": "nvidia.com/nouse-gpuuuid"}
-    annotations = {
-        told[which]: asked["annotations"][asked[which]]
-        for which in told
-        if asked["annotations"].get(asked[which]) is not None
-    }
-    notes = selection({"metadata": {"annotations": annotations}})
-    container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1"}))
-    request = read_request(Pod(metadata=Meta(annotations=notes), spec=PodSpec(containers=(container,))))
-    allowed = request is not None and mismatch(request, gpu_of(asked["device_uuid"])) is None
-    return "" if allowed == case["expected"]["match"] else f"the GPU is {'' if allowed else 'not '}allowed"
 
 
 def _quota(case: Case) -> str:
@@ -94,15 +101,22 @@ def _fit(case: Case) -> str:
 def _nodes(case: Case) -> str:
     """Each node by itself: feasible or not, and which GPUs."""
     asked, expected = case["input"], case["expected"]
-    request = _only(asked["requests_per_container"])
+    inits = [bool(container.get("init")) for container in asked["pod"]["containers"]]
+    each = [
+        (_only(request), init) for request, init in zip(asked["requests_per_container"], inits, strict=True) if request
+    ]
+    first = next(place for place, (_, init) in enumerate(each) if not init)
+    request, beside = each[first][0], each[:first] + each[first + 1 :]
     for node in asked["nodes"]:
-        cluster = _placed([(node["name"], node["devices"])], _only(request), asked["pod"]["annotations"])
-        fits = POD in cluster.bound and not _denied(asked, _only(request))
+        cluster = _placed([(node["name"], node["devices"])], request, asked["pod"]["annotations"], beside)
+        fits = POD in cluster.bound and not _denied(asked, request)
         if fits != (node["name"] in expected["feasible"]):
             return f"{node['name']} is {'' if fits else 'not '}feasible"
         held = expected["placements"].get(node["name"], {})
         if fits and (
-            problem := _choice(case, cluster, [d for containers in held.values() for c in containers for d in c])
+            problem := _choice(
+                case, cluster, [d for containers in held.values() for c in _apps(containers, inits) for d in c]
+            )
         ):
             return problem
     return ""
@@ -123,11 +137,16 @@ def _pod_filter(case: Case) -> str:
     return "" if found == expected["node"] else f"{found} is picked"
 
 
-def _placed(nodes: list[tuple[str, list[Case]]], request: Case, annotations: dict[str, str]) -> CaseCluster:
+def _placed(
+    nodes: list[tuple[str, list[Case]]],
+    request: Case,
+    annotations: dict[str, str],
+    beside: list[tuple[Case, bool]] | None = None,
+) -> CaseCluster:
     cluster = CaseCluster(policy="binpack")
     for name, devices in nodes:
         add_node(cluster, name, devices)
-    add_request(cluster, request, annotations, [device for _, devices in nodes for device in devices])
+    add_request(cluster, request, annotations, beside=beside)
     cluster.settle()
     return cluster
 
@@ -150,8 +169,19 @@ def _alone(asked: Case) -> bool:
     )
 
 
+def _apps(containers: list[list[Case]], inits: list[bool]) -> list[list[Case]]:
+    """An init container shares an app container's slice in Kerf, so only app containers have GPUs of their own."""
+    return [devices for devices, init in zip(containers, inits, strict=False) if not init]
+
+
+def _is_whole(asked: Case) -> bool:
+    """Whether the pod is alone on its GPUs, and so gets all of their memory."""
+    request = asked.get("request") or next(iter(asked.get("requests") or ()), None)
+    return request is not None and "cores_percent" in request and ask_of(request).whole
+
+
 def _choice(case: Case, cluster: CaseCluster, devices: list[Case]) -> str:
-    if _alone(case["input"]):
+    if _alone(case["input"]) or _is_whole(case["input"]):
         return (
             ""
             if {uuid for uuid, _, _ in given(cluster)} == {d["uuid"] for d in devices}
@@ -171,8 +201,69 @@ def _only(entries: Any) -> Any:
     return found[0]
 
 
+def _gpu_order(case: Case) -> str:
+    """Of two GPUs the better one, which HAMi sorts last. Scores are how full they are."""
+    asked = case["input"]
+    chain = asked["policy"].split(",")
+    policy = next((one for one in chain if one in ("binpack", "spread")), None)
+    a, b = asked["a"], asked["b"]
+    if policy is None or asked["numa_bind"] or chain[0] == "numa" or a["score"] == b["score"]:
+        return "GPUs are sorted by how full they are, and not by their NUMA node"
+    rooms = [
+        _room(name, place, _ORDER_MIB - one["score"], one["slots_used"])
+        for place, (name, one) in enumerate((("a", a), ("b", b)))
+    ]
+    state = pod_state(Pod(metadata=Meta(name=POD, uid=POD)))
+    best = (
+        _POLICIES[policy](Book()).order(state, GpuAsk(count=1, memory_mib=LEAST_MIB), rooms, NodeState("n", 0))[0].uuid
+    )
+    return "" if (best == "b") == case["expected"]["a_before_b"] else f"{best} is the better one"
+
+
+def _node_order(case: Case) -> str:
+    """The better of two nodes by the policy's score. Their scores are how full they are."""
+    asked = case["input"]
+    book = Book()
+    for node, score in (("a", asked["a_score"]), ("b", asked["b_score"])):
+        gpu = plain_gpu(node, 0, _ORDER_MIB)
+        used = GpuShare(node=node, uuid=gpu.uuid, memory_mib=score * 10, compute_milli=score * 10)
+        grant = Grant(grant_id=node, term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(used,))})
+        book.apply(Put(object=build.node(node)))
+        book.put_inventory(Inventory(node=node, boot_id="boot", generation=1, gpus=(gpu,), strategies=("advisory",)))
+        book.set_agent_trouble(node, "")
+        book.apply(Put(object=build.bound(build.gpu_pod(f"on-{node}", compute=score), node, grant)))
+    state = pod_state(build.gpu_pod(memory=f"{LEAST_MIB}Mi"))
+    rows = np.array([book.nodes[node].row for node in ("a", "b")])
+    fit = gpu_fit(state.request.hardest, book.arrays, rows) if state.request else None
+    scores = _POLICIES[asked["policy"]](book).score(state, book.arrays, rows, fit)
+    if scores is None or scores[0] == scores[1]:
+        return "neither is the better one"
+    best = "ab"[int(scores.argmax())]
+    return "" if (best == "b") == case["expected"]["a_before_b"] else f"{best} is the better one"
+
+
+def _mig_filter(case: Case) -> str:
+    device = case["input"]["device"]
+    if device.get("mode") == "mig":
+        return "profiles and their sizes are the GPU's own"
+    return _fits(case, fits(GpuAsk(count=1, memory_mib=LEAST_MIB), _room("a", 0, _ORDER_MIB, 0)))
+
+
+def _room(uuid: str, place: int, free_mib: int, containers: int) -> GpuRoom:
+    return GpuRoom(
+        uuid=uuid,
+        column=place,
+        index=place,
+        model="GPU",
+        total_mib=_ORDER_MIB,
+        free_mib=free_mib,
+        free_milli=WHOLE_GPU_MILLI * free_mib // _ORDER_MIB,
+        containers=containers,
+        usable=True,
+    )
+
+
 SUITES: dict[str, Callable[[Case], str]] = {
-    "uuid_selection": _uuid_selection,
     "quota": _quota,
     "quota_in_fit": _quota_in_fit,
     "quota_admission": _quota_admission,
@@ -180,4 +271,7 @@ SUITES: dict[str, Callable[[Case], str]] = {
     "fit_container": _fit,
     "node_fit_and_score": _nodes,
     "pod_filter": _pod_filter,
+    "gpu_order": _gpu_order,
+    "node_order": _node_order,
+    "mig_filter": _mig_filter,
 }

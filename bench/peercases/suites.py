@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bench.peercases import hami, kai, volcano
+from bench.peercases import hami, hami_requests, kai, volcano
 from bench.peercases.differs import differs
 
 Case = dict[str, Any]
@@ -56,4 +56,4 @@ def _problem(case: Case) -> str:
 def _runner(case: Case) -> Run | None:
     if case["peer"] == "KAI":
         return kai.run
-    return {"HAMi": hami.SUITES, "Volcano": volcano.SUITES}[case["peer"]].get(case["suite"])
+    return {"HAMi": hami.SUITES | hami_requests.SUITES, "Volcano": volcano.SUITES}[case["peer"]].get(case["suite"])

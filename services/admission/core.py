@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from services.admission import rules
-from services.admission.dialects import Dialect, Translation, dialects
+from services.admission.dialects import Dialect, Translation, in_force
 from services.admission.dialects.base import (
     DEFAULT_SCHEDULER,
     DEFAULT_SCHEDULERS,
@@ -87,14 +87,14 @@ def _dialect(
     """The foreign dialect that the pod speaks and that Kerf takes over here, translated. Refuses a mixture."""
     manifest = manifest_of(pod)
     rules.check_names(manifest.named)
-    in_force = [dialect for dialect in dialects() if policy.dialects is None or dialect.name in policy.dialects]
+    read, resources = in_force(policy.dialects)
     setting = policy.setting
     if taken_over or request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
         setting = msgspec.structs.replace(setting, plain_nvidia=True, taken_over=taken_over)
     ours = sorted(filter(names.is_gpu_resource, manifest.named))
     translated = bool(ours) and names.ANNOTATION_DIALECT in manifest.annotations  # by an earlier review
-    spoken = next((dialect for dialect in in_force if not translated and dialect.speaks(manifest, setting)), None)
-    foreign = manifest.named & frozenset(resource for dialect in in_force for resource in dialect.resources)
+    spoken = next((dialect for dialect in read if not translated and dialect.speaks(manifest, setting)), None)
+    foreign = manifest.named & resources
     takes = spoken is not None and (taken_over or _takes_over(spoken, request, typed, policy))
     ways = [*ours, *sorted(foreign), *([] if spoken is None or foreign & spoken.resources else [spoken.name])]
     if (ours and (foreign or takes)) or (takes and spoken is not None and foreign - spoken.resources):

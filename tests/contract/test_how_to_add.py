@@ -208,7 +208,7 @@ ADDED: dict[str, dict[str, Edit]] = {
                 'BUILT_IN: dict[str, str] = {\n    "last-gpu": "services.placement.policies.last_gpu:LastGpu",\n',
             )
         ),
-        "k8s/21-policy-request.yaml": changed(
+        "k8s/chart/templates/21-policy-request.yaml": changed(
             ("'spread', 'least-loaded-nearest']", "'spread', 'least-loaded-nearest', 'last-gpu']")
         ),
     },
@@ -218,7 +218,7 @@ ADDED: dict[str, dict[str, Edit]] = {
             first_line("from services.admission.dialects.example import Example"),
             ("    Gpushare(),\n", "    Gpushare(),\n    Example(),\n"),
         ),
-        "k8s/24-webhook.yaml": changed(
+        "k8s/chart/templates/24-webhook.yaml": changed(
             ("'aliyun.com/gpu-mem', 'aliyun.com/gpu-count'", "'aliyun.com/gpu-mem', 'example.com/gpu'")
         ),
     },

@@ -46,4 +46,11 @@ def dialects() -> tuple[Dialect, ...]:
     return (*BUILT_IN, *found)
 
 
-__all__ = ["BUILT_IN", "Dialect", "Manifest", "Setting", "Translation", "Vgpu", "dialects"]
+@cache
+def in_force(read: tuple[str, ...] | None) -> tuple[tuple[Dialect, ...], frozenset[str]]:
+    """The dialects of these names (None: all), and every resource that one of them reads."""
+    chosen = tuple(dialect for dialect in dialects() if read is None or dialect.name in read)
+    return chosen, frozenset().union(*(dialect.resources for dialect in chosen))
+
+
+__all__ = ["BUILT_IN", "Dialect", "Manifest", "Setting", "Translation", "Vgpu", "dialects", "in_force"]

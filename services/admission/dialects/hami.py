@@ -25,6 +25,8 @@ from shared.model.request import RequestError
 NAMES = vgpu.Names("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 PRIORITY = "nvidia.com/priority"
 SCHEDULER = "hami-scheduler"
+_OWN = (NAMES.all | {PRIORITY}) - {NAMES.count}
+"""What no other system has; it counts where its amount is zero, too."""
 _MODE = "nvidia.com/vgpu-mode"
 _NODE_POLICY = "hami.io/node-scheduler-policy"
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
@@ -47,7 +49,7 @@ class Hami:
     def speaks(self, manifest: Manifest, setting: Setting) -> bool:  # noqa: ARG002 - the form is the protocol's
         if manifest.named.isdisjoint(self.resources):
             return False
-        return manifest.scheduler == SCHEDULER or not manifest.written.isdisjoint(self.resources - {NAMES.count})
+        return manifest.scheduler == SCHEDULER or not manifest.written.isdisjoint(_OWN)
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         refuse_annotations(pod, _REFUSED)
