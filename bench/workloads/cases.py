@@ -24,11 +24,7 @@ def measure_one(place: Bench, workload: Workload, *, short: bool = False) -> dic
     limits = {"memory_mib": workload.memory_mib, "compute_milli": HALF_MILLI}
     runs[LIMITED] = in_slices(place, workload, rounds, **limits)[0]
     runs[FIRST], runs[SECOND] = in_slices(place, workload, rounds, count=2, **limits)
-    found: dict[str, Any] = {
-        "problems": checks.problems(
-            reference, runs, fake=place.device.fake, saturates=workload.saturates and workload.devices == 1
-        )
-    }
+    found: dict[str, Any] = {"problems": checks.problems(reference, runs, fake=place.device.fake, workload=workload)}
     if reference.result is not None:
         found["without_kerf"] = _figures(reference)
         for name, outcome in runs.items():

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from bench.workloads.outcome import Outcome, Result, Stop
+from bench.workloads.workload import Workload
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 OUT_OF_MEMORY, NOT_READY = 2, 600
@@ -16,13 +17,13 @@ COUNTED_BY_SIZE = "fill"
 PIECES = 256
 """The program asks for the slice's memory in so many pieces (program.h:go_beyond)."""
 MAX_SHARE_ERROR_PERCENT = 2.0
-MAX_TIME_FACTOR, MAX_TIME_NS = 1.25, 25_000_000
-"""How much longer than its share explains a program may take, and how much more for its first launches."""
+MAX_TIME_FACTOR, MAX_TIME_NS = 1.02, 25_000_000
+"""How much longer a program without a share may take, and how much more all may take for their first launches."""
 SLACK_BYTES = 16 * MIB
 """Of an account on a GPU, whose module and event memory nobody counts."""
 
 
-def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, saturates: bool) -> list[str]:
+def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, workload: Workload) -> list[str]:
     """What is wrong in `runs`, by name, compared with the run without Kerf."""
     found = [f"without Kerf: {text}" for text in _broken(reference)]
     for name, outcome in runs.items():
@@ -34,8 +35,8 @@ def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, satura
                 *of_memory(outcome, fake=fake),
                 *of_refusal(outcome),
                 *of_accounts(outcome.stops, outcome.context_bytes, fake=fake),
-                *of_share(reference.result, outcome, saturates=saturates),
-                *of_time(reference.result, outcome),
+                *of_share(reference.result, outcome, saturates=workload.saturates),
+                *of_time(reference.result, outcome, workload.max_time_factor),
             ]
         found += [f"{name}: {text}" for text in texts]
     return found
@@ -151,10 +152,10 @@ def of_share(reference: Result, outcome: Outcome, *, saturates: bool) -> Iterato
         )
 
 
-def of_time(reference: Result, outcome: Outcome) -> Iterator[str]:
+def of_time(reference: Result, outcome: Outcome, factor: float) -> Iterator[str]:
     """A program takes as long as without Kerf, or, with a share, as its share explains."""
     assert outcome.result is not None
-    slower = WHOLE_GPU_MILLI / outcome.compute_milli * MAX_TIME_FACTOR if outcome.compute_milli else 1.02
+    slower = WHOLE_GPU_MILLI / outcome.compute_milli * factor if outcome.compute_milli else MAX_TIME_FACTOR
     if outcome.result.timed_ns > reference.timed_ns * slower + MAX_TIME_NS:
         yield (
             f"it took {outcome.result.timed_ns / 1e6:.0f} ms, and {reference.timed_ns / 1e6:.0f} ms without Kerf; "

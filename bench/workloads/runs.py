@@ -132,12 +132,13 @@ def _follow(process: subprocess.Popen[str], container: Container, ready: Start) 
     assert process.stdout is not None
     assert process.stdin is not None
     stops: list[Stop] = []
+    result: Result | None = None
     begun = time.monotonic()
     for line in process.stdout:
         said = msgspec.json.decode(line)
         if "at" not in said:
             result = msgspec.convert(said, Result)
-            return Outcome(stops=tuple(stops), result=result)
+            continue
         if said["at"] == TIMED:
             try:
                 at_ns = ready.wait()
@@ -148,9 +149,11 @@ def _follow(process: subprocess.Popen[str], container: Container, ready: Start) 
             stops.append(msgspec.convert(said | {"account_bytes": container.account()}, Stop))
         process.stdin.write(f"{at_ns}\n")
         process.stdin.flush()
-    ready.give_up()
     last = stops[-1].at if stops else "its start"
     process.wait()
+    if result is not None and not process.returncode:
+        return Outcome(stops=tuple(stops), result=result)
+    ready.give_up()
     if time.monotonic() - begun >= TIMEOUT_S:
         return Outcome(stops=tuple(stops), failure=f"it has not ended within {TIMEOUT_S:g} s; the last stop was {last}")
     assert process.stderr is not None

@@ -22,5 +22,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 1
     saturates: bool = True
     """Whether it always has work for the GPU, so that a limited slice gets all of its share."""
+    max_time_factor: float = 1.25
+    """How much longer than its share explains it may take. Collectives between limited GPUs also wait for each other.
+    """
     script: str = ""
     """The PyTorch script of the same name in `scripts`; empty: there is none."""

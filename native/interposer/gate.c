@@ -26,7 +26,7 @@
 #include "kerf.h"
 
 enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
-enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, REFILL_NS = 10000,
+enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, FOLLOW_DEBT_NS = 50000000, REFILL_NS = 10000,
     YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
 /* AHEAD_NS: no process is so slow that another's refill is this far in its future. LONG_PART: a launch of more than
@@ -277,6 +277,12 @@ int watches_peers(int gpu, const moment_t *m) {
     reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
     return begin_ns == m->now_ns || m->now_ns < start || begin_ns + m->estimate_ns / 2 > start + reach;
 }
+
+/* A kernel of a collective spins until those of the process's other GPUs have come, and is charged for it. If the
+ * launch of those waits for its share meanwhile, its GPU is the next one that spins, for as long or longer, and so on. So
+ * a launch may follow a kernel that spins on another GPU, into a debt that is repaid; whoever comes first pays for the
+ * wait, and so the debts of the GPUs stay near each other. */
+int gate_may_follow(int gpu) { return limited(&orders->gpu[gpu]) && tokens_of(gpu) > -FOLLOW_DEBT_NS; }
 
 static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];

@@ -178,6 +178,7 @@ void note_peers_turns(int gpu, uint64_t until_ns); /* until when the peers' laun
 /* Whether the verdict at this moment depends on the peers' signals. */
 int watches_peers(int gpu, const moment_t *m);
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
+int gate_may_follow(int gpu);    /* whether a launch may begin because a kernel on another GPU waits for it */
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
 /* Replaces the estimate by what was measured; overlapping work counts once. */
 void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns);

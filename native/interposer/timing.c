@@ -20,7 +20,7 @@ typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
-    ASKS = 5, MOST_NS = 4 * BATCH_NS };
+    ASKS = 5, MOST_NS = 4 * BATCH_NS, SPINS_NS = 30000 };
 
 static unsigned passed;             /* consecutive launches that passed after the maximum wait */
 static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
@@ -124,6 +124,19 @@ static timeline_t *own_current(int *busy) {
     return NULL;
 }
 
+/* When a kernel on another GPU of this process counts as one that spins: it runs longer than expected, or for MOST_NS of
+ * other kernels; those of collectives are expected to spin. 0: none is in flight. */
+static uint64_t other_spins_at(int gpu) {
+    uint64_t at_ns = 0;
+    for (int i = 0; i < timeline_count && orders->gpu_count > 1; i++) {
+        const timeline_t *l = &timeline[i];
+        const uint64_t expected_ns = l->batch[l->oldest % DEPTH].estimated_ns;
+        const uint64_t spins_ns = l->head_ns + (expected_ns < BATCH_NS ? expected_ns : BATCH_NS) + SPINS_NS;
+        if (pending(l) && l->gpu != gpu && (!at_ns || spins_ns < at_ns)) at_ns = spins_ns;
+    }
+    return at_ns;
+}
+
 /* A launch without events: its estimate is charged and never corrected. The caller holds the guard. */
 static void charge_unmeasured(timeline_t *l, uint64_t estimated_ns, uint64_t now) {
     __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
@@ -209,6 +222,13 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         /* while it waited, the launch that it overlaps would end: the next launch pays for both */
         if (overlaps && verdict != HELD_BY_AGENT && l->open
             && joins(l, &l->batch[l->next % DEPTH], stream, m.estimate_ns)) verdict = GO;
+        if (verdict == WAIT_TIME && gate_may_follow(l->gpu)) {
+            const uint64_t spins_ns = other_spins_at(l->gpu);
+            if (begun && spins_ns && spins_ns <= m.now_ns) verdict = GO;
+            else if (spins_ns && spins_ns <= m.now_ns) until = 0; /* look whether it has ended meanwhile */
+            else if (spins_ns && spins_ns < until) until = spins_ns;
+            else if (orders->gpu_count > 1 && until > m.now_ns + BATCH_NS / 2) until = m.now_ns + BATCH_NS / 2;
+        }
         if (verdict == GO) passed = 0;
         else {
             if (!begun) {
@@ -232,7 +252,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (verdict == WAIT_WORK && pending(l) && ask_at(l, m.now_ns) < until) until = ask_at(l, m.now_ns);
         drop_guard();
         disown();
-        sleep_until(until);
+        if (until) sleep_until(until);
         l = own_current(busy); /* contexts may have been created or destroyed meanwhile */
     }
     if (!begun) return l;

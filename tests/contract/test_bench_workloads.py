@@ -42,7 +42,7 @@ LEFT = pytest.mark.xfail(strict=True, reason="found by this harness: the next co
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=LEFT if name in ("nccl-single-process", "torch-compile") else ()) for name in WORKLOADS],
+    [pytest.param(name, marks=LEFT if name == "torch-compile" else ()) for name in WORKLOADS],
 )
 def test_a_workload_runs_in_a_slice_as_without_one(place: Bench, name: str) -> None:
     workload = WORKLOADS[name]
@@ -102,7 +102,7 @@ def test_wrong_limits_are_found(place: Bench, memory_mib: int, milli: int, sente
     reference = without_kerf(place, workload, workload.short_rounds)
     ran = in_slices(place, workload, workload.short_rounds, memory_mib=memory_mib, compute_milli=milli)[0]
     told = msgspec.structs.replace(ran, memory_bytes=2048 * MIB, compute_milli=500)
-    wrong = checks.problems(reference, {"slice": told}, fake=True, saturates=True)
+    wrong = checks.problems(reference, {"slice": told}, fake=True, workload=WORKLOADS["torch-training"])
     assert any(sentence in text for text in wrong), wrong
 
 
@@ -119,7 +119,7 @@ def judged(*, compute_milli: int = 0, stop: Stop = STOP, **changes: object) -> l
         stops=(stop,), result=msgspec.structs.replace(GOOD, **changes), memory_bytes=10, compute_milli=compute_milli,
         context_bytes=5,
     )  # fmt: skip
-    return checks.problems(REFERENCE, {"run": run}, fake=True, saturates=True)
+    return checks.problems(REFERENCE, {"run": run}, fake=True, workload=WORKLOADS["torch-training"])
 
 
 def test_every_check_can_fail() -> None:
@@ -144,16 +144,19 @@ def test_every_check_can_fail() -> None:
         memory_bytes=64 * MIB,
         context_bytes=5,
     )
-    assert "refused too early" in checks.problems(REFERENCE, {"run": early}, fake=True, saturates=True)[0]
+    assert (
+        "refused too early"
+        in checks.problems(REFERENCE, {"run": early}, fake=True, workload=WORKLOADS["torch-training"])[0]
+    )
     assert "account was" in judged(stop=msgspec.structs.replace(STOP, account_bytes=(6,)))[0]
     assert "account was" in judged(stop=msgspec.structs.replace(STOP, account_bytes=()))[0]
     assert "driver's figure was" in judged(stop=msgspec.structs.replace(STOP, device_bytes=(6,)))[0]
     assert "showed [11]" in judged(stop=msgspec.structs.replace(STOP, shown_total=11))[0]
     assert "thousandths" in judged(compute_milli=500)[0]
     assert "expected" in judged(timed_ns=100_000_000)[0]
-    assert checks.problems(REFERENCE, {"run": Outcome(failure="it hung")}, fake=True, saturates=True) == [
-        "run: it hung"
-    ]
+    assert checks.problems(
+        REFERENCE, {"run": Outcome(failure="it hung")}, fake=True, workload=WORKLOADS["torch-training"]
+    ) == ["run: it hung"]
 
 
 def test_polling_counts_by_its_outcome() -> None:

@@ -72,3 +72,21 @@ def test_a_destroyed_context_does_not_lose_the_launch_of_a_thread_that_waits_in_
     one = container(built, tmp_path, GpuRule(uuid=UUID, compute_milli=100))
     (truly_ns,) = one.run("moves")
     assert abs(one.read().gpus[0].used_ns - truly_ns) < MS
+
+
+@pytest.mark.parametrize(("milli", "late_us"), [(500, 0), (300, 0), (900, 0), (500, 150_000)])
+def test_a_collective_of_two_gpus_takes_as_long_as_the_share_explains(
+    built: Path, tmp_path: Path, milli: int, late_us: int
+) -> None:
+    """A GPU whose kernel spins is charged. If it waits for its share then, the other GPU's kernel spins.
+
+    Before, the waits grew from round to round: a half took up to a thousand times longer than without limits.
+    """
+    node = Node(built, tmp_path, devices=2, late_ns=60_000, launch_ns=5_000)
+    second = f"{UUID[:-1]}2"
+    rules = Rules(gpus=tuple(GpuRule(uuid=uuid, compute_milli=milli) for uuid in (UUID, second)))
+    rounds_us = 400 * 270
+    (took_us,) = node.container("pair", rules).run("collective", "400", str(late_us))
+    debt_us = late_us * 1000 // milli  # the kernel that spun for so long has to be paid for
+    assert rounds_us * 1000 / milli < took_us + debt_us + 25_000
+    assert took_us < 1.8 * rounds_us * 1000 / milli + debt_us

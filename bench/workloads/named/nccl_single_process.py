@@ -16,5 +16,6 @@ WORKLOAD = Workload(
     memory_mib=2048,
     devices=2,
     saturates=False,
+    max_time_factor=3.0,
     script="nccl_single_process",
 )

@@ -167,4 +167,12 @@ MUTANTS = [
         new="    release(gpu, paid);\n",
         tests=("tests/interposer/test_green_contexts.py::test_the_primary_context_of_green_contexts_is_charged_once",),
     ),
+    Mutant(
+        name="collective-not-followed",
+        what="a launch waits for its share while a kernel on another GPU spins until it comes",
+        file="native/interposer/gate.c",
+        old="tokens_of(gpu) > -FOLLOW_DEBT_NS; }",
+        new="tokens_of(gpu) > 0; }",
+        tests=("tests/interposer/test_waits.py::test_a_collective_of_two_gpus_takes_as_long_as_the_share_explains",),
+    ),
 ]
