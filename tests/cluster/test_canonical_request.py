@@ -78,7 +78,7 @@ PERCENT = (None, None, None, "0", "50", 100, "101", "200", "-1", "all", "1e30")
 SLOT = (None, None, None, None, None, None, "1", 1, "1000m", "0", "2", "-1", "none")
 OTHERS = (None, None, None, None, None, None, "mig-1g.10gb", "mig-1g.11gb", "gpus", "gpu-mem")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
-    "isolation": ("soft", "firm", "hard", "strict", "", "Hard"),
+    "isolation": ("soft", "firm", "policed", "hard", "strict", "", "Hard"),
     "topology": ("required", "preferred", "yes", ""),
     "topology-mode": ("ring", "tree", ""),
     "gpu-prefer": ("cost", "speed", "both", ""),
