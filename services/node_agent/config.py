@@ -110,6 +110,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reported by the first sample, frozen by the second, and ended by the third."""
     police_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 256
     """How much more memory on a GPU than granted NVML may report for a pod with policed slices."""
+    job_mapping_dir: str = ""
+    """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
+    --hpc-job-mapping-dir. Empty: nowhere."""
     dra: bool = False
     """Serve ResourceClaims of the class gpu.kerf.dev, too (Kubernetes 1.34 and later)."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024

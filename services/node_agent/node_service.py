@@ -13,6 +13,7 @@ from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.gpu_state import job_mapping
 from services.node_agent.publisher import Publisher
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
@@ -42,6 +43,9 @@ class NodeRuntime:
             self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, evict=self.publisher.evict)
             self.devices.offered = self.strategies.offered
             self.devices.observe(self.strategies.observer)
+        job_mapping.register_metric(ctx.metrics, lambda: self.agent.gpus.inventory, self.agent.live)
+        self._mapped: dict[str, str] = {}
+        """What the files of `job_mapping_dir` say."""
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""
@@ -199,3 +203,17 @@ class NodeRuntime:
                 # A tick's commands are published. Without a connection they would pile up; after a reconnect all of it
                 # is published.
                 await self.handle(m.Tick())
+            if self._config.job_mapping_dir:
+                await self._map_jobs(Path(self._config.job_mapping_dir))
+
+    async def _map_jobs(self, folder: Path) -> None:
+        now = job_mapping.mapping(self.agent.gpus.inventory, self.agent.live())
+        if now == self._mapped:
+            return
+        try:
+            await asyncio.to_thread(job_mapping.write, folder, self._mapped, now)
+        except OSError as error:
+            self._ctx.health.set("job_mapping", ok=True, detail=f"{folder} cannot be written: {error}")
+            return
+        self._ctx.health.clear("job_mapping")
+        self._mapped = now

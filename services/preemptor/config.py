@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -35,6 +35,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     protection_s: Seconds = 300.0
     """How long a pod that replaces a preempted one is protected; a replacement of a replacement for twice as long,
     and so on."""
+    driver_upgrades: Literal["evict", "ignore"] = "evict"
+    """`evict`: pods with GPUs are evicted from a node whose driver the GPU operator is about to replace."""
     incomplete_gang_s: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How long a gang may run with fewer pods than its minimum before the others are evicted, for gangs without the
     annotation kerf.dev/gang-incomplete; 0: they run on."""

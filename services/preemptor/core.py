@@ -13,6 +13,7 @@ from services.preemptor import messages as m
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidation import Consolidation
+from services.preemptor.driver_upgrades import DriverUpgrades
 from services.preemptor.incomplete_gangs import IncompleteGangs
 from services.preemptor.ineligible_pods import IneligiblePods
 from services.preemptor.memory_use import MemoryUse
@@ -78,6 +79,7 @@ class Core:
         )
         self.pending = PendingPods(self.book, self.gangs, config.patience_s)
         self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
+        self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
         ineligible = IneligiblePods(self.book, self.gangs, self._preemption_policy, self.protection)
@@ -153,7 +155,7 @@ class Core:
         if groups:
             out += self._propose_all(groups, now)
         if proposes and self._listed:
-            out += self._incomplete_gangs.due(now)
+            out += [*self._incomplete_gangs.due(now), *self._driver_upgrades.due(now)]
         return [*out, *self.consolidation.ask(planned, now)] if proposes else out
 
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:

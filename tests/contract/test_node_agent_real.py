@@ -442,6 +442,24 @@ async def test_the_use_of_a_slice_is_reported_until_it_is_released(
         assert series not in service.ctx.metrics.render().decode()
 
 
+async def test_monitors_learn_which_containers_have_a_gpu_until_they_end(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    become(host, ONE)
+    folder = host / "jobs"
+    labels = 'container="c",gpu="0",namespace="team",pod="a",strategy="advisory",uuid="GPU-a"'
+    series = f"kerf_gpu_pod_info{{{labels}}} 1"
+    async with agent(nats, host, job_mapping_dir=str(folder)) as service:
+        await eventually(lambda: (folder / "0").exists() and not (folder / "0").read_text())
+        await ask(bus, "grant", grant("a"), Accepted)
+        await service.node.start_container("u-a", "c")
+        await eventually(lambda: (folder / "0").read_text() == "team/a/c\n", what="the file of the GPU")
+        assert series in service.ctx.metrics.render().decode()
+        await service.node.end_container("u-a", "c")
+        await eventually(lambda: not (folder / "0").read_text(), what="the end of the container")
+        assert series not in service.ctx.metrics.render().decode()
+
+
 async def test_a_start_before_the_grant_arrives_fetches_the_grant(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:

@@ -1,0 +1,65 @@
+"""Pods leave a node whose driver the GPU operator replaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from services.preemptor import messages as m
+from services.preemptor.driver_upgrades import AGAIN_S, STATE_LABEL
+from tests.support import build
+from tests.support.harness.preemptor import Preemptor
+
+
+def ready(**settings: Any) -> Preemptor:
+    """Two nodes, each with a pod that has a GPU."""
+    preemptor = Preemptor("a", "b", **settings)
+    preemptor.send(m.SnapshotSeen(build.put(build.node("a"), build.node("b"))))
+    for name in ("a", "b"):
+        preemptor.send(m.InventorySeen(build.inventory(name, gpus=2)))
+        preemptor.run(f"on-{name}", name, 0)
+    return preemptor
+
+
+def label(preemptor: Preemptor, node: str, state: str) -> None:
+    preemptor.send(m.FactsSeen(build.put(build.node(node, labels={STATE_LABEL: state}))))
+
+
+def evicted(preemptor: Preemptor, after_s: float = 0.0) -> list[str]:
+    preemptor.now += after_s
+    found = [command for command in preemptor.send(m.Tick()) if isinstance(command, m.Execute)]
+    return sorted(order.name for command in found for order in command.evictions)
+
+
+@pytest.mark.parametrize("state", ["pod-deletion-required", "drain-required", "pod-restart-required"])
+def test_its_pods_are_evicted_while_the_operator_waits_for_an_empty_node(state: str) -> None:
+    preemptor = ready()
+    label(preemptor, "a", state)
+    assert evicted(preemptor) == ["on-a"]
+    assert evicted(preemptor, 1) == [], "it has just been asked for"
+    assert evicted(preemptor, AGAIN_S) == ["on-a"], "a budget may have denied it"
+    preemptor.send(m.FactsSeen(build.gone(preemptor.pods["on-a"])))
+    assert evicted(preemptor, AGAIN_S) == []
+
+
+@pytest.mark.parametrize("state", ["", "upgrade-required", "cordon-required", "uncordon-required", "upgrade-done"])
+def test_in_other_states_they_run_on(state: str) -> None:
+    preemptor = ready()
+    label(preemptor, "a", state)
+    assert evicted(preemptor) == []
+
+
+def test_the_operator_can_switch_it_off() -> None:
+    preemptor = ready(driver_upgrades="ignore")
+    label(preemptor, "a", "drain-required")
+    assert evicted(preemptor) == []
+
+
+def test_a_pod_without_gpus_or_of_another_scheduler_is_left_alone() -> None:
+    preemptor = ready()
+    plain = build.bound(build.pod("plain"), "a")
+    theirs = build.bound(build.pod("theirs", scheduler="default-scheduler"), "a")
+    preemptor.send(m.FactsSeen(build.put(plain, theirs)))
+    label(preemptor, "a", "drain-required")
+    assert evicted(preemptor) == ["on-a"]
