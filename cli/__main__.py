@@ -189,6 +189,8 @@ def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.Argume
     )
     what_if.add_argument("-n", "--namespace", default="default", help="of the pod to resize")
     what_if.add_argument("--nodes", type=int, default=5)
+    scale = add("scale", "scale", "how many more nodes of which type would give the waiting pods a place")
+    scale.add_argument("--max-nodes", type=int, default=64, help="the most of one type that are tried (default 64)")
     preempt = add("preempt", "preempt", "which pods would be preempted for a waiting pod, and at what price", pod)
     preempt.add_argument("--dry-run", action="store_true", help="preview only: preemption itself is automatic")
     add("when", "when", "when a waiting pod could start at the earliest, by the ends that are known", pod)

@@ -180,6 +180,33 @@ class WorldExplanation(Message, frozen=True):
     """Pods that would still wait, the stranded ones included."""
 
 
+class NodeTypeNeed(Message, frozen=True):
+    """What more nodes of one type would do for the waiting pods."""
+
+    name: str
+    """The instance type, or the GPUs of a node without that label: 8 x NVIDIA-H200."""
+    like: str
+    """A node of that type; the new ones are like it."""
+    nodes: int
+    """The fewest with which as many pods fit as with the most that were tried."""
+    gpus: int
+    """GPUs of these nodes."""
+    pods: int
+    """Waiting pods that would get a place then, and do not now."""
+    examples: tuple[str, ...] = ()
+    """Some of them, as namespace/name."""
+
+
+class ScaleExplanation(Message, frozen=True):
+    sentence: str
+    waiting: int
+    """Pods that wait for capacity."""
+    kept: int = 0
+    """Pods that wait for their queue's quota, which no node would help."""
+    needs: tuple[NodeTypeNeed, ...] = ()
+    """The type first that helps most pods, of equal ones that with the fewest GPUs. Each by itself."""
+
+
 class KnownEnd(Message, frozen=True):
     """A pod that ends at a known time."""
 

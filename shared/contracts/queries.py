@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from shared.contracts.base import Message
-from shared.contracts.explain import Advice, PodExplanation, WhenExplanation, WorldExplanation
+from shared.contracts.explain import (
+    Advice,
+    NodeTypeNeed,
+    PodExplanation,
+    ScaleExplanation,
+    WhenExplanation,
+    WorldExplanation,
+)
 from shared.contracts.metrics_queries import COST, TRACE, USAGE
 from shared.contracts.node_commands import NodeGrant
 from shared.contracts.preemption import PreemptAnswer, PreemptQuery
@@ -60,6 +67,18 @@ class WhatIfQuery(Message, frozen=True):
     add_nodes: tuple[AddNodes, ...] = ()
     add_gpus: tuple[AddGpus, ...] = ()
     resize: tuple[Resize, ...] = ()
+
+
+class ScaleQuery(Message, frozen=True):
+    """How many more nodes of which type would give the waiting pods a place?"""
+
+    max_nodes: int = 64
+    """The most nodes of one type that are tried, up to 256."""
+
+
+class ScaleAnswer(Message, frozen=True):
+    scale: ScaleExplanation | None = None
+    error: str = ""
 
 
 class WhenQuery(Message, frozen=True):
@@ -325,6 +344,33 @@ ADVISE = Query(
     publisher="cli, preemptor",
     examples=(AdviseQuery(gpus=8, groups=2, most_gpu_seconds=36_000),),
 )
+SCALE = Query(
+    name="scale",
+    question=ScaleQuery,
+    answer=ScaleAnswer,
+    receivers="placement",
+    description="How many more nodes of which type would give the waiting pods a place?",
+    examples=(
+        ScaleQuery(max_nodes=32),
+        ScaleAnswer(
+            scale=ScaleExplanation(
+                sentence="12 pods wait for capacity; 2 more nodes of type p5.48xlarge (like gpu-node-17.example, 16 "
+                "GPUs) would give all of them a place",
+                waiting=12,
+                needs=(
+                    NodeTypeNeed(
+                        name="p5.48xlarge",
+                        like="gpu-node-17.example",
+                        nodes=2,
+                        gpus=16,
+                        pods=12,
+                        examples=("team-a/train-9",),
+                    ),
+                ),
+            )
+        ),
+    ),
+)
 PREEMPT = Query(
     name="preempt",
     question=PreemptQuery,
@@ -408,6 +454,7 @@ QUERIES: tuple[Query, ...] = (
     WHAT_IF,
     WHEN,
     ADVISE,
+    SCALE,
     PREEMPT,
     INSPECT,
     STATUS,

@@ -183,6 +183,15 @@ async def test_when_is_unknown_if_no_pod_has_a_known_end(cluster: CliCluster) ->
     assert (done.code, "does not wait for a place" in done.err) == (1, True)
 
 
+async def test_scale_says_which_nodes_would_help(cluster: CliCluster) -> None:
+    answer = await cluster.json("scale")
+    assert (answer["waiting"], answer.get("needs", [])) == (1, []), "no node could ever hold team/huge"
+    done = await cluster.kerf("scale")
+    assert "1 pod waits, and 64 more nodes of no type in this cluster would help" in " ".join(done.out.split())
+    done = await cluster.kerf("scale", "--max-nodes", "0")
+    assert (done.code, "a number from 1 to 256" in done.err) == (1, True)
+
+
 async def test_advise_takes_gpu_groups_and_only_one_goal(cluster: CliCluster) -> None:
     answer = await cluster.json("advise", "--gpus", "1")
     assert answer["places_after"] >= answer.get("places_before", 0)

@@ -11,8 +11,15 @@ import msgspec
 from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions
-from shared.contracts.explain import Advice, Counterfactual, PodExplanation, WhenExplanation, WorldExplanation
-from shared.contracts.queries import AdviseQuery, WhatIfQuery, WhenQuery, WhyQuery
+from shared.contracts.explain import (
+    Advice,
+    Counterfactual,
+    PodExplanation,
+    ScaleExplanation,
+    WhenExplanation,
+    WorldExplanation,
+)
+from shared.contracts.queries import AdviseQuery, ScaleQuery, WhatIfQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.affinity import Toleration
 from shared.model.kube_object import Meta
@@ -59,6 +66,12 @@ def world(placement: Placement, **query: Any) -> WorldExplanation:
     answer = finish(questions.what_if(placement.core, WhatIfQuery(**query), NOW))
     assert answer.world is not None, answer.error
     return answer.world
+
+
+def scale(placement: Placement, **query: Any) -> ScaleExplanation:
+    answer = finish(questions.scale_(placement.core, ScaleQuery(**query), NOW))
+    assert answer.scale is not None, answer.error
+    return answer.scale
 
 
 def when(placement: Placement, name: str) -> WhenExplanation:

@@ -48,7 +48,7 @@ def change(
     trial = Trial(engine)
     homeless = [state for node in query.drain for state in _drained(node, trial)]
     for more in query.add_nodes:
-        _add_nodes(more, trial)
+        add_nodes(more, trial)
     for more_gpus in query.add_gpus:
         _add_gpus(more_gpus, trial)
     yield
@@ -65,7 +65,7 @@ def change(
             where = f"outside {source}" if source in query.drain else f"on {source} or elsewhere"
             stranded.append(PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place {where}"))
         yield
-    fits = yield from _newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
+    fits = yield from newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
     left = len(waiting) - len(fits) + len(stranded)
     told = WorldExplanation(
         sentence=_sentence(moves, stranded, fits, left),
@@ -99,17 +99,19 @@ def _domain(state: PodState, source: str, gangs: Gangs, trial: Trial) -> Bools |
     return only
 
 
-def _add_nodes(more: AddNodes, trial: Trial) -> None:
+def add_nodes(more: AddNodes, trial: Trial) -> list[str]:
+    """Adds copies of a node, empty and healthy. Returns their names. Raises Impossible."""
     node = _known(more.like, trial)
     if not 1 <= more.count <= NODES_MOST or node.object is None:
         raise Impossible(f"{more.count} nodes cannot be added; a number from 1 to {NODES_MOST} can")
-    for number in range(1, more.count + 1):
-        name = f"{more.like}-like-{number}"
+    names = [f"{more.like}-like-{number}" for number in range(1, more.count + 1)]
+    for name in names:
         labels = node.object.metadata.labels | {LEVELS["node"]: name}
         made = replace(
             node.object, metadata=replace(node.object.metadata, name=name, uid=f"what-if/{name}", labels=labels)
         )
         trial.join(made, None if node.inventory is None else _renamed(node.inventory, name))
+    return names
 
 
 def _renamed(inventory: Inventory, name: str) -> Inventory:
@@ -181,7 +183,8 @@ def _resized(size: Resize, trial: Trial) -> PodState | None:
     return None if not source or trial.place_on(waits, source) is not None else waits
 
 
-def _newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list[PlacedPod]]:
+def newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list[PlacedPod]]:
+    """Gives waiting pods, by uid, places in the trial, gangs as a whole. Returns those that have one."""
     fits: list[PlacedPod] = []
     hopeless: set[bytes] = set()
     tried: set[str] = set()

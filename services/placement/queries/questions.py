@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from services.placement.core import Core
 from services.placement.explain.consolidation_advice import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain.explainer import Explainer
+from services.placement.explain.scale import NODES_MOST as SCALE_NODES_MOST
+from services.placement.explain.scale import scale
 from services.placement.explain.steps import Steps, undisturbed
 from services.placement.explain.what_if_clusters import Impossible, change
 from services.placement.explain.when import when, when_kept
@@ -21,12 +23,15 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import (
     ADVISE,
+    SCALE,
     WHAT_IF,
     WHEN,
     WHY,
     AdviseAnswer,
     AdviseQuery,
     ExplainAnswer,
+    ScaleAnswer,
+    ScaleQuery,
     WhatIfQuery,
     WhenAnswer,
     WhenQuery,
@@ -93,6 +98,17 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
         return ExplainAnswer(explanation=explanation, world=world.told)
     except (Unanswerable, Impossible) as error:
         return ExplainAnswer(error=str(error))
+
+
+def scale_(core: Core, query: ScaleQuery, wall: float) -> Steps[ScaleAnswer]:  # noqa: ARG001 - as the others
+    if not 1 <= query.max_nodes <= SCALE_NODES_MOST:
+        return ScaleAnswer(error=f"{query.max_nodes} nodes are not tried; a number from 1 to {SCALE_NODES_MOST} is")
+    waiting = core.queue.oldest(len(core.queue))
+    kept = {uid for uid in waiting if core.fair.quota_exceeded((core.book.pods[uid],)) is not None}
+    told = yield from undisturbed(
+        core.engine, lambda still: scale(still, core.gangs, waiting, max_nodes=query.max_nodes, kept=kept)
+    )
+    return ScaleAnswer(scale=told)
 
 
 def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
@@ -224,6 +240,7 @@ def _from_manifest(given: Any) -> PodState:
 ANSWERS: Answers = {
     WHY.name: lambda core, query, at: why(core, query, at.now, at.wall),
     WHAT_IF.name: lambda core, query, at: what_if(core, query, at.wall),
+    SCALE.name: lambda core, query, at: scale_(core, query, at.wall),
     WHEN.name: lambda core, query, at: when_(core, query, at.wall),
     ADVISE.name: lambda core, query, at: advise_(core, query, at.wall),
 }

@@ -95,5 +95,5 @@ def test_no_other_table_of_strategies_is_left() -> None:
         for path in (ROOT / folder).rglob("*.py")
         if path.name not in ("strategies.py", "examples.py", "example_objects.py", "precompile.py")
     ]
-    named = [f'"{name}"' for name in ("exclusive", "interposer", "time_slice", "mps", "advisory")]
+    named = [f'"{name}"' for name in ("exclusive", "interposer", "time_slice", "advisory")]
     assert [str(path) for path in sources if any(name in path.read_text() for name in named)] == []

@@ -1,0 +1,145 @@
+"""How many more nodes of which type would give the waiting pods a place: tried on copies of the book.
+
+Each type is tried by itself. A node type is what nodes with the same instance type have in common, or the same GPUs
+where they have no such label. New nodes are copies of one of them, empty and healthy, so taints, labels, MIG and proven
+strategies count as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from services.placement.engine.engine import Engine
+from services.placement.explain.steps import Steps
+from services.placement.explain.what_if_clusters import add_nodes, newcomers
+from services.placement.scheduling.trial import Trial
+from shared.book.gangs import Gangs
+from shared.book.states import NodeState
+from shared.contracts.explain import NodeTypeNeed, ScaleExplanation
+from shared.contracts.queries import AddNodes
+
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+NODES_MOST = 256
+TYPES_MOST = 16
+_EXAMPLES = 5
+
+
+class _Type(msgspec.Struct, frozen=True):
+    name: str
+    like: str
+    """The node that new ones are copies of."""
+    gpus: int
+
+
+def scale(
+    engine: Engine, gangs: Gangs, waiting: Sequence[str], *, max_nodes: int, kept: Container[str] = ()
+) -> Steps[ScaleExplanation]:
+    """`waiting`: uids in the order of the queue. `kept`: uids that no capacity would help. The engine's book must not
+    change meanwhile (`steps.undisturbed`)."""
+    able = [uid for uid in waiting if uid not in kept]
+    soon = yield from newcomers(Trial(engine), gangs, able)
+    search = _Search(engine, gangs, able, {(pod.namespace, pod.name) for pod in soon})
+    needs = []
+    for one in node_types(engine)[:TYPES_MOST]:
+        need = yield from search.fewest(one, max_nodes)
+        if need is not None:
+            needs.append(need)
+    needs.sort(key=lambda need: (-need.pods, need.gpus, need.nodes, need.name))
+    left = len(able) - len(soon)
+    return ScaleExplanation(
+        sentence=_sentence(needs, left, len(waiting) - len(able), max_nodes),
+        waiting=left,
+        kept=len(waiting) - len(able),
+        needs=tuple(needs),
+    )
+
+
+class _Search:
+    def __init__(self, engine: Engine, gangs: Gangs, able: Sequence[str], soon: Container[tuple[str, str]]) -> None:
+        """`able`: the waiting pods, by uid. `soon`: those that get a place without more nodes, as (namespace, name)."""
+        self._engine, self._gangs, self._able, self._soon = engine, gangs, able, soon
+
+    def fewest(self, one: _Type, max_nodes: int) -> Steps[NodeTypeNeed | None]:
+        """The fewest nodes of a type with which as many pods fit as with `max_nodes` of them; None if none does."""
+        pods, used = yield from self._fit(one, max_nodes)
+        if not pods:
+            return None
+        low, high, most = 1, max(1, used), len(pods)
+        while low < high:
+            middle = (low + high) // 2
+            fits, _ = yield from self._fit(one, middle)
+            if len(fits) >= most:
+                high, pods = middle, fits
+            else:
+                low = middle + 1
+        shown = tuple(f"{namespace}/{name}" for namespace, name in pods[:_EXAMPLES])
+        return NodeTypeNeed(
+            name=one.name, like=one.like, nodes=high, gpus=high * one.gpus, pods=len(pods), examples=shown
+        )
+
+    def _fit(self, one: _Type, count: int) -> Steps[tuple[list[tuple[str, str]], int]]:
+        """The pods that would fit with so many more nodes and do not fit now, and how many of these nodes they use."""
+        trial = Trial(self._engine)
+        made = add_nodes(AddNodes(like=one.like, count=count), trial)
+        for name in made:
+            _heal(name, trial)
+        yield
+        found = yield from newcomers(trial, self._gangs, self._able)
+        fits = [(pod.namespace, pod.name) for pod in found if (pod.namespace, pod.name) not in self._soon]
+        return fits, len({pod.node for pod in found} & set(made))
+
+
+def node_types(engine: Engine) -> list[_Type]:
+    """The types of the nodes that have GPUs, by name; of each a node that takes pods now, if there is one."""
+    chosen: dict[str, NodeState] = {}
+    for _, node in sorted(engine.book.nodes.items()):
+        if node.object is None or node.inventory is None or not node.inventory.gpus:
+            continue
+        name = type_of(node)
+        if name not in chosen or (_troubled(chosen[name]) and not _troubled(node)):
+            chosen[name] = node
+    return [_Type(name, node.name, len(node.gpus)) for name, node in sorted(chosen.items())]
+
+
+def type_of(node: NodeState) -> str:
+    """The node's instance type; without that label its GPUs, such as 8 x NVIDIA-H200."""
+    labelled = "" if node.object is None else node.object.metadata.labels.get(INSTANCE_TYPE, "")
+    if labelled or node.inventory is None:
+        return labelled
+    models = sorted({gpu.model for gpu in node.inventory.gpus})
+    return f"{len(node.inventory.gpus)} x {'|'.join(models)}"
+
+
+def _troubled(node: NodeState) -> bool:
+    return bool(node.agent_trouble) or node.object is None or node.object.spec.unschedulable
+
+
+def _heal(name: str, trial: Trial) -> None:
+    """A new node takes pods, even if the one that it is like is cordoned now."""
+    node = trial.book.nodes[name].object
+    if node is not None and node.spec.unschedulable:
+        inventory = trial.book.nodes[name].inventory
+        trial.join(replace(node, spec=replace(node.spec, unschedulable=False)), inventory)
+
+
+def _sentence(needs: Sequence[NodeTypeNeed], left: int, kept: int, max_nodes: int) -> str:
+    beside = f"; {_pods(kept)} more wait for quota, which no node would help" if kept else ""
+    if not left:
+        return f"no pod waits for capacity{beside}"
+    if not needs:
+        waits = "waits" if left == 1 else "wait"
+        return f"{_pods(left)} {waits}, and {max_nodes} more nodes of no type in this cluster would help{beside}"
+    best = needs[0]
+    rest = left - best.pods
+    waits, nodes = "waits" if left == 1 else "wait", "node" if best.nodes == 1 else "nodes"
+    return (
+        f"{_pods(left)} {waits} for capacity; {best.nodes} more {nodes} of type {best.name} (like {best.like}, "
+        f"{best.gpus} GPUs) would give {'all' if not rest else best.pods} of them a place{beside}"
+    )
+
+
+def _pods(count: int) -> str:
+    return f"{count} {'pod' if count == 1 else 'pods'}"
