@@ -87,7 +87,7 @@ def _dialect(
     """The foreign dialect that the pod speaks and that Kerf takes over here, translated. Refuses a mixture."""
     manifest = manifest_of(pod)
     rules.check_names(manifest.named)
-    read, resources = in_force(policy.dialects)
+    read, resources = in_force(None if taken_over else policy.dialects)
     setting = policy.setting
     if taken_over or request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
         setting = msgspec.structs.replace(setting, plain_nvidia=True, taken_over=taken_over)
