@@ -58,7 +58,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
     dialect, translation = _dialect(request, pod, typed, policy, taken_over=taken_over)
     if translation is not None:
         pod = _translated(pod, translation)
-    if taken_over and (translation is not None or has_gpu_request(typed) or _stands_alone(typed)):
+    if taken_over and (translation is not None or has_gpu_request(typed) or _is_taken_without_gpus(typed)):
         pod = pod | {"spec": pod["spec"] | {"schedulerName": names.SCHEDULER_NAME}}
     typed = rules.typed(pod) if pod is not request.pod else typed
     if not has_gpu_request(typed):
@@ -87,7 +87,7 @@ def _dialect(
     """The foreign dialect that the pod speaks and that Kerf takes over here, translated. Refuses a mixture."""
     manifest = manifest_of(pod)
     rules.check_names(manifest.named)
-    read, resources = in_force(policy.dialects)
+    read, resources = in_force(None if taken_over else policy.dialects)
     setting = policy.setting
     if taken_over or request.namespace in policy.plain_nvidia_namespaces or "*" in policy.plain_nvidia_namespaces:
         setting = msgspec.structs.replace(setting, plain_nvidia=True, taken_over=taken_over)
@@ -120,7 +120,7 @@ def _is_taken_over(request: Request, typed: Pod, policy: Policy) -> bool:
     return scheduler in policy.takeover_schedulers and request.namespace not in policy.excluded_namespaces
 
 
-def _stands_alone(typed: Pod) -> bool:
+def _is_taken_without_gpus(typed: Pod) -> bool:
     """Whether a pod without GPUs is taken over with its scheduler. Of the default scheduler's pods only members of a
     group are, for a gang cannot have two schedulers."""
     if typed.spec.scheduler_name not in DEFAULT_SCHEDULERS:

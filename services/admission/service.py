@@ -15,7 +15,7 @@ from aiohttp import web
 from services.admission import webhook
 from services.admission.certificates import Certificates
 from services.admission.dialects import Setting, Vgpu, dialects
-from services.admission.messages import Policy, Refused
+from services.admission.messages import Allowed, Policy, Refused
 from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
 from shared.service.settings import Count, CountOrNone, Percent, Port
@@ -111,7 +111,7 @@ class Admission(Service):
             )
         self._reviews = ctx.metrics.counter(
             "kerf_admission_reviews_total",
-            "Reviews by outcome: refused, malformed, unchanged, or the pod's dialect.",
+            "Reviews by outcome: refused, malformed, unchanged, completed (a pod without GPUs), or the pod's dialect.",
             ("outcome",),
         )
         app = web.Application(client_max_size=config.max_body_bytes)
@@ -177,7 +177,7 @@ class Admission(Service):
         the annotation lets the pod's trace link to it."""
         with self._ctx.telemetry.span("admission.review", kind="server") as span:
             decided, payload = webhook.answer(asked, policy, traceparent=span.traceparent if span.sampled else "")
-            outcome = "refused" if isinstance(decided, Refused) else decided.dialect or "unchanged"
+            outcome = _outcome(decided)
             span.set("kerf.outcome", outcome)
             self._reviews.of(outcome).add()
             if isinstance(decided, Refused):
@@ -187,6 +187,12 @@ class Admission(Service):
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
+
+
+def _outcome(decided: Allowed | Refused) -> str:
+    if isinstance(decided, Refused):
+        return "refused"
+    return decided.dialect or ("completed" if decided.patches else "unchanged")
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
 from shared.model.strategies import MIG
-from shared.scheduling.topology import Choice, choose_gpus, fabric_of
+from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
@@ -112,19 +112,20 @@ def _choose(
         return _for_instances(ask, _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node))
     if len(fitting) < ask.count or request is None or inventory is None:
         return None
+    near = near_of(request)
     if not request.topology_mode:
-        if order is None and request.topology != "required":
+        if order is None and not near:
             return _fullest_first(fitting)[: ask.count]
         if order is not None and ask.count == 1:
             return [_least_missed(order.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, inventory)]
-        if order is not None and order.picks_sets and request.topology != "required":
+        if order is not None and order.picks_sets and not near:
             return order.pick(pod, ask, fitting, node, inventory)
     choice = Choice(
         size=ask.count,
         fitting=mask_of(fitting),
         idle=mask_of(room for room in rooms if room.idle),
         rank=() if ask.whole or order is None else _ranks(order.order(pod, ask, fitting, node), len(rooms)),
-        peers=request.topology == "required" and ask.count > 1,
+        near=near if ask.count > 1 else "",
     )
     places = choose_gpus(fabric_of(inventory), choice)
     return None if places is None else [rooms[place] for place in places]

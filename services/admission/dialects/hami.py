@@ -60,7 +60,6 @@ class Hami:
         }
         annotations = selection(pod) | vgpu.isolation(pod, _MODE)
         order, alone = _policies(pod)
-        _numa(pod, max((ask.count for ask in asks.values()), default=0))
         whole = {place: {names.RESOURCE_GPU: str(ask.count)} for place, ask in asks.items()}
         return Translation(
             amounts=whole if alone else {place: vgpu.canonical(ask) for place, ask in asks.items()},
@@ -100,17 +99,9 @@ def _policies(pod: Json) -> tuple[dict[str, str], bool]:
         found[names.ANNOTATION_GPU_POLICY] = orders[0]
     if "topology-aware" in chain:
         found |= {names.ANNOTATION_TOPOLOGY: "preferred", names.ANNOTATION_TOPOLOGY_MODE: "ring"}
+    if str(annotations.get(_NUMA)) in _TRUE:
+        found[names.ANNOTATION_TOPOLOGY] = "numa"
     return found, "mutex" in chain
-
-
-def _numa(pod: Json, most_gpus: int) -> None:
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    if most_gpus > 1 and str(annotations.get(_NUMA)) in _TRUE:
-        raise RequestError(
-            "foreign-field",
-            f"annotation {_NUMA} binds {most_gpus} GPUs to one NUMA node, which Kerf prefers and does not promise; "
-            f"leave it out, or write {names.ANNOTATION_TOPOLOGY}: required for GPUs that reach each other peer to peer",
-        )
 
 
 def _priority(pod: Json, setting: Setting) -> str:

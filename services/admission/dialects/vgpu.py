@@ -111,8 +111,7 @@ def isolation(pod: Json, annotation: str) -> dict[str, str]:
     is anyway; several modes by commas mean any of them. Raises RequestError."""
     text = ((pod.get("metadata") or {}).get("annotations") or {}).get(annotation)
     modes = {part.strip() for part in str(text or "").split(",")} - {""}
-    unknown = sorted(modes - {"hami-core", "mig", "mps"})
-    if unknown or modes == {"mps"}:
+    if modes and modes.isdisjoint(("hami-core", "mig")):
         raise RequestError(
             "foreign-field",
             f"annotation {annotation} is {text!r}, which Kerf does not offer; there are hami-core and mig. In Kerf's "

@@ -10,7 +10,7 @@ from services.placement.scores.base import ColumnScore
 from shared.book.arrays import Arrays, Bools, Ints
 from shared.book.states import PodState
 from shared.model.request import PodRequest
-from shared.scheduling.topology import Fabric, fabric_of
+from shared.scheduling.topology import Fabric, fabric_of, near_of
 from shared.scheduling.topology.ring import best_ring_mb_s
 
 _FAST_MB_S = 1_000_000
@@ -50,8 +50,7 @@ def _points(fabric: Fabric, fitting: int, size: int, request: PodRequest) -> int
     key = ("links", fitting, size, request.topology)
     known = fabric.memo.get(key)
     if known is None:
-        peers = request.topology == "required"
-        mb_s = best_ring_mb_s(fabric, fitting, size, peers=peers)
+        mb_s = best_ring_mb_s(fabric, fitting, size, near=near_of(request))
         if request.topology:
             known = int(TOP * log10(max(mb_s, _SLOW_MB_S) / _SLOW_MB_S) / log10(_FAST_MB_S / _SLOW_MB_S))
         else:

@@ -180,10 +180,10 @@ def weaker(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]
 def looser(state: PodState, reason: Reason, node: NodeState) -> Iterator[Change]:
     """No required topology, or fewer GPUs."""
     request = state.request
-    if request is not None and request.topology == "required":
+    if request is not None and request.topology in ("required", "numa"):
         yield Change(
             "topology",
-            f"drop {names.ANNOTATION_TOPOLOGY}: required",
+            f"drop {names.ANNOTATION_TOPOLOGY}: {request.topology}",
             replace(state, request=replace(request, topology="preferred")),
         )
     yield from fewer(state, reason, node)

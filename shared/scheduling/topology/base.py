@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
+from shared.model.request import PodRequest
 from shared.scheduling.topology.fabric import Fabric, places_of
+
+Near = Literal["", "peers", "numa"]
+"""`peers`: two GPUs reach each other peer to peer. `numa`: they are on one NUMA node."""
+
+
+def near_of(request: PodRequest) -> Near:
+    """What must hold between any two GPUs of a container."""
+    match request.topology:
+        case "required":
+            return "peers"
+        case "numa":
+            return "numa"
+    return ""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -17,18 +33,24 @@ class Choice(msgspec.Struct, frozen=True):
     """The idle GPUs: those that a choice leaves are what later pods may want whole."""
     rank: tuple[int, ...] = ()
     """How the policy in force orders the places, lower first; empty where it holds all of them equal."""
-    peers: bool = False
-    """Whether all of them must reach each other peer to peer."""
+    near: Near = ""
+    """What holds between any two of them; empty: nothing."""
 
 
-def all_peers(fabric: Fabric, gpus: int) -> bool:
-    """Whether each of them reaches each other one peer to peer."""
-    return all(gpus & ~fabric.peers[place] == 1 << place for place in places_of(gpus))
+def masks_of(fabric: Fabric, near: Near) -> tuple[int, ...]:
+    """By place the mask of the others that are near it."""
+    return fabric.same_numa if near == "numa" else fabric.peers
 
 
-def largest_peer_group(fabric: Fabric, among: int) -> int:
-    """Of these places a largest set that all reach each other, by Bron and Kerbosch."""
-    best = 0
+def all_near(fabric: Fabric, gpus: int, near: Near) -> bool:
+    """Whether each of them is near each other one."""
+    masks = masks_of(fabric, near)
+    return all(gpus & ~masks[place] == 1 << place for place in places_of(gpus))
+
+
+def largest_group(fabric: Fabric, among: int, near: Near) -> int:
+    """Of these places a largest set in which all are near each other, by Bron and Kerbosch."""
+    best, masks = 0, masks_of(fabric, near)
 
     def grow(chosen: int, possible: int) -> None:
         nonlocal best
@@ -37,7 +59,7 @@ def largest_peer_group(fabric: Fabric, among: int) -> int:
         while possible and chosen.bit_count() + possible.bit_count() > best.bit_count():
             place = possible.bit_length() - 1
             possible &= ~(1 << place)
-            grow(chosen | 1 << place, possible & fabric.peers[place])
+            grow(chosen | 1 << place, possible & masks[place])
 
     grow(0, among)
     return best

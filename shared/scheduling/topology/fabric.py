@@ -32,8 +32,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 class Fabric:
     """`mb_s[a][b]`: one-way bandwidth between two positions. `score[a][b]`: go-gpuallocator's pair score. `peers[a]`:
-    the mask of positions that `a` reaches peer to peer. `twins[a]`: the same number for positions that can be
-    swapped without changing anything. `memo`: a cache for derived results; it lives as long as the fabric."""
+    the mask of positions that `a` reaches peer to peer, `same_numa[a]`: of the others on its NUMA node. `twins[a]`: the
+    same number for positions that can be swapped without changing anything. `memo`: a cache for derived results; it
+    lives as long as the fabric."""
 
     def __init__(self, kind: Kind) -> None:
         gpus = [
@@ -50,6 +51,7 @@ class Fabric:
             tuple(0 if a == b else pair_mb_s(gpus[a], gpus[b], between[a][b]) for b in places) for a in places
         )
         self.score = tuple(tuple(0 if a == b else pair_score(between[a][b]) for b in places) for a in places)
+        self.same_numa = tuple(sum(1 << b for b in places if b != a and self.numa[a] == self.numa[b]) for a in places)
         self.peers = tuple(sum(1 << b for b in places if b != a and between[a][b].p2p) for a in places)
         self.cards = tuple(sum(1 << card for card, near in enumerate(kind.nics) if gpu.index in near) for gpu in gpus)
         self.levels = tuple(sorted({self.mb_s[a][b] for a, b in combinations(places, 2)}, reverse=True))

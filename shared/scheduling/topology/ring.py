@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from shared.scheduling.topology.base import Choice, all_peers, largest_peer_group
+from shared.scheduling.topology.base import Choice, Near, all_near, largest_group
 from shared.scheduling.topology.fabric import Fabric, places_of
 from shared.scheduling.topology.rings import candidates, quality, ring_mb_s, worth
 
@@ -33,10 +33,10 @@ def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
     ]
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     found = candidates(fabric, choice.fitting, choice.size, tuple(numbers[group] for group in groups))
-    sets = [gpus for gpus in found if not choice.peers or all_peers(fabric, gpus)]
+    sets = [gpus for gpus in found if not choice.near or all_near(fabric, gpus, choice.near)]
     if not sets:
-        # On a large machine not all sets were looked at; any part of a group of peers is one.
-        group = places_of(largest_peer_group(fabric, choice.fitting))
+        # On a large machine not all sets were looked at; any part of a group in which all are near is one.
+        group = places_of(largest_group(fabric, choice.fitting, choice.near or "peers"))
         return group[: choice.size] if len(group) >= choice.size else None
     return places_of(max(sets, key=lambda gpus: _value(fabric, choice, gpus)))
 
@@ -52,7 +52,7 @@ def _value(fabric: Fabric, choice: Choice, gpus: int) -> tuple[int, int, int, in
     )
 
 
-def best_ring_mb_s(fabric: Fabric, fitting: int, size: int, *, peers: bool = False) -> int:
+def best_ring_mb_s(fabric: Fabric, fitting: int, size: int, *, near: Near = "") -> int:
     """The ring that a pod would get of these, 0 where there is none."""
-    chosen = choose_gpus(fabric, Choice(size=size, fitting=fitting, idle=fitting, peers=peers))
+    chosen = choose_gpus(fabric, Choice(size=size, fitting=fitting, idle=fitting, near=near))
     return 0 if chosen is None else ring_mb_s(fabric, sum(1 << place for place in chosen))

@@ -77,8 +77,10 @@ async def test_every_dialects_pods_get_exactly_their_shares(plane: ControlPlane,
 
 
 async def test_a_namespaces_label_says_whose_pods_are_taken_over(plane: ControlPlane, world: Whole) -> None:
-    """A batch system writes its schedulerName on pods with GPUs and without. The namespace takes over one of them."""
-    label = {"metadata": {"labels": {"take-over.kerf.dev/volcano": "true"}}}
+    """A batch system writes its schedulerName on pods with GPUs and without. The namespace takes over one of them, and
+    of the default scheduler's pods those with GPUs."""
+    taken = {"take-over.kerf.dev/volcano": "true", "take-over.kerf.dev/default-scheduler": "true"}
+    label = {"metadata": {"labels": taken}}
     namespace = f"/api/v1/namespaces/{world.namespace}"
     gpus: dict[str, Any] = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     async with webhook(plane):
@@ -98,7 +100,11 @@ async def test_a_namespaces_label_says_whose_pods_are_taken_over(plane: ControlP
         await created("head", "volcano", {})
         await created("worker", "volcano", gpus)
         other = await created("other", "kai-scheduler", gpus)
+        ordinary = await created("ordinary", "default-scheduler", {})
+        await created("plain", "default-scheduler", gpus)
     assert other["spec"]["schedulerName"] == "kai-scheduler"
+    assert ordinary["spec"]["schedulerName"] == "default-scheduler"
+    assert (await world.bound("plain"))["spec"]["schedulerName"] == "kerf"
     assert (await world.bound("head"))["spec"]["schedulerName"] == "kerf"
     grant = decode_grant((await world.bound("worker"))["metadata"]["annotations"]["kerf.dev/grant"])
     assert [share.compute_milli for share in grant.containers["main"].gpus] == [1000]

@@ -152,6 +152,7 @@ class Fair(Queues):
             hit.bound,
             extra,
             priority=state.pod.spec.priority if hit.guarantee else None,
+            preemptible=state.life.preemptible,
         )
 
     # --- the next queue ----------------------------------------------------------------------------------------

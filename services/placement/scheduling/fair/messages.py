@@ -6,6 +6,7 @@ from shared.book.states import PodState
 from shared.contracts.explain import QueueExplanation, Reason
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
 from shared.model import names
+from shared.model.life import NOT_PREEMPTIBLE
 from shared.model.units import format_mib
 from shared.queues.amounts import Amount
 from shared.queues.tree import Branch, Tree
@@ -13,20 +14,26 @@ from shared.queues.tree import Branch, Tree
 _MIB = 1024 * 1024
 
 
-def over(queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, priority: int | None) -> Reason:
+def over(
+    queue: Branch, index: int, used: Amount, most: int, extra: Amount, *, priority: int | None, preemptible: bool = True
+) -> Reason:
     """`priority`: of a pod that may use guarantees alone, if the bound is a guarantee; None: it is a limit. If a pod
-    alone requests more than the bound, the sentence says that it waits for ever."""
+    alone requests more than the bound, the sentence says that it waits for ever. `preemptible`: whether the pod is."""
     show = (_gpus, _cores, _bytes)[index]
     what = "limit" if priority is None else "guarantee"
     sentence = f"queue {queue.name} uses {show(used[index])} of its {what} of {show(most)}"
     if extra[index]:
         sentence += f", and the pod asks for {show(extra[index])}"
     if priority is not None:
-        sentence += f"; pods of priority {priority} may not borrow"
+        sentence += f"; pods {f'of priority {priority}' if preemptible else NOT_PREEMPTIBLE} may not borrow"
     if extra[index] > most:
         helps = f"ask for less, or raise the {what} of {queue.name}: the pod alone is more than that"
     elif priority is None:
         helps = f"wait until pods of {queue.name} end, or raise its limit"
+    elif not preemptible:
+        helps = (
+            f"leave {names.ANNOTATION_PREEMPTIBLE} out, and the pod may borrow; or raise the guarantee of {queue.name}"
+        )
     else:
         helps = (
             f"set {names.ANNOTATION_TIER} to opportunistic or give the pod a lower priority, and it may borrow; "

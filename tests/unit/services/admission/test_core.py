@@ -341,3 +341,12 @@ def test_the_webhook_is_called_for_every_resource_and_scheduler_of_a_dialect() -
             assert family in text, resource
         for scheduler in dialect.schedulers:
             assert f"'{scheduler}'" in text, scheduler
+
+
+def test_a_scheduler_that_is_taken_over_brings_its_dialect() -> None:
+    """So namespaces can move one by one: the dialect is read where their label says so, and nowhere else."""
+    manifest = pod(container(nvidia=1, **{"nvidia.com/gpumem": 1000}), schedulerName="hami-scheduler")
+    off = Policy(dialects=("gpushare",))
+    assert admitted(manifest, off) == manifest
+    moved = admitted(manifest, Policy(dialects=("gpushare",), takeover_schedulers=("hami-scheduler",)))
+    assert limits_of(moved)["kerf.dev/gpu-memory"] == "1000Mi"

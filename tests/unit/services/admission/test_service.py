@@ -22,7 +22,7 @@ from services.admission.core import review
 from services.admission.messages import Policy, Request
 from services.admission.patch import apply
 from services.admission.service import Admission, Config, InsecureError, UnknownDialectError
-from shared.service import Context, running
+from shared.service import Context, Lifecycle, running
 from tests.unit.services.admission.pods import container, pod
 
 
@@ -80,6 +80,25 @@ async def test_the_path_names_a_scheduler_that_is_taken_over() -> None:
     assert apply(manifest, patch)["spec"]["schedulerName"] == "kerf"
     assert "patch" not in json.loads(other)["response"]
     assert "patch" not in json.loads(left)["response"]
+
+
+async def test_a_pod_without_gpus_that_is_taken_over_counts_as_completed() -> None:
+    found: list[tuple[int, int]] = []
+
+    class Known(Admission):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            found.append((self.port, ctx.http_port))
+
+    config = Config(host="127.0.0.1", port=0, takeover_schedulers=("volcano",))
+    async with running(Known, config, lifecycle=Lifecycle(http_port=0)), aiohttp.ClientSession() as session:
+        (port, health) = found[0]
+        for manifest in (pod(container(), schedulerName="volcano"), pod(container())):
+            await post(f"http://127.0.0.1:{port}/mutate", asked(manifest))
+        async with session.get(f"http://127.0.0.1:{health}/metrics") as answer:
+            text = await answer.text()
+    assert 'kerf_admission_reviews_total{outcome="completed"} 1.0' in text
+    assert 'kerf_admission_reviews_total{outcome="unchanged"} 1.0' in text
 
 
 async def test_settings_of_dialects_are_in_force() -> None:

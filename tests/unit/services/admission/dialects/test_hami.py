@@ -86,7 +86,8 @@ def test_what_has_no_meaning_is_refused_with_kerfs_word(limits: dict[str, Any], 
         ({"nvidia.com/vgpu-mode": "hami-core"}, {}),
         ({"nvidia.com/vgpu-mode": "mig"}, {"isolation": "hard"}),
         ({"nvidia.com/vgpu-mode": "hami-core,mig"}, {}),
-        ({"nvidia.com/numa-bind": "true"}, {}),
+        ({"nvidia.com/numa-bind": "true"}, {"topology": "numa"}),
+        ({"nvidia.com/numa-bind": "yes"}, {}),
         ({"nvidia.com/use-gputype": "A100", "kerf.dev/gpu-model": "H200"}, {"gpu-model": "H200"}),
     ],
 )
@@ -109,12 +110,6 @@ def test_annotations_that_kerf_cannot_honour_are_refused(annotations: dict[str, 
     answer = refused(hami(annotations, gpu=1, gpumem=1000))
     assert answer.code == "foreign-field"
     assert says in answer.sentence
-
-
-def test_several_gpus_bound_to_a_numa_node_are_refused() -> None:
-    answer = refused(hami({"nvidia.com/numa-bind": "true"}, gpu=2, gpumem=1000))
-    assert "kerf.dev/topology: required" in answer.sentence
-    assert amounts(hami({"nvidia.com/numa-bind": "false"}, gpu=2, gpumem=1000))["gpu"] == "2"
 
 
 def test_mutex_asks_for_gpus_that_no_other_pod_uses() -> None:

@@ -153,6 +153,23 @@ def test_the_mode_ring_chooses_by_rings_under_a_policy_that_chooses_by_nearness(
     assert indices(placement, "three") == chosen
 
 
+def test_gpus_of_one_numa_node_are_demanded_and_missed_by_name() -> None:
+    """Two of four are on each node; the policy alone would take the fullest GPUs, wherever they are."""
+    made = of_kind(gpus=4)
+    gpus = tuple(msgspec.structs.replace(gpu, numa_node=gpu.index % 2) for gpu in made.gpus)
+    placement = placement_with(n=msgspec.structs.replace(made, gpus=gpus))
+    never = why(placement, asking("three", gpus=3, topology="numa"))
+    assert [(r.code, r.sentence) for r in never.summary] == [
+        (
+            "numa-nodes",
+            "needs 3 GPUs on one NUMA node, on the node at most 2 are (GPU 0 and GPU 1 are on different ones)",
+        )
+    ]
+    placement.place(asking("one", gpu_uuid="n-gpu-0"))
+    placement.place(asking("pair", gpus=2, topology="numa"))
+    assert indices(placement, "pair") == [1, 3]
+
+
 def test_missing_peers_are_distinguished_from_peers_in_use() -> None:
     halves = tuple(Link(a=a, b=b, p2p=(a < 2) == (b < 2)) for a, b in combinations(range(4), 2))
     placement = placement_with(n=msgspec.structs.replace(of_kind(gpus=4), links=halves))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bench.topologies import inventory, machines
 from shared.model.gpu import Gpu, Inventory, Link, Nic, PcieLevel
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of
-from shared.scheduling.topology.base import all_peers, largest_peer_group
+from shared.scheduling.topology.base import Near, all_near, largest_group
 from shared.scheduling.topology.fabric import Fabric, places_of
 from shared.scheduling.topology.rings import canonical, quality, ring_mb_s, worth
 
@@ -96,10 +96,10 @@ def test_the_choice_is_of_what_is_free_and_no_other_set_is_better(data: st.DataO
     fabric = fabric_of(data.draw(inventories()))
     fitting = data.draw(st.integers(1, (1 << fabric.count) - 1))
     size = data.draw(st.integers(1, fitting.bit_count()))
-    peers = data.draw(st.booleans())
+    near: Near = data.draw(st.sampled_from(("", "peers", "numa")))
     sets = [mask(*places) for places in combinations(places_of(fitting), size)]
-    good = [gpus for gpus in sets if not peers or all_peers(fabric, gpus)]
-    chosen = ring_choice(fabric, fitting, size, peers=peers)
+    good = [gpus for gpus in sets if not near or all_near(fabric, gpus, near)]
+    chosen = ring_choice(fabric, fitting, size, near=near)
     if chosen is None:
         assert not good
         return
@@ -173,10 +173,10 @@ def test_without_peer_access_there_is_no_set_of_peers() -> None:
         links=pairs,
     )
     halves = fabric_of(machine)
-    assert largest_peer_group(fabric, mask(0, 1, 2, 3)) == mask(0, 1, 2, 3)
-    assert largest_peer_group(halves, mask(0, 1, 2)) == mask(0, 1)
-    assert ring_choice(halves, mask(0, 1, 2, 3), 3, peers=True) is None
-    assert ring_choice(halves, mask(0, 2, 3), 2, peers=True) == (2, 3)
+    assert largest_group(fabric, mask(0, 1, 2, 3), "peers") == mask(0, 1, 2, 3)
+    assert largest_group(halves, mask(0, 1, 2), "peers") == mask(0, 1)
+    assert ring_choice(halves, mask(0, 1, 2, 3), 3, near="peers") is None
+    assert ring_choice(halves, mask(0, 2, 3), 2, near="peers") == (2, 3)
 
 
 def test_peers_are_found_on_a_large_machine_with_stronger_links_between_others() -> None:
@@ -188,10 +188,10 @@ def test_peers_are_found_on_a_large_machine_with_stronger_links_between_others()
     gpus = tuple(Gpu(uuid=f"g{i}", index=i, model="M", memory_mib=1, compute_capability="9.0") for i in range(count))
     fabric = fabric_of(Inventory(node="far", boot_id="b", gpus=gpus, links=links))
     everything = (1 << count) - 1
-    chosen = ring_choice(fabric, everything, 5, peers=True)
+    chosen = ring_choice(fabric, everything, 5, near="peers")
     assert chosen is not None
-    assert all_peers(fabric, mask(*chosen))
-    assert ring_choice(fabric, everything, 6, peers=True) is None
+    assert all_near(fabric, mask(*chosen), "peers")
+    assert ring_choice(fabric, everything, 6, near="peers") is None
 
 
 def test_a_large_machine_of_irregular_wiring_is_still_answered() -> None:

@@ -403,3 +403,14 @@ def test_a_borrowing_pods_reason_names_how_many_queues_go_first() -> None:
     assert explanation.queue is not None
     assert (explanation.queue.borrows, explanation.queue.owed) == (True, 1)
     assert "goes first" not in why(placement, "owed").sentence
+
+
+def test_pods_that_are_never_preempted_stay_within_the_guarantee() -> None:
+    placement = cluster(TWO)
+    never = {"kerf.dev/preemptible": "false"}
+    fixed = [pod(f"f{i}", "a", minute=i, annotations=never) for i in range(3)]
+    assert placement.place(*fixed, pod("low", "a", minute=10)).keys() == {"f0", "f1", "low"}
+    explanation = why(placement, "f2")
+    assert explanation.summary[0].code == "queue-guarantee"
+    assert "pods marked kerf.dev/preemptible: false may not borrow" in explanation.sentence
+    assert "leave kerf.dev/preemptible out" in explanation.summary[0].helps

@@ -1,0 +1,82 @@
+"""Foreign dialects: units, which pods are taken over, and pods that are never preempted."""
+
+from tests.mutants.mutant import Mutant
+
+_TESTS = "tests/unit/services/admission/"
+_DIALECTS = "services/admission/dialects/"
+
+MUTANTS = [
+    Mutant(
+        name="per-gpu-memory-is-taken-for-the-total",
+        what="HAMi's and Volcano's memory of each GPU becomes the container's total",
+        file=_DIALECTS + "vgpu.py",
+        old='f"{ask.memory_mib * ask.count}Mi"',
+        new='f"{ask.memory_mib}Mi"',
+        tests=(_TESTS + "dialects/test_hami.py", _TESTS + "dialects/test_volcano.py"),
+    ),
+    Mutant(
+        name="all-cores-are-a-share",
+        what="a container with all of a GPU's cores shares the GPU",
+        file=_DIALECTS + "vgpu.py",
+        old="return self.cores == _ALL or ",
+        new="return ",
+        tests=(_TESTS + "dialects/test_hami.py",),
+    ),
+    Mutant(
+        name="vcuda-blocks-are-mib",
+        what="gpu-manager's blocks of 256 MiB count as one MiB each",
+        file=_DIALECTS + "gpu_manager.py",
+        old="_BLOCK_MIB = 256",
+        new="_BLOCK_MIB = 1",
+        tests=(_TESTS + "dialects/test_gpu_manager.py",),
+    ),
+    Mutant(
+        name="koordinators-totals-may-be-uneven",
+        what="Koordinator's totals that cannot be divided over the GPUs are admitted",
+        file=_DIALECTS + "koordinator.py",
+        old="        if percent % count or percent // count > _ALL:\n",
+        new="        if percent // count > _ALL:\n",
+        tests=(_TESTS + "dialects/test_koordinator.py",),
+    ),
+    Mutant(
+        name="kais-annotations-are-anybodys",
+        what="an annotation gpu-memory makes any pod one of KAI's",
+        file=_DIALECTS + "kai.py",
+        old="        if manifest.scheduler not in self.schedulers and not any(label in manifest.labels for label in QUEUES):\n"
+        "            return False\n",
+        new="",
+        tests=(_TESTS + "dialects/test_kai.py",),
+    ),
+    Mutant(
+        name="excluded-namespaces-are-taken-over",
+        what="a scheduler is taken over in excluded namespaces, too",
+        file="services/admission/core.py",
+        old="return scheduler in policy.takeover_schedulers and request.namespace not in policy.excluded_namespaces",
+        new="return scheduler in policy.takeover_schedulers",
+        tests=(_TESTS + "test_core.py",),
+    ),
+    Mutant(
+        name="never-preempted-pods-are-victims",
+        what="a pod that is never preempted may be one of a plan's victims",
+        file="shared/queues/preemption_policy.py",
+        old="        fixed = next((victim for victim in victims if not victim.life.preemptible), None)\n",
+        new="        fixed: PodState | None = None\n",
+        tests=("tests/unit/shared/queues/test_preemption_policy.py",),
+    ),
+    Mutant(
+        name="never-preempted-pods-borrow",
+        what="a pod that is never preempted uses what other queues are guaranteed",
+        file="shared/queues/usage.py",
+        old="        if not state.life.preemptible:\n            return True\n",
+        new="",
+        tests=("tests/unit/services/placement/scheduling/fair/test_fair.py",),
+    ),
+    Mutant(
+        name="a-percentage-of-memory-takes-none",
+        what="a request in percent of a GPU's memory reserves no memory",
+        file="shared/book/shares.py",
+        old="        return total_mib * ask.memory_milli // WHOLE_GPU_MILLI, ask.compute_milli\n",
+        new="        return 0, ask.compute_milli\n",
+        tests=("tests/unit/services/placement/explain/test_counterfactuals.py",),
+    ),
+]
