@@ -15,7 +15,14 @@ from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, W
 from shared.model import names
 
 _SHOWN = 10
-_FOREIGN = ("aliyun.com/gpu-", "nvidia.com/gpu", "nvidia.com/mig-")
+_FOREIGN = (
+    "aliyun.com/gpu-",
+    "koordinator.sh/gpu",
+    "nvidia.com/gpu",
+    "nvidia.com/mig-",
+    "tencent.com/vcuda-",
+    "volcano.sh/vgpu-",
+)
 """How the resources of other systems begin that services/admission/dialects reads."""
 
 
