@@ -16,7 +16,6 @@ COUNTED_BY_SIZE = "fill"
 """The phase whose calls are as many as the memory has pieces."""
 PIECES = 256
 """The program asks for the slice's memory in so many pieces (program.h:go_beyond)."""
-MAX_SHARE_ERROR_PERCENT = 2.0
 MAX_TIME_FACTOR, MAX_TIME_NS = 1.02, 25_000_000
 """How much longer a program without a share may take, and how much more all may take for their first launches."""
 SLACK_BYTES = 16 * MIB
@@ -35,7 +34,7 @@ def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, worklo
                 *of_memory(outcome, fake=fake),
                 *of_refusal(outcome),
                 *of_accounts(outcome.stops, outcome.context_bytes, fake=fake),
-                *of_share(reference.result, outcome, saturates=workload.saturates),
+                *of_share(reference.result, outcome, workload),
                 *of_time(reference.result, outcome, workload.max_time_factor),
             ]
         found += [f"{name}: {text}" for text in texts]
@@ -141,10 +140,10 @@ def share_error_percent(reference: Result, outcome: Outcome, *, saturates: bool)
     return max(over, under) / 10
 
 
-def of_share(reference: Result, outcome: Outcome, *, saturates: bool) -> Iterator[str]:
+def of_share(reference: Result, outcome: Outcome, workload: Workload) -> Iterator[str]:
     assert outcome.result is not None
-    error = share_error_percent(reference, outcome, saturates=saturates)
-    if error > MAX_SHARE_ERROR_PERCENT:
+    error = share_error_percent(reference, outcome, saturates=workload.saturates)
+    if error > workload.max_share_error_percent:
         yield (
             f"it got {share_milli(outcome.result)} thousandths of the GPU's time; its share is "
             f"{outcome.compute_milli}, "
