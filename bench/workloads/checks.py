@@ -16,7 +16,6 @@ COUNTED_BY_SIZE = "fill"
 """The phase whose calls are as many as the memory has pieces."""
 PIECES = 256
 """The program asks for the slice's memory in so many pieces (program.h:go_beyond)."""
-MAX_SHARE_ERROR_PERCENT = 2.0
 MAX_TIME_FACTOR, MAX_TIME_NS = 1.02, 25_000_000
 """How much longer a program without a share may take, and how much more all may take for their first launches."""
 SLACK_BYTES = 16 * MIB
@@ -33,9 +32,9 @@ def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, worklo
                 *of_results(reference.result, outcome.result),
                 *of_calls(reference.result, outcome.result),
                 *of_memory(outcome, fake=fake),
-                *of_refusal(outcome),
+                *of_refusal(outcome, fake=fake),
                 *of_accounts(outcome.stops, outcome.context_bytes, fake=fake),
-                *of_share(reference.result, outcome, saturates=workload.saturates),
+                *of_share(reference.result, outcome, workload),
                 *of_time(reference.result, outcome, workload.max_time_factor),
             ]
         found += [f"{name}: {text}" for text in texts]
@@ -91,7 +90,7 @@ def of_memory(outcome: Outcome, *, fake: bool) -> Iterator[str]:
         yield f"cuMemGetInfo showed {sorted(shown)} bytes in total; its slice has {outcome.memory_bytes}"
 
 
-def of_refusal(outcome: Outcome) -> Iterator[str]:
+def of_refusal(outcome: Outcome, *, fake: bool) -> Iterator[str]:
     """More than the slice is refused as memory of a full GPU is, and all of the slice can be had."""
     result = outcome.result
     assert result is not None
@@ -104,7 +103,10 @@ def of_refusal(outcome: Outcome) -> Iterator[str]:
         yield f"it got {result.got_bytes} bytes in pieces; its slice has {outcome.memory_bytes}"
     peak = max(result.peak_bytes, default=outcome.sampled_peak_bytes)
     piece = max(2 * MIB, outcome.memory_bytes // PIECES)
-    if peak is not None and peak + piece + 2 * MIB < outcome.memory_bytes:
+    slack = 2 * MIB if fake else SLACK_BYTES
+    if not fake and not outcome.compute_milli:
+        return  # all of a GPU: its driver keeps some of it
+    if peak is not None and peak + piece + slack < outcome.memory_bytes:
         yield f"it was refused too early: it had {peak} bytes of {outcome.memory_bytes}, asking for {piece} at a time"
 
 
@@ -141,10 +143,10 @@ def share_error_percent(reference: Result, outcome: Outcome, *, saturates: bool)
     return max(over, under) / 10
 
 
-def of_share(reference: Result, outcome: Outcome, *, saturates: bool) -> Iterator[str]:
+def of_share(reference: Result, outcome: Outcome, workload: Workload) -> Iterator[str]:
     assert outcome.result is not None
-    error = share_error_percent(reference, outcome, saturates=saturates)
-    if error > MAX_SHARE_ERROR_PERCENT:
+    error = share_error_percent(reference, outcome, saturates=workload.saturates)
+    if error > workload.max_share_error_percent:
         yield (
             f"it got {share_milli(outcome.result)} thousandths of the GPU's time; its share is "
             f"{outcome.compute_milli}, "

@@ -63,7 +63,8 @@ def build_root(folder: str, shared: list[str]) -> str:
         bind(place, root + place, ["rbind"])
     mount("tmpfs", f"{root}/dev", "tmpfs", 0)
     for name in USUAL_DEVICES:
-        bind(f"/dev/{name}", f"{root}/dev/{name}", [])
+        if Path(f"/dev/{name}").exists():
+            bind(f"/dev/{name}", f"{root}/dev/{name}", [])
     (Path(root) / "dev" / "shm").mkdir()
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", 0)
     return root

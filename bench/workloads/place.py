@@ -23,7 +23,7 @@ from services.node_agent.canary import verdict
 from services.node_agent.cdi import environment
 from services.node_agent.cdi.driver import Driver
 from services.node_agent.cdi.host import Host
-from services.node_agent.cdi.spec import ContainerEdits, merged
+from services.node_agent.cdi.spec import ContainerEdits, DeviceNode, merged
 from services.node_agent.strategies import install
 from services.node_agent.strategies.base import NodeTools, Offer
 from services.node_agent.strategies.drivers import make_drivers
@@ -37,6 +37,11 @@ FAKE_VERSION = "580.00.00"
 FAKE_CONTEXT_MIB, FAKE_POOL_KIB = 300, 2048
 NODE = "here"
 Edit = Callable[[ContainerEdits], ContainerEdits]
+
+
+def own_nodes(folder: Path) -> tuple[DeviceNode, ...]:
+    """The driver's device nodes that this machine has."""
+    return tuple(DeviceNode(path=str(path)) for path in sorted(folder.glob("nvidia*")) if not path.is_dir())
 
 
 def _unchanged(edits: ContainerEdits) -> ContainerEdits:
@@ -100,12 +105,15 @@ class Bench(Place):
         tools = NodeTools(registry=registry, library=self.installed, offer=lambda: Offer(ok=True), clock=self.clock)
         strategy = make_drivers(tools)[share.strategy]
         strategy.prepare(slice_)
+        known = {gpu.uuid: gpu for gpu in self.gpus}
+        of_driver, why = ContainerEdits(), "the machine shows no loaded driver in /proc/driver/nvidia"
         try:
-            of_driver = Driver(self.host, os.uname().machine).edits(
-                share.gpus, {gpu.uuid: gpu for gpu in self.gpus}, {}
-            )
-        except ValueError as error:  # a machine that is a container itself; its own driver's files are in its root
-            of_driver, self.driver_edits = ContainerEdits(), f"not applied: {error}"
+            of_driver = Driver(self.host, os.uname().machine).edits(share.gpus, known, {})
+        except ValueError as error:
+            why = str(error)
+        if not of_driver.device_nodes:  # a machine that is a container itself: the driver's files are in its root
+            self.driver_edits = f"not applied, the machine's own driver and device nodes are used: {why}"
+            of_driver = ContainerEdits(device_nodes=own_nodes(Path("/dev")))
         order = m.HandOver(uid=slice_.uid, container="c", grant_id=slice_.uid, share=share)
         own = ContainerEdits(env=environment.kerf(order))
         return self.tamper(merged(of_driver, own, strategy.edits(slice_)))

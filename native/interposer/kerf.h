@@ -65,7 +65,8 @@ void table_move_context(uint64_t from, uint64_t to); /* its allocations belong t
 void table_clear(void);
 
 /* estimates.c: learns how long a function runs on the GPU. */
-uint64_t estimate(uint64_t key);            /* ns; 0: never seen */
+uint64_t estimate(uint64_t key);            /* ns; 0: unknown */
+int is_unmeasured(uint64_t key);
 void learn(const uint64_t *keys, int count, uint64_t estimated_ns, uint64_t used_ns);
 
 /* control_block.c: the control block, once attach.c has mapped it, and this process's slot in it. */

@@ -105,7 +105,7 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
     if (begins) {
         b->stream = stream;
         b->estimated_ns = 0;
-        b->count = b->unknown = b->ended = b->late = 0;
+        b->count = b->unknown = b->unmeasured = b->ended = b->late = 0;
         b->queued = l->next != l->oldest;
         if (!b->queued) l->head_ns = now;
         l->open = 1;
@@ -113,6 +113,7 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
     l->launching = 1;
     l->launched_ns = now;
     if (!estimated_ns && !b->unknown) b->unknown = 1, l->unknown++;
+    b->unmeasured |= is_unmeasured(key);
     if (!estimated_ns) estimated_ns = NEW_NS;
     b->keys[b->count++] = key;
     b->estimated_ns += estimated_ns;
@@ -161,7 +162,7 @@ static uint64_t aligned(timeline_t *l, uint64_t end_ns, uint64_t now) {
  * which comes from queued batches; but with a quarter of the measured time at least, because a program could run a
  * function long only on an idle stream. */
 static uint64_t own_time(const batch_t *b, uint64_t took) {
-    if (orders->tier != KERF_TIER_LOW || b->queued || b->unknown || took <= b->estimated_ns) return took;
+    if (orders->tier != KERF_TIER_LOW || b->queued || b->unmeasured || took <= b->estimated_ns) return took;
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
 }
 
@@ -169,9 +170,9 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
-    if (b->late && !b->unknown && took > b->estimated_ns) took = b->estimated_ns;
+    if (b->late && !b->unmeasured && took > b->estimated_ns) took = b->estimated_ns;
     gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns);
-    if (b->queued || b->unknown || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
+    if (b->queued || b->unmeasured || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;
         l->base = b->end;

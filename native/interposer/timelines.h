@@ -7,8 +7,10 @@ enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 14, BATCH_NS = 250000, N
 /* A batch is its begin, and each launch with an end. A driver queues 1024 commands before a launch blocks in it. */
 _Static_assert(DEPTH * (1 + 2 * KEYS) < 1000, "launches would block in the driver");
 typedef struct {
-    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, queued;
-    int ended, late;                /* the end is recorded; it may contain a pause */
+    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued;
+    int ended, late;                /* the end is recorded; it may contain a pause.
+                                     * unmeasured: it has a function that was never measured; unknown: and nothing tells
+                                     * how long that may be */
 } batch_t;
 typedef struct {
     /* NULL: free. A timeline never moves in memory, because threads hold pointers to it */

@@ -163,17 +163,17 @@ enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
 
 /* Whether the launch may be part of the open batch. One that overlaps its predecessor joins a longer one, too: an event
  * between them would end the overlap. */
-static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_t estimated_ns) {
+static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_t key, uint64_t estimated_ns) {
     const uint64_t most_ns = overlaps ? MOST_NS : BATCH_NS;
     if (l->dependent && !overlaps && b->estimated_ns >= BATCH_NS / 2) return 0;
     return b->stream == stream && stream != PER_THREAD && b->count < KEYS && b->estimated_ns + estimated_ns <= most_ns
-        && (overlaps || (estimated_ns && !b->unknown));
+        && (overlaps || (!is_unmeasured(key) && !b->unmeasured));
 }
 
 static int ends_before(const timeline_t *l, CUstream stream, uint64_t key) {
     int joining;
     hold_guard();
-    joining = joins(l, &l->batch[l->next % DEPTH], stream, estimate(key));
+    joining = joins(l, &l->batch[l->next % DEPTH], stream, key, estimate(key));
     drop_guard();
     return !joining;
 }
@@ -183,7 +183,7 @@ static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t es
     const batch_t *b = &l->batch[l->next % DEPTH];
     enum part part;
     if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
-    if (l->open && !joins(l, b, stream, estimated_ns)) close_batch(l);
+    if (l->open && !joins(l, b, stream, key, estimated_ns)) close_batch(l);
     if (overlaps) l->dependent = 1;
     if (no_room(l)) return charge_unmeasured(l, estimated_ns, now), OF_NO_BATCH;
     part = append(l, stream, key, estimated_ns, now) ? OF_NEW_BATCH : OF_OPEN_BATCH;
@@ -221,7 +221,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
         /* while it waited, the launch that it overlaps would end: the next launch pays for both */
         if (overlaps && verdict != HELD_BY_AGENT && l->open
-            && joins(l, &l->batch[l->next % DEPTH], stream, m.estimate_ns)) verdict = GO;
+            && joins(l, &l->batch[l->next % DEPTH], stream, key, m.estimate_ns)) verdict = GO;
         if (verdict == WAIT_TIME && gate_may_follow(l->gpu)) {
             const uint64_t spins_ns = other_spins_at(l->gpu);
             if (begun && spins_ns && spins_ns <= m.now_ns) verdict = GO;
@@ -310,7 +310,7 @@ void launch_end(int token, int failed) {
     l->launching = 0;
     b->ended = ends && !error;
     if (error) drop_batch(l);
-    else if (ends && (b->estimated_ns >= BATCH_NS || b->unknown)) close_batch(l);
+    else if (ends && (b->estimated_ns >= BATCH_NS || b->unmeasured)) close_batch(l);
     drop_guard();
     disown();
     exchange_capture_mode(mode);

@@ -18,18 +18,19 @@ from bench.workloads.__main__ import measure, summary
 from bench.workloads.cases import FIRST, LIMITED, NO_LIMITS, SECOND, measure_one
 from bench.workloads.named import WORKLOADS
 from bench.workloads.outcome import Outcome, Result, Stop
-from bench.workloads.place import Bench
+from bench.workloads.place import Bench, own_nodes
 from bench.workloads.runs import in_slices, without_kerf
+from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits
 from shared.model.units import MIB
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mount namespaces need root")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
+    if os.geteuid():
+        pytest.skip("mount namespaces need root")
     folder = tmp_path_factory.mktemp("workloads")
     made = Bench(folder, Device("fake", FAKE_UUID, str(folder / "libcuda.so.1")))
     made.prepare()
@@ -37,13 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return made
 
 
-LEFT = pytest.mark.xfail(strict=True, reason="found by this harness: the next commits mend it")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=LEFT if name == "torch-compile" else ()) for name in WORKLOADS],
-)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_runs_in_a_slice_as_without_one(place: Bench, name: str) -> None:
     workload = WORKLOADS[name]
     found = measure_one(place, workload, short=True)
@@ -68,6 +63,29 @@ def test_a_container_gets_exactly_the_edits(place: Bench) -> None:
     assert [word for word in words if word.startswith("nvidia")] == ["nvidia-uvm", "nvidia0", "nvidiactl"]
     assert words[-1] == "1024"
     assert not Path("/etc/ld.so.preload").exists() or "kerf" not in Path("/etc/ld.so.preload").read_text()
+
+
+def test_a_machine_that_shows_no_driver_keeps_its_own_device_nodes(
+    place: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    (tmp_path / "nvidia-caps").mkdir()
+    assert [node.path for node in own_nodes(tmp_path)] == [str(tmp_path / "nvidia0")]
+    monkeypatch.setattr(place, "host", Host(root=tmp_path))
+    monkeypatch.setattr(place, "driver_edits", "applied")
+    with place.registry() as registry:
+        slice_, share = place.slice_on("bare", 1, 1024, 500)
+        edits = place.edits(registry, slice_, share)
+    assert any(mount.container_path == "/etc/ld.so.preload" for mount in edits.mounts)
+    assert place.driver_edits.startswith("not applied, the machine's own driver and device nodes are used: the machine")
+
+
+def test_where_mount_namespaces_are_not_allowed_the_library_is_preloaded(
+    place: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "problem", "unshare of the mount namespace failed")
+    assert measure_one(place, WORKLOADS["cuda-graphs"], short=True)["problems"] == []
+    assert summary(place, {})["edits"].startswith("not applied, the library was preloaded instead: unshare")
 
 
 def without_library(edits: ContainerEdits) -> ContainerEdits:

@@ -7,7 +7,7 @@
  * between GPUs, and handles for other processes. */
 #include "program.h"
 
-typedef struct { int index; CUcontext context; CUfunction mix, meet, late; CUdeviceptr data; uint64_t result; } rank_t;
+typedef struct { int index; CUcontext context; CUfunction mix, meet, late; CUdeviceptr data, received; uint64_t result; } rank_t;
 static rank_t rank[MAX_DEVICES];
 static CUdeviceptr counter;
 static _Atomic int behind_collective;
@@ -23,6 +23,7 @@ static void meet(const rank_t *r, CUstream stream, uint64_t count) {
 
 static void *run(void *which) {
     rank_t *r = which;
+    const rank_t *next = &rank[(r->index + 1) % asked.devices];
     CUstream stream;
     static const char *const names[MAX_DEVICES] = {"rank 0", "rank 1", "rank 2", "rank 3", "rank 4", "rank 5", "rank 6",
         "rank 7"};
@@ -49,7 +50,7 @@ static void *run(void *which) {
         if (round == 0 && !r->index) behind_collective = 1;
         meet(r, stream, (uint64_t)(round + 1) * (uint64_t)asked.devices);
         if (round == 0) launch_mix(r->late, stream, 10000, r->data, 7);
-        CALL(cuMemcpyPeerAsync, r->data + 0, r->context, r->data, r->context, sizeof r->result, stream);
+        CALL(cuMemcpyPeerAsync, next->received, next->context, r->data, r->context, sizeof r->result, stream);
         if (round % 8 == 7) CALL(cuStreamSynchronize, stream);
     }
     CALL(cuStreamSynchronize, stream);
@@ -77,11 +78,12 @@ int main(int count, char **words) {
         r->late = load_mix(&late[d]);
         CALL(cuMemAlloc, &r->data, 20 * MIB);
         CALL(cuMemsetD8, r->data, 0, 20 * MIB);
+        CALL(cuMemAlloc, &r->received, 2 * MIB);
         launch_mix(r->mix, NULL, 1000, 0, 0);
         CALL(cuCtxSynchronize);
     }
     CALL(cuCtxSetCurrent, rank[0].context);
-    checkpoint("allocated", 20 * MIB);
+    checkpoint("allocated", 22 * MIB);
     CALL(cuIpcGetMemHandle, &handle, rank[0].data);
     phase = "collectives";
     begin_timed();
@@ -96,6 +98,7 @@ int main(int count, char **words) {
     for (int d = asked.devices; d-- > 0;) {
         CALL(cuCtxSetCurrent, rank[d].context);
         CALL(cuMemFree, rank[d].data);
+        CALL(cuMemFree, rank[d].received);
         CALL(cuModuleUnload, late[d]);
         CALL(cuModuleUnload, module[d]);
         if (d) CALL(cuDevicePrimaryCtxRelease, d);

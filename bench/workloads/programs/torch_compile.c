@@ -1,7 +1,7 @@
-/* torch_compile: code that arrives while the program runs, as Triton's kernels under torch.compile. ROUNDS kernels are
- * loaded, every second one as a library (cuLibraryLoadData, CUDA 12) and the others as modules (cuModuleLoadDataEx); each
- * is launched at once, as a launch that may overlap the one before (cuLaunchKernelEx), while two other threads launch and
- * wait without end. */
+/* torch_compile: code that arrives while the program runs, as Triton's kernels under torch.compile. ROUNDS rounds of two
+ * launches, the second one of which may overlap the first (cuLaunchKernelEx); in every fourth round new code is loaded,
+ * every second time as a library (cuLibraryLoadData, CUDA 12), otherwise as a module (cuModuleLoadDataEx), and launched at
+ * once. Two other threads launch and wait without end. */
 #include "program.h"
 
 enum { THREADS = 2, MOST = 4096 };
@@ -30,6 +30,7 @@ int main(int count, char **words) {
     pthread_t thread[THREADS];
     CUstream stream;
     static void *loaded[MOST];
+    CUfunction function = NULL;
     mix = begin(count, words);
     if (asked.rounds > MOST) asked.rounds = MOST;
     phase = "init";
@@ -44,13 +45,12 @@ int main(int count, char **words) {
     begin_timed();
     for (long i = 0; i < THREADS; i++) pthread_create(&thread[i], NULL, launch_all, (void *)i);
     for (long round = 0; round < asked.rounds; round++) {
-        CUfunction function = NULL;
-        if (round % 2) {
+        if (round % 8 == 4) {
             void *kernel = NULL;
             CALL(cuLibraryLoadData, &loaded[round], ptx, (int *)NULL, (void **)NULL, 0u, (int *)NULL, (void **)NULL, 0u);
             CALL(cuLibraryGetKernel, &kernel, loaded[round], "mix");
             CALL(cuKernelGetFunction, &function, kernel);
-        } else {
+        } else if (round % 8 == 0) {
             CALL(cuModuleLoadDataEx, &loaded[round], ptx, 0u, (int *)NULL, (void **)NULL);
             CALL(cuModuleGetFunction, &function, loaded[round], "mix");
         }
@@ -67,8 +67,8 @@ int main(int count, char **words) {
     for (int i = 0; i <= THREADS; i++) CALL(cuMemcpyDtoH, &result[i], word[i], sizeof *result);
     go_beyond(some_work);
     phase = "freeing";
-    for (long round = 0; round < asked.rounds; round++) {
-        if (round % 2) CALL(cuLibraryUnload, loaded[round]);
+    for (long round = 0; round < asked.rounds; round += 4) {
+        if (round % 8) CALL(cuLibraryUnload, loaded[round]);
         else CALL(cuModuleUnload, loaded[round]);
     }
     for (int i = 0; i <= THREADS; i++) CALL(cuMemFree, word[i]);

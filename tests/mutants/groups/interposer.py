@@ -175,4 +175,14 @@ MUTANTS = [
         new="tokens_of(gpu) > 0; }",
         tests=("tests/interposer/test_waits.py::test_a_collective_of_two_gpus_takes_as_long_as_the_share_explains",),
     ),
+    Mutant(
+        name="first-launches-unknown",
+        what="each launch of a new function waits until nothing is in flight",
+        file="native/interposer/estimates.c",
+        old="return ns || firsts < ENOUGH ? ns : first_ns;",
+        new="return ns;",
+        tests=(
+            "tests/interposer/test_waits.py::test_first_launches_do_not_wait_for_an_idle_gpu_once_others_were_short",
+        ),
+    ),
 ]
