@@ -8,6 +8,7 @@ those of NVIDIA/k8s-operator-libs `pkg/upgrade/consts.go`.
 from __future__ import annotations
 
 from services.preemptor import messages as m
+from services.preemptor.repeated_evictions import RepeatedEvictions
 from shared.book.book import Book
 from shared.book.states import NodeState
 from shared.contracts.commands import Evict
@@ -15,39 +16,27 @@ from shared.contracts.commands import Evict
 STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 _EMPTIES = ("pod-deletion-required", "drain-required", "pod-restart-required")
 """The states in which no pod may use the GPUs any more."""
-AGAIN_S = 30.0
-"""How long after an attempt the pods that are still there are evicted again: a budget may have denied it."""
 
 
 class DriverUpgrades:
     def __init__(self, book: Book, *, evicts: bool) -> None:
         """`evicts`: False if the operator has switched this off."""
         self._book, self._evicts = book, evicts
-        self._asked: dict[str, float] = {}
-        """When the pods of the nodes, by name, were evicted last."""
+        self._evictions = RepeatedEvictions("driver upgrade of")
 
     def due(self, now: float) -> list[m.Command]:
         """Returns the evictions that are due now."""
         if not self._evicts:
             return []
-        nodes = {node.name: node for node in self._book.nodes.values() if _state(node) in _EMPTIES}
-        self._asked = {name: at for name, at in self._asked.items() if name in nodes}
-        out: list[m.Command] = []
-        for name, node in sorted(nodes.items()):
-            if now - self._asked.get(name, now - AGAIN_S) < AGAIN_S:
-                continue
-            self._asked[name] = now
-            orders = _evictions(node)
-            if orders:
-                out.append(m.Execute(f"driver upgrade of {name}", orders))
-        return out
+        nodes = [node.name for node in self._book.nodes.values() if _state(node) in _EMPTIES]
+        return self._evictions.due(nodes, lambda name: _pods_of(self._book.nodes[name]), now)
 
 
 def _state(node: NodeState) -> str:
     return "" if node.object is None else node.object.metadata.labels.get(STATE_LABEL, "")
 
 
-def _evictions(node: NodeState) -> tuple[Evict, ...]:
+def _pods_of(node: NodeState) -> tuple[Evict, ...]:
     reason = f"the GPU operator replaces the NVIDIA driver of node {node.name} ({STATE_LABEL}: {_state(node)})"
     return tuple(
         Evict(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, reason=reason)

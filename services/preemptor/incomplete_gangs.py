@@ -6,36 +6,24 @@ The pods of such a gang hold GPUs and wait for others that are gone. A replaced 
 from __future__ import annotations
 
 from services.preemptor import messages as m
+from services.preemptor.repeated_evictions import RepeatedEvictions
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.contracts.commands import Evict
-
-AGAIN_S = 30.0
-"""How long after an attempt the pods that are still there are evicted again: a budget may have denied it."""
 
 
 class IncompleteGangs:
     def __init__(self, book: Book, gangs: Gangs, default_s: float) -> None:
         """`default_s`: how long a gang that does not say may be incomplete; 0: for ever."""
         self._book, self._gangs, self._default_s = book, gangs, default_s
-        self._asked: dict[str, float] = {}
-        """When the gangs, by key, were evicted last."""
+        self._evictions = RepeatedEvictions("gang")
 
     def due(self, now: float) -> list[m.Command]:
         """Returns the evictions that are due now."""
         found = {gang.key: gang for gang in self._gangs.broken_down(now, self._default_s)}
-        self._asked = {key: at for key, at in self._asked.items() if key in found}
-        out: list[m.Command] = []
-        for key, gang in found.items():
-            if now - self._asked.get(key, now - AGAIN_S) < AGAIN_S:
-                continue
-            self._asked[key] = now
-            orders = self._evictions(gang, now)
-            if orders:
-                out.append(m.Execute(f"gang {key}", orders))
-        return out
+        return self._evictions.due(found, lambda key: self._pods_of(found[key], now), now)
 
-    def _evictions(self, gang: GangState, now: float) -> tuple[Evict, ...]:
+    def _pods_of(self, gang: GangState, now: float) -> tuple[Evict, ...]:
         since_s = round(now - (now if gang.incomplete_since is None else gang.incomplete_since))
         parts = "".join(f", {has} of {minimum} of {name}" for name, has, minimum in gang.short())
         reason = (

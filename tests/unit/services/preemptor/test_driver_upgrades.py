@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.driver_upgrades import AGAIN_S, STATE_LABEL
+from services.preemptor.driver_upgrades import STATE_LABEL
+from services.preemptor.repeated_evictions import AGAIN_S
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.preemptor import messages as m
-from services.preemptor.incomplete_gangs import AGAIN_S
+from services.preemptor.repeated_evictions import AGAIN_S
 from shared.contracts.facts import Gone
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
