@@ -86,6 +86,8 @@ def why_not_disruptable(
     if not leaves and any(_holds_data(volume) for volume in state.pod.spec.volumes):
         return "volumes"
     least_s, started = state.life.min_runtime_s, started_at(state.pod)
+    if not leaves and state.life.stays_s and (started is None or now - started < state.life.stays_s):
+        return "not to be moved"
     if least_s is not None and (started is None or now - started < least_s):
         return "minimum run time"
     allowed = budgets_of(state, book)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from math import inf
 
 import msgspec
 
@@ -13,6 +14,10 @@ from shared.model.objects import Pod
 from shared.model.request import OPPORTUNISTIC, RequestError
 
 _UNITS_S = (86_400, 3_600, 60, 1)
+_AMOUNT = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
+_GO_DURATION = re.compile(rf"(?=.)(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
+_DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+_SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DURATION = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?|([0-9]{1,9})")
 
 
@@ -25,6 +30,9 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """kerf.dev/min-runtime: it should not be evicted or migrated before."""
     restart_cost_s: int | None = None
     """kerf.dev/restart-cost: how much run time is lost when it restarts; without it, all of it."""
+    stays_s: float = 0.0
+    """It should not be migrated for so long after its start, by what autoscalers read: karpenter.sh/do-not-disrupt,
+    and cluster-autoscaler.kubernetes.io/safe-to-evict. Infinite: never."""
     preemptible: bool = True
     """kerf.dev/preemptible: False: it is never evicted, migrated, reclaimed or suspended for another pod."""
 
@@ -45,11 +53,15 @@ def read_life(pod: Pod) -> Life:
         _duration(notes, key)
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
-    preemptible = _preemptible(notes)
-    if preemptible and expected_s is min_runtime_s is restart_cost_s is None:
+    preemptible, stays_s = _preemptible(notes), _stays_s(notes)
+    if preemptible and not stays_s and expected_s is min_runtime_s is restart_cost_s is None:
         return UNTOLD
     return Life(
-        expected_s=expected_s, min_runtime_s=min_runtime_s, restart_cost_s=restart_cost_s, preemptible=preemptible
+        expected_s=expected_s,
+        min_runtime_s=min_runtime_s,
+        restart_cost_s=restart_cost_s,
+        stays_s=stays_s,
+        preemptible=preemptible,
     )
 
 
@@ -84,6 +96,17 @@ def _seconds(text: str | None) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return None  # Kubernetes writes RFC 3339; of a cluster that does not, we know no times
+
+
+def _stays_s(notes: Mapping[str, str]) -> float:
+    """Words that these annotations do not have mean nothing, as to the autoscalers: they are not Kerf's to refuse."""
+    word = notes.get(_DO_NOT_DISRUPT, "")
+    if word == "true" or notes.get(_SAFE_TO_EVICT) == "false":
+        return inf
+    found = _GO_DURATION.fullmatch(word)
+    if found is None:
+        return 0.0
+    return sum(float(part or 0) * unit_s for part, unit_s in zip(found.groups(), _UNITS_S[1:], strict=True))
 
 
 def _preemptible(notes: Mapping[str, str]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 import pytest
 
@@ -36,3 +38,18 @@ def test_a_pod_may_say_that_it_is_never_preempted() -> None:
 def test_a_contradiction_on_preemption_is_refused(annotations: dict[str, str]) -> None:
     with pytest.raises(RequestError, match=r"kerf\.dev/preemptible"):
         read_life(build.pod(annotations=annotations))
+
+
+@pytest.mark.parametrize(("notes", "seconds"), [
+    ({"karpenter.sh/do-not-disrupt": "true"}, inf),
+    ({"karpenter.sh/do-not-disrupt": "90m"}, 5400.0),
+    ({"karpenter.sh/do-not-disrupt": "1h30m0.5s"}, 5400.5),
+    ({"karpenter.sh/do-not-disrupt": "false"}, 0.0),
+    ({"karpenter.sh/do-not-disrupt": "soon"}, 0.0),
+    ({"karpenter.sh/do-not-disrupt": "1.2.3m"}, 0.0),
+    ({"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}, inf),
+    ({"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}, 0.0),
+    ({}, 0.0),
+])  # fmt: skip
+def test_what_autoscalers_must_not_disrupt_is_not_migrated(notes: dict[str, str], seconds: float) -> None:
+    assert read_life(build.pod(annotations=notes)).stays_s == seconds

@@ -207,8 +207,11 @@ def test_a_pod_that_can_move_is_named_with_its_new_node_and_its_cost() -> None:
         {"annotations": {"kerf.dev/min-runtime": "1h"}},
         {"annotations": {"kerf.dev/preemptible": "false"}},
         {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "1"}},
+        {"annotations": {"karpenter.sh/do-not-disrupt": "true"}},
+        {"annotations": {"karpenter.sh/do-not-disrupt": "20m"}},
+        {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
     ],
-    ids=["higher priority", "minimum run time", "not preemptible", "gang"],
+    ids=["higher priority", "minimum run time", "not preemptible", "gang", "karpenter", "for a time", "autoscaler"],
 )
 def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
     placement = Placement().nodes("a", gpus=2)
@@ -216,6 +219,15 @@ def test_a_protected_pod_is_not_proposed_as_a_move(protected: Any) -> None:
     placement.nodes("b", gpus=1)
     placement.facts(build.gpu_pod("p", gpus=2))
     assert [c.code for c in why(placement, "p").counterfactuals] == ["fewer-gpus"]
+
+
+def test_a_pod_may_move_when_the_time_is_over_in_which_it_must_not_be_disrupted() -> None:
+    placement = Placement().nodes("a", gpus=2)
+    notes = {"karpenter.sh/do-not-disrupt": "5m"}
+    run(placement, build.gpu_pod("small", gpus=1, annotations=notes), started_s_ago=600)
+    placement.nodes("b", gpus=1)
+    placement.facts(build.gpu_pod("p", gpus=2))
+    assert "move-pod" in [c.code for c in why(placement, "p").counterfactuals]
 
 
 def test_less_of_a_gpus_memory_is_named_in_percent_where_the_pod_asks_in_percent() -> None:
