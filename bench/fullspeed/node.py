@@ -70,7 +70,7 @@ class Pods:
             raise SystemExit(f"pod {name} does not start: {order.sentence}")
         assert self.door.strategies is not None
         grant = next(came.grant for came in self.door.agent.store.startable() if came.uid == order.uid)
-        self.door.strategies.edits(order, grant)
+        await self.door.strategies.edits(order, grant)
 
     def run(self, name: str, *words: object) -> subprocess.Popen[str]:
         """Starts a program in the pod's container. The control block must exist when it first calls the driver."""
