@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from services.simulator.hollow import inventory_of
 from shared.bus.embedded import EmbeddedServer
@@ -95,7 +96,7 @@ async def _pods(
             done.set()
 
     await bus.subscribe(ANSWERS, answered)
-    found = {}
+    found: dict[str, Any] = {}
     for what in ("grant", "release"):
         done.clear()
         before, begun = cpu_s(pid), time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 Points = Sequence[tuple[float, float]]
 
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: it can be searched and read out
     "svg.hashsalt": "kerf",
     "font.size": 9,
@@ -108,4 +109,4 @@ def _write(figure: Figure, axes: Axes, path: Path | str) -> None:
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names), frameon=False, borderaxespad=0.2)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    FigureCanvasSVG(figure).print_svg(target, metadata={"Date": None, "Creator": None})
+    FigureCanvasSVG(figure).print_svg(target, metadata={"Date": None, "Creator": None})  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.kube_object import Meta
+from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 GPUS, RACK = 8, 16
@@ -41,7 +41,7 @@ class Cluster:
         self.records: list[int] = []
         self._sequence = self._versions = 2
         self.say(m.TermTaken(2, mark=LogMark(term=0, sequence=1)))
-        room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
+        room: Quantities = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
             meta = Meta(
                 name=f"n{i}",

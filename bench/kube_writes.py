@@ -187,7 +187,7 @@ def main() -> None:
                 for client in ("aiohttp", "http1"):
                     for loop, run in (("asyncio", asyncio.run), ("uvloop", uvloop.run)):
                         name = f"{client}-{loop}-{number}".lower()
-                        figures = run(measure(client, kubeconfig, name, arguments.pods, arguments.in_flight))  # type: ignore[operator]
+                        figures = run(measure(client, kubeconfig, name, arguments.pods, arguments.in_flight))
                         print(
                             json.dumps(
                                 {

@@ -29,7 +29,7 @@ from shared.book.states import PodState, pod_state
 from shared.contracts.facts import Put
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
-from shared.model.kube_object import Meta
+from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, Resources
 
 NODES, GPUS = 16, 8
@@ -158,7 +158,7 @@ def make_book(*, beside: bool) -> Book:
             Gpu(uuid=f"{name}/{i}", index=i, model=model, memory_mib=memory_mib, mig_enabled=cut, mig_on_demand=cut)
             for i, cut in enumerate((not beside or bool(i % 2)) for i in range(GPUS))
         )
-        allocatable = {"cpu": "1000", "memory": "8Ti", "pods": "1000"}
+        allocatable: Quantities = {"cpu": "1000", "memory": "8Ti", "pods": "1000"}
         book.apply(
             Put(
                 object=Node(

@@ -29,7 +29,7 @@ from shared.contracts.preemption import Plan
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
-from shared.model.kube_object import Meta
+from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus, Resources
 
 GPUS, RACK, MEMORY_MIB = 8, 16, 81920
@@ -44,7 +44,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self._numbers = itertools.count(1)
         self.core, self.now, rng = Core(Config(), lambda: f"plan-{next(self._numbers)}"), _NOW, random.Random(1)
-        room = {"cpu": "128", "memory": "1Ti", "pods": "250"}
+        room: Quantities = {"cpu": "128", "memory": "1Ti", "pods": "250"}
         for i in range(nodes):
             meta = Meta(
                 name=f"n{i}",

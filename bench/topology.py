@@ -116,7 +116,8 @@ def _wrong(case: dict[str, Any], topology: dict[str, Any]) -> str:
 def pair_scores(topology: dict[str, Any]) -> Scores:
     """The file's own, or counted from NVLinks and PCIe levels (none between two GPUs where the level is null)."""
     if "pair_score" in topology or not topology:
-        return topology.get("pair_score", [])
+        given: Scores = topology.get("pair_score", [])
+        return given
     links, levels = topology["nvlink_count"], topology["pcie_level"]
     return [[100 * n + _PCIE.get(levels[a][b] or "", 0) for b, n in enumerate(row)] for a, row in enumerate(links)]
 
@@ -171,7 +172,9 @@ def _run(fabric: Fabric, mode: str, seed: int) -> list[tuple[int, int]]:
     sizes = [(size, share) for size, share in _SIZES if size <= fabric.count]
     mean_size = sum(size * share for size, share in sizes) / sum(share for _, share in sizes)
     between = mean_size / (LOAD * fabric.count)
-    free, now, ends, out = (1 << fabric.count) - 1, 0.0, [], []
+    free, now = (1 << fabric.count) - 1, 0.0
+    ends: list[Any] = []
+    out: list[Any] = []
     for _ in range(PODS):
         now += dice.expovariate(1 / between)
         size = dice.choices([s for s, _ in sizes], [share for _, share in sizes])[0]

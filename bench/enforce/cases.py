@@ -316,7 +316,8 @@ def locks(place: Place) -> Figures:
     The agent is killed, frozen, or killed together with its worker; in the last case its successor starts before the
     count.
     """
-    left, times = 0, []
+    left = 0
+    times: list[tuple[int, int]] = []
     for how in ("killed", "frozen", "all killed"):
         place.cases += 1
         victims = [

@@ -132,7 +132,7 @@ class Place:
         command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
         return subprocess.Popen(
             command,
-            env=os.environ | world | self.calibration | container | more,
+            env=os.environ | dict(world) | dict(self.calibration) | dict(container) | dict(more),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -30,10 +30,10 @@ def draw(trace: Trace, arrivals: Arrivals, seed: int, folder: Path) -> list[Path
             pods = Pods(trace)
             measure.expect([pods.template(pod) for pod in trace.pods])
             typical.append(measure)
-        measure = typical[0]
-        assert isinstance(measure, Fgd)
+        known = typical[0]
+        assert isinstance(known, Fgd)
         rows = np.arange(len(engine.book.row_names))
-        return float(fragmented(rows, columns_of(engine.book.arrays), measure.typical))
+        return float(fragmented(rows, columns_of(engine.book.arrays), known.typical))
 
     curves = {policy: fill(trace, arrivals, seed, policy, lost).curve for policy in POLICIES}
     ceilings = json.loads(_CEILINGS.read_text())["values"].get(trace.name)

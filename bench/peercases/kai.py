@@ -6,7 +6,7 @@ the pods'. KAI's `pipelined` (nothing now; what is being released is promised) i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -134,7 +134,11 @@ def _amounts(queue: Case, which: str) -> dict[str, Any]:
         "memory": queue.get(f"{which}_memory_mb"),
     }
     told = {what: amount for what, amount in told.items() if amount not in (None, "unlimited")}
-    units = {"gpus": lambda n: n, "cpu": lambda n: f"{round(n)}m", "memory": lambda n: round(n * 10**6)}
+    units: dict[str, Callable[[Any], Any]] = {
+        "gpus": lambda n: n,
+        "cpu": lambda n: f"{round(n)}m",
+        "memory": lambda n: round(n * 10**6),
+    }
     return {what: units[what](amount) for what, amount in told.items()}
 
 

@@ -48,7 +48,7 @@ def _unchanged(edits: ContainerEdits) -> ContainerEdits:
     return edits
 
 
-class HostOfFiles(Host):
+class HostOfFiles(Host, frozen=True):
     """A host with a driver that is made of files, below `driver_root`: the fake driver's."""
 
     @property
