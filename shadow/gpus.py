@@ -66,11 +66,13 @@ class Fleet:
         self._held: dict[str, list[GpuUse]] = {}
         self._claimed: dict[tuple[str, str], str] = {}
         """On nodes whose GPUs are only numbered: the number that stands for a UUID or a group."""
+        self._moments: dict[str, tuple[frozenset[GpuAsk], Moment]] = {}
         self.titles: dict[str, str] = {}
         """Pods by uid, as people name them."""
 
     def set_node(self, name: str, devices: tuple[Device, ...]) -> None:
         before = self.nodes.get(name, {})
+        self._moments.pop(name, None)
         self.nodes[name] = {device.uuid: GpuUse(device) for device in devices}
         for uuid, use in self.nodes[name].items():
             if uuid in before:
@@ -86,6 +88,7 @@ class Fleet:
     def give(self, uid: str, title: str, given: Given) -> tuple[str, ...]:
         """Counts it. Returns what is wrong with it: a GPU that does not exist, or one that is given away twice."""
         self.titles[uid] = title
+        self._moments.pop(given.node, None)
         wrong: list[str] = []
         touched: list[GpuUse] = []
         for part in given.parts:
@@ -105,6 +108,7 @@ class Fleet:
     def take(self, uid: str) -> None:
         for use in self._held.pop(uid, ()):
             use.holders.pop(uid, None)
+            self._moments.pop(use.device.node, None)
         for key, number in list(self._claimed.items()):
             use_ = self.nodes.get(key[0], {}).get(number)
             if use_ is None or not use_.holders:
@@ -114,17 +118,38 @@ class Fleet:
         """The GPUs that a pod holds."""
         return tuple(use.device.uuid for use in dict.fromkeys(self._held.get(uid, ())))
 
+    def are_known(self, uid: str) -> bool:
+        """Whether the objects say which GPUs a pod holds; otherwise numbers stand for some of the node's."""
+        return not any(use.device.numbered for use in self._held.get(uid, ()))
+
     def moment(self, waiting: Iterable[GpuAsk]) -> Moment:
-        uses = [use for node in self.nodes.values() for use in node.values()]
-        asks = list(dict.fromkeys(waiting))
-        usable = {id(use) for ask in asks for node in self.nodes.values() for use in _with_room(node, ask)}
+        """`waiting`: what the pods that wait ask for."""
+        asks = frozenset(waiting)
+        parts = [self._of_node(name, asks) for name in self.nodes]
         return Moment(
+            gpus=sum(part.gpus for part in parts),
+            used=sum(part.used for part in parts),
+            free=sum(part.free for part in parts),
+            scattered=sum(part.scattered for part in parts),
+            stranded=sum(part.stranded for part in parts),
+        )
+
+    def _of_node(self, name: str, asks: frozenset[GpuAsk]) -> Moment:
+        """What a node adds to a moment, counted again only when its pods or what is waited for have changed."""
+        known = self._moments.get(name)
+        if known is not None and known[0] == asks:
+            return known[1]
+        uses = list(self.nodes[name].values())
+        usable = {use.device.uuid for ask in asks for use in _with_room(uses, ask)}
+        found = Moment(
             gpus=len(uses),
             used=sum(1 for use in uses if use.holders),
             free=sum(use.free for use in uses),
             scattered=sum(use.free for use in uses if use.holders),
-            stranded=sum(use.free for use in uses if id(use) not in usable) if asks else 0.0,
+            stranded=sum(use.free for use in uses if use.device.uuid not in usable) if asks else 0.0,
         )
+        self._moments[name] = (asks, found)
+        return found
 
     def _use(self, node: str, part: Part, touched: list[GpuUse]) -> tuple[GpuUse | None, str]:
         """The GPU that a part is of, and what is wrong with that."""
@@ -182,7 +207,7 @@ def _amounts(part: Part, device: Device) -> tuple[int, int]:
     return memory_mib, part.milli
 
 
-def _with_room(node: dict[str, GpuUse], ask: GpuAsk) -> list[GpuUse]:
+def _with_room(node: Iterable[GpuUse], ask: GpuAsk) -> list[GpuUse]:
     """The GPUs of a node that a request could use: those with room, where there are enough of them."""
-    found = [use for use in node.values() if use.takes(ask)]
+    found = [use for use in node if use.takes(ask)]
     return found if len(found) >= ask.count else []

@@ -5,6 +5,7 @@ Only what scheduling needs is decoded: no environment variable, command or volum
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -109,8 +110,10 @@ def trimmed_pod(pod: SeenPod) -> SeenPod:
     return msgspec.structs.replace(pod, metadata=_trimmed(pod.metadata))
 
 
-def trimmed_node(node: Node) -> Node:
-    return msgspec.structs.replace(node, metadata=_trimmed(node.metadata))
+def trimmed_node(node: Node, kept: Collection[str]) -> Node:
+    """With these annotations alone: others change every few seconds, as heartbeats do."""
+    notes = {key: value for key, value in node.metadata.annotations.items() if key in kept}
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=notes))
 
 
 def same_pod(one: SeenPod, other: SeenPod) -> bool:

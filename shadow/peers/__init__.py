@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from shadow.objects import SeenPod
+from shadow.peers import hami, volcano
 from shadow.peers.base import Device, Given, Part, Peer, Surroundings, Unreadable
 from shadow.peers.hami import Hami
-from shadow.peers.kai import Kai, is_reservation, reservation
+from shadow.peers.kai import Kai, groups_of, is_reservation, reservation
 from shadow.peers.nvidia import Nvidia
 from shadow.peers.volcano import Volcano
 from shared.model.objects import Node
 
 PEERS: tuple[Peer, ...] = (Hami(), Volcano(), Kai(), Nvidia())
 """NVIDIA's plugin comes last, for its resource stands in the pods of the others, too."""
+
+
+NODE_ANNOTATIONS = (hami.REGISTER, volcano.REGISTER)
+"""What is read of nodes' annotations."""
 
 
 def devices_of(node: Node) -> tuple[Device, ...]:
@@ -25,6 +30,7 @@ def given_to(pod: SeenPod, around: Surroundings) -> Given | None:
 
 
 __all__ = [
+    "NODE_ANNOTATIONS",
     "PEERS",
     "Device",
     "Given",
@@ -34,6 +40,7 @@ __all__ = [
     "Unreadable",
     "devices_of",
     "given_to",
+    "groups_of",
     "is_reservation",
     "reservation",
 ]
