@@ -254,10 +254,10 @@ def ask_words(ask: GpuAsk) -> str:
 
 
 def fleet_at(history: History, steps: Iterable[Step], at_s: float) -> dict[str, dict[str, GpuUse]]:
-    """What each GPU held just before a time, by node and UUID."""
+    """What each GPU held at a time, once all of that moment had happened, by node and UUID."""
     meter = Meter(history)
     for step in steps:
-        if step.at_s >= at_s and not isinstance(step, NodeIs):
+        if step.at_s > at_s:
             break
         meter.take(step)
     return meter.fleet.nodes

@@ -214,7 +214,7 @@ class _Reader:
             self._reservation(pod)
             return
         if pod.ended:
-            self._gone(uid, finished=True, pod=pod)
+            self._gone(uid, finished=pod.metadata.deletion_timestamp is None, pod=pod)
             return
         if pod.spec.scheduling_gates:
             return  # it waits for a scheduler from the removal of its last gate on
@@ -277,7 +277,7 @@ class _Reader:
         life = self.lives.get(uid)
         if life is None or life.left_s is not None:
             return
-        if finished and pod is not None and life.bound_s is None and pod.spec.node_name:
+        if pod is not None and life.bound_s is None and pod.spec.node_name:
             self._bound(life, pod)  # it started and ended between two sights
         life.left_s, life.finished = self.now_s, finished
         self.fleet.take(uid)
