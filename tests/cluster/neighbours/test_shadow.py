@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from shadow.objects import PodGone, PodSeen
 from shadow.recording import read
+from tests.support import manifests
 from tests.support.cluster import binaries_or_skip
 from tests.support.command import Command
 from tests.support.waiting import eventually
@@ -21,7 +23,8 @@ from tools.control_plane import ControlPlane
 pytestmark = pytest.mark.cluster
 WITHIN_S = 60.0
 READS = ("get", "list", "watch")
-USER = "system:serviceaccount:monitoring:kerf-shadow"
+ACCOUNT = Path(__file__).resolve().parents[3] / "docs" / "examples" / "shadow-account.yaml"
+USER = "system:serviceaccount:default:kerf-shadow"
 GPU = "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 REGISTER = f"{GPU},10,16384,100,NVIDIA-Tesla T4,0,true,0,hami-core:"
 AUDIT = {
@@ -33,18 +36,21 @@ AUDIT = {
 
 
 @pytest.fixture(scope="module")
-def audited() -> Iterator[tuple[ControlPlane, Path]]:
-    """A control plane that writes down every request that it is sent."""
+def plane() -> Iterator[ControlPlane]:
+    """A control plane that writes down every request that it is sent, with the account of docs/shadow.md."""
     binaries = binaries_or_skip("etcd", "kube-apiserver")
     with tempfile.TemporaryDirectory(prefix="kerf-kube-") as state:
         folder = Path(state)
         (folder / "audit.json").write_text(json.dumps(AUDIT))
         flags = (f"--audit-policy-file={folder}/audit.json", f"--audit-log-path={folder}/audit.log")
-        plane = ControlPlane(folder, binaries=binaries, apiserver_flags=flags).start()
+        made = ControlPlane(folder, binaries=binaries, apiserver_flags=flags).start()
         try:
-            yield plane, folder / "audit.log"
+            for manifest in yaml.safe_load_all(ACCOUNT.read_text()):
+                status, answer = manifests.apply(made, manifest)
+                assert status in (200, 201), answer
+            yield made
         finally:
-            plane.stop()
+            made.stop()
 
 
 def ask(plane: ControlPlane, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
@@ -54,16 +60,7 @@ def ask(plane: ControlPlane, method: str, path: str, body: Any = None, kind: str
 
 
 def prepare(plane: ControlPlane) -> None:
-    """The account of docs/shadow.md, and a node as HAMi's device plugin describes it."""
-    api = "/apis/rbac.authorization.k8s.io/v1"
-    rules = [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": list(READS)}]
-    ask(plane, "POST", f"{api}/clusterroles", {"metadata": {"name": "kerf-shadow"}, "rules": rules})
-    binding = {
-        "metadata": {"name": "kerf-shadow"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "kerf-shadow"},
-        "subjects": [{"kind": "ServiceAccount", "name": "kerf-shadow", "namespace": "monitoring"}],
-    }
-    ask(plane, "POST", f"{api}/clusterrolebindings", binding)
+    """A node as HAMi's device plugin describes it, and a namespace."""
     ask(plane, "POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
     amounts = {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "10"}
     node = {
@@ -96,14 +93,11 @@ def give(plane: ControlPlane, name: str, mib: int) -> None:
     ask(plane, "POST", f"{path}/binding", {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}})
 
 
-async def test_a_live_cluster_is_watched_compared_and_not_touched(
-    audited: tuple[ControlPlane, Path], tmp_path: Path
-) -> None:
-    plane, audit = audited
+async def test_a_live_cluster_is_watched_compared_and_not_touched(plane: ControlPlane, tmp_path: Path) -> None:
     prepare(plane)
     create(plane, "before", 4000)
     give(plane, "before", 4000)
-    kubeconfig, file = plane.service_account("monitoring", "kerf-shadow"), tmp_path / "seen.jsonl"
+    kubeconfig, file = plane.service_account("default", "kerf-shadow"), tmp_path / "seen.jsonl"
     command = await Command.start("shadow", "--kubeconfig", str(kubeconfig), "--record", str(file), "--json")
 
     def seen(name: str, node: str) -> bool:
@@ -145,32 +139,31 @@ async def test_a_live_cluster_is_watched_compared_and_not_touched(
 
     verbs = {
         entry["verb"]
-        for line in audit.read_text().splitlines()
+        for line in (plane.state / "audit.log").read_text().splitlines()
         if (entry := json.loads(line))["user"]["username"] == USER
     }
     assert verbs
     assert verbs <= set(READS)
 
 
-async def test_an_account_without_rights_is_told_which_it_needs(audited: tuple[ControlPlane, Path]) -> None:
-    plane, _ = audited
-    kubeconfig = plane.service_account("monitoring", "nobody")
+async def test_an_account_without_rights_is_told_which_it_needs(plane: ControlPlane) -> None:
+    kubeconfig = plane.service_account("default", "nobody")
     done = await (await Command.start("shadow", "--kubeconfig", str(kubeconfig), "--for", "30s")).done()
     assert done.code == 1
     assert "may not be read" in done.err
     assert "get, list and watch pods and nodes" in done.err
 
 
-async def test_one_namespace_is_watched_by_a_role_in_it(audited: tuple[ControlPlane, Path], tmp_path: Path) -> None:
-    plane, _ = audited
+async def test_of_one_namespace_only_its_pods_are_seen(plane: ControlPlane, tmp_path: Path) -> None:
     ask(plane, "POST", "/api/v1/namespaces", {"metadata": {"name": "other"}})
+    containers = [{"name": "main", "image": "example", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    for namespace in ("other", "default"):
+        document = {"metadata": {"name": f"of-{namespace}"}, "spec": {"containers": containers}}
+        ask(plane, "POST", f"/api/v1/namespaces/{namespace}/pods", document)
     file = tmp_path / "seen.jsonl"
-    kubeconfig = plane.service_account("monitoring", "kerf-shadow")
-    done = await (
-        await Command.start(
-            "shadow", "--kubeconfig", str(kubeconfig), "-n", "other", "--for", "1s", "--record", str(file), "--json"
-        )
-    ).done(within_s=WITHIN_S)
+    kubeconfig = plane.service_account("default", "kerf-shadow")
+    arguments = ("--kubeconfig", str(kubeconfig), "-n", "other", "--for", "1s", "--record", str(file), "--json")
+    done = await (await Command.start("shadow", *arguments)).done(within_s=WITHIN_S)
     assert done.code == 0, done.err
     assert json.loads(done.out)["namespaces"] == ["other"]
-    assert not any(isinstance(fact, PodSeen) for fact in read(file))
+    assert [fact.pod.key for fact in read(file) if isinstance(fact, PodSeen)] == ["other/of-other"]
