@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from cli.output import Failure, fail
+from shared.model.policies import POLICIES
 from shared.version import version
 
 _COMPLETION = """\
@@ -94,7 +95,27 @@ def parser() -> argparse.ArgumentParser:
     top = add("top", "top", "the cluster in figures, and which pods use it")
     top.add_argument("--by", choices=("namespace", "pod", "model"), default="namespace")
     _cost(add)
+    _shadow(commands)
     return made
+
+
+def _shadow(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "watch a cluster that another scheduler runs, and tell what Kerf would have done; nothing is changed there"
+    shadow = commands.add_parser("shadow", help=text, description=text)
+    shadow.set_defaults(run="shadow")
+    shadow.add_argument("--kubeconfig", default="", help="of the cluster (default: KUBECONFIG, else the pod's account)")
+    shadow.add_argument("--context", default="", help="of the kubeconfig")
+    shadow.add_argument(
+        "-n", "--namespace", action="append", default=[], help="only this namespace's pods; may be given more than once"
+    )
+    shadow.add_argument(
+        "--for", dest="duration", default="", metavar="TIME", help="such as 30m or 1h (default: until Ctrl-C)"
+    )
+    shadow.add_argument("--record", default="", metavar="FILE", help="write what is seen into this new file")
+    shadow.add_argument("--replay", default="", metavar="FILE", help="report on a recording instead of a cluster")
+    shadow.add_argument("--policy", default="kerf", choices=POLICIES, help="Kerf's placement policy (default kerf)")
+    shadow.add_argument("--pages", default="", metavar="DIR", help="a text file for each difference, with all GPUs")
+    shadow.add_argument("--json", action="store_true", help="one JSON object on stdout, at the end")
 
 
 def _cost(add: Callable[..., argparse.ArgumentParser]) -> None:

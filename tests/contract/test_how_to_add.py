@@ -374,7 +374,7 @@ def table() -> dict[str, tuple[int, list[str]]]:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The tree without tests. Compiled loops come along: their age is that of their source."""
-    for folder in ("services", "shared", "cli", "schemas", "k8s"):
+    for folder in ("services", "shared", "shadow", "cli", "schemas", "k8s"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     (tmp_path / "docs").mkdir()
     shutil.copy2(ROOT / "docs" / "operators.md", tmp_path / "docs")

@@ -6,7 +6,7 @@ import grimp
 
 
 def test_there_is_no_circular_import() -> None:
-    graph = grimp.build_graph("services", "shared", "cli")
+    graph = grimp.build_graph("services", "shared", "shadow", "cli")
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     left = {module: {one for one in found if one in imports} for module, found in imports.items()}
     while free := [module for module, found in left.items() if not found]:

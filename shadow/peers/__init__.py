@@ -1,0 +1,46 @@
+"""The systems whose grants are read. One line each; the first that has given a pod something tells what."""
+
+from __future__ import annotations
+
+from shadow.objects import SeenPod
+from shadow.peers import hami, volcano
+from shadow.peers.base import Device, Given, Part, Peer, Surroundings, Unreadable
+from shadow.peers.hami import Hami
+from shadow.peers.kai import Kai, groups_of, is_reservation, reservation
+from shadow.peers.nvidia import Nvidia
+from shadow.peers.volcano import Volcano
+from shared.model.objects import Node
+
+PEERS: tuple[Peer, ...] = (Hami(), Volcano(), Kai(), Nvidia())
+"""NVIDIA's plugin comes last, for its resource stands in the pods of the others, too."""
+
+
+NODE_ANNOTATIONS = (hami.REGISTER, volcano.REGISTER)
+"""What is read of nodes' annotations."""
+
+
+def devices_of(node: Node) -> tuple[Device, ...]:
+    """The GPUs of a node, by the first peer that reports them. Raises Unreadable."""
+    return next((found for peer in PEERS if (found := peer.devices(node))), ())
+
+
+def given_to(pod: SeenPod, around: Surroundings) -> Given | None:
+    """What a pod has been given. Raises Unreadable."""
+    return next((found for peer in PEERS if (found := peer.given(pod, around)) is not None), None)
+
+
+__all__ = [
+    "NODE_ANNOTATIONS",
+    "PEERS",
+    "Device",
+    "Given",
+    "Part",
+    "Peer",
+    "Surroundings",
+    "Unreadable",
+    "devices_of",
+    "given_to",
+    "groups_of",
+    "is_reservation",
+    "reservation",
+]

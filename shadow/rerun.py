@@ -1,0 +1,279 @@
+"""The same pods on the same nodes through Kerf: placement's own core over simulated time.
+
+Each pod arrives when it did there, and runs as long as it did there: one that ended by itself for the same time from
+its start on, one that was deleted until its deletion. What the log, the API server and the agents do is done at once,
+so waits are those for capacity alone. Nothing is preempted.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from itertools import count
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.config import Config
+from services.placement.core import Core
+from shadow.history import Arrives, History, Leaves, Life, NodeIs, NodeLeaves, Starts, Step
+from shadow.objects import SeenPod
+from shadow.peers import Device, Given, Part
+from shadow.requests import Wanted
+from shared.contracts.events import PlacementDecided, PlacementRejected
+from shared.contracts.facts import Fact, Gone, Put
+from shared.contracts.log import LogMark, ReadyRecord, TermRecord
+from shared.contracts.node_commands import NodeSyncAnswer
+from shared.model import names
+from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import Grant, decode_grant, encode_grant
+from shared.model.objects import Node, Pod, PodStatus
+from shared.model.timestamps import seconds_text
+
+_BOOT = "shadow"
+_PAUSE_S = 1.0
+"""Longer than placement gathers a batch."""
+_TERM = 100
+
+
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when Kerf starts a pod, and why there."""
+
+    at_s: float
+    node: str
+    gpus: tuple[str, ...]
+    why: str
+
+
+class Rerun(msgspec.Struct, frozen=True, kw_only=True):
+    placed: dict[str, Placed]
+    """By uid."""
+    waits: dict[str, str]
+    """Why a pod waited when it was last refused a place, by uid."""
+    steps: tuple[Step, ...]
+
+
+def rerun(history: History, policy: str = "kerf") -> Rerun:
+    """`policy`: placement's, for pods that name none."""
+    return _Kerf(history, policy).run()
+
+
+class _Kerf:
+    def __init__(self, history: History, policy: str) -> None:
+        self._history = history
+        self._now = history.began_s
+        self._clock = history.began_s
+        """Of the core; it may run ahead by the pauses."""
+        self._numbers = count(1001)
+        self._todo: list[tuple[float, int, Step]] = []
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._bound: list[tuple[str, str, Grant | None]] = []
+        self._steps: list[Step] = []
+        self._placed: dict[str, Placed] = {}
+        self._waits: dict[str, str] = {}
+        self._why: dict[str, str] = {}
+        self._core = Core("shadow", Config(policy=policy))
+
+    def run(self) -> Rerun:
+        for step in self._history.steps:
+            if isinstance(step, NodeIs | NodeLeaves):
+                self._at(step)
+        for life in self._history.lives.values():
+            if isinstance(life.wanted, Wanted):
+                self._at(Arrives(life.created_s, life.uid))
+                if life.left_s is not None and (life.bound_s is None or not life.finished):
+                    self._at(Leaves(life.left_s, life.uid))
+        records = ((_TERM - 2, TermRecord(holder="before")), (_TERM - 1, ReadyRecord(term=_TERM - 2)))
+        self._send(m.TermTaken(term=_TERM, records=records, mark=LogMark(term=_TERM - 2, sequence=_TERM - 1)))
+        others = list(self._history.others)
+        while self._todo or others:
+            self._now = min(self._todo[0][0] if self._todo else others[0].at_s, others[0].at_s if others else 1e18)
+            if self._now > self._history.ended_s:
+                break
+            facts: list[Fact] = []
+            while others and others[0].at_s <= self._now:
+                other = others.pop(0)
+                facts += self._other(other.uid, other.pod)
+            inventories: list[Inventory] = []
+            while self._todo and self._todo[0][0] <= self._now:
+                facts += self._happens(heappop(self._todo)[2], inventories)
+            self._turn(facts, inventories)
+        return Rerun(placed=self._placed, waits=self._waits, steps=tuple(self._steps))
+
+    def _at(self, step: Step) -> None:
+        # Of one time: nodes come first, then pods leave, then they arrive.
+        order = {NodeIs: 0, NodeLeaves: 1, Leaves: 2, Arrives: 3, Starts: 4}[type(step)]
+        heappush(self._todo, (step.at_s, order * 10**9 + next(self._numbers), step))
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def _happens(self, step: Step, inventories: list[Inventory]) -> list[Fact]:
+        match step:
+            case NodeIs():
+                self._steps.append(step)
+                self._nodes[step.name] = _node(step.node, self._version())
+                inventories.append(_inventory(step.name, step.devices, int(self._version())))
+                return [Put(object=self._nodes[step.name])]
+            case NodeLeaves():
+                self._steps.append(step)
+                gone = self._nodes.pop(step.name, None)
+                facts: list[Fact] = [] if gone is None else [Gone(object=gone)]
+                for uid, pod in list(self._pods.items()):
+                    if pod.spec.node_name == step.name:
+                        facts += self._leaves(uid)
+                return facts
+            case Arrives():
+                life = self._history.lives[step.uid]
+                pod = self._pods[step.uid] = self._pod(life)
+                self._steps.append(step)
+                return [Put(object=pod)]
+            case Leaves():
+                return self._leaves(step.uid)
+            case Starts():
+                raise AssertionError("starts are decided here")
+
+    def _leaves(self, uid: str) -> list[Fact]:
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return []
+        self._steps.append(Leaves(self._now, uid))
+        return [Gone(object=pod)]
+
+    def _other(self, uid: str, pod: SeenPod | None) -> list[Fact]:
+        """A pod that only takes CPU and memory, as bound there."""
+        before = self._pods.pop(uid, None)
+        if pod is None:
+            return [] if before is None else [Gone(object=before)]
+        meta = msgspec.structs.replace(pod.metadata, resource_version=self._version(), annotations={})
+        spec = msgspec.structs.replace(pod.spec, volumes=(), resource_claims=())
+        made = self._pods[uid] = Pod(metadata=meta, spec=spec, status=PodStatus(phase="Running"))
+        return [Put(object=made)]
+
+    def _pod(self, life: Life) -> Pod:
+        if not isinstance(life.wanted, Wanted):
+            raise TypeError(f"pod {life.key} cannot be read by Kerf, and so it takes no part")
+        pod = life.wanted.pod
+        meta = msgspec.structs.replace(
+            pod.metadata,
+            uid=life.uid,
+            resource_version=self._version(),
+            creation_timestamp=pod.metadata.creation_timestamp or seconds_text(life.created_s),
+            deletion_timestamp=None,
+        )
+        return msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase="Pending"))
+
+    def _turn(self, facts: list[Fact], inventories: list[Inventory]) -> None:
+        """The core's turn at this time: until nothing more can start."""
+        self._clock = max(self._clock, self._now)
+        self._send(m.BeatSeen(tuple(self._nodes)))
+        self._send(m.FactsSeen(tuple(facts)))
+        for inventory in inventories:
+            self._send(m.InventorySeen(inventory))
+        while True:
+            self._clock += _PAUSE_S
+            self._send(m.BeatSeen(tuple(self._nodes)))
+            self._send(m.Tick())
+            if not self._bound:
+                break
+            self._run_bound()
+
+    def _run_bound(self) -> None:
+        """What was decided since runs."""
+        bound, self._bound = self._bound, []
+        facts: list[Fact] = []
+        for uid, node, grant in bound:
+            pod, life = self._pods[uid], self._history.lives[uid]
+            notes = pod.metadata.annotations | ({names.ANNOTATION_GRANT: encode_grant(grant)} if grant else {})
+            meta = msgspec.structs.replace(pod.metadata, resource_version=self._version(), annotations=notes)
+            self._pods[uid] = msgspec.structs.replace(
+                pod,
+                metadata=meta,
+                spec=msgspec.structs.replace(pod.spec, node_name=node),
+                status=PodStatus(phase="Running", start_time=seconds_text(self._now)),
+            )
+            facts.append(Put(object=self._pods[uid]))
+            given = _given(node, grant)
+            gpus = tuple(dict.fromkeys(part.uuid for part in given.parts))
+            self._placed[uid] = Placed(at_s=self._now, node=node, gpus=gpus, why=self._why.get(uid, ""))
+            self._steps.append(Starts(self._now, uid, given))
+            if life.finished and life.left_s is not None and life.bound_s is not None:
+                self._at(Leaves(self._now + life.left_s - life.bound_s, uid))
+        self._send(m.FactsSeen(tuple(facts)))
+
+    # --- the core's surroundings ------------------------------------------------------------------------------------
+
+    def _send(self, event: m.Input) -> None:
+        todo: list[m.Input] = [event]
+        while todo:
+            for command in self._core.handle(todo.pop(0), self._clock):
+                todo += self._answers(command)
+
+    def _answers(self, command: m.Command) -> list[m.Input]:
+        match command:
+            case m.Append():
+                return [m.Appended(int(self._version()))]
+            case m.TakeSnapshot():
+                return [m.SnapshotSeen((), 0)]
+            case m.SendSync():
+                sync = command.sync
+                return [
+                    m.SyncAnswered(
+                        NodeSyncAnswer(node=sync.node, boot_id=_BOOT, term=sync.term, accepted=True, number=sync.number)
+                    )
+                ]
+            case m.SendGrant():
+                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
+            case m.SendRelease():
+                return [m.ReleaseSeen(command.node, command.release.grant_id)]
+            case m.SendBinds():
+                self._bound += [
+                    (bind.uid, bind.node, decode_grant(bind.grant) if bind.grant else None) for bind in command.binds
+                ]
+            case m.Again():
+                return [m.Tick()]
+            case m.Later():
+                self._clock += command.seconds
+                return [m.Wake()]
+            case m.Publish():
+                self._hear(command)
+        return []
+
+    def _hear(self, command: m.Publish) -> None:
+        match command.event:
+            case PlacementDecided() as event:
+                scores = ", ".join(f"{name} {value}" for name, value in event.scores.items() if value)
+                had = f"{event.feasible_nodes} of {len(self._nodes)} nodes had room"
+                self._why[event.uid] = had + (f"; scores of {event.node}: {scores}" if scores else "")
+            case PlacementRejected() as event:
+                self._waits[event.uid] = event.explanation.sentence
+
+    def _version(self) -> str:
+        return str(next(self._numbers))
+
+
+def _node(node: Node, version: str) -> Node:
+    """The node as one of Kerf's. Its own labels and taints stay: pods chose by them there."""
+    meta = node.metadata
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(
+            meta, resource_version=version, labels=meta.labels | {names.LABEL_MANAGED: "true"}, annotations={}
+        ),
+    )
+
+
+def _inventory(node: str, devices: tuple[Device, ...], generation: int) -> Inventory:
+    gpus = tuple(
+        Gpu(uuid=device.uuid, index=device.index, model=device.model, memory_mib=device.memory_mib)
+        for device in devices
+    )
+    return Inventory(node=node, boot_id=_BOOT, generation=generation, gpus=gpus, simulated=True)
+
+
+def _given(node: str, grant: Grant | None) -> Given:
+    shares = [share for container in grant.containers.values() for share in container.gpus] if grant else []
+    return Given(
+        peer="kerf",
+        node=node,
+        parts=tuple(Part(uuid=share.uuid, memory_mib=share.memory_mib, milli=share.compute_milli) for share in shares),
+    )

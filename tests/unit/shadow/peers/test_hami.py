@@ -1,0 +1,62 @@
+"""HAMi's nodes and pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from shadow.peers.base import Surroundings, Unreadable
+from shadow.peers.hami import ALLOCATED, NODE, REGISTER, TO_ALLOCATE, Hami
+from tests.support import shadow
+
+TEXT = (
+    "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,0,hami-core:"
+    "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448,10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true,1,hami-core:"
+)
+"""docs/develop/protocol.md."""
+
+
+def test_the_nodes_of_hamis_protocol_are_read() -> None:
+    found = Hami().devices(shadow.node(annotations={REGISTER: TEXT}))
+    assert [(one.uuid[:12], one.index, one.memory_mib, one.milli, one.max_sharers) for one in found] == [
+        ("GPU-00552014", 0, 32768, 1000, 10),
+        ("GPU-0fc3eda5", 1, 32768, 1000, 10),
+    ]
+    assert found[0].model == "Tesla-V100-PCIE-32GB"
+
+
+def test_seven_fields_and_json_are_read_too_and_unhealthy_gpus_left_out() -> None:
+    seven = "GPU-a,10,32768,100,NVIDIA-T4,0,true:GPU-b,10,32768,100,NVIDIA-T4,0,false:"
+    assert [one.uuid for one in Hami().devices(shadow.node(annotations={REGISTER: seven}))] == ["GPU-a"]
+    listed = (
+        '[{"id":"GPU-a","count":4,"devmem":16384,"devcore":100,"type":"NVIDIA-T4","mode":"hami-core","health":true}]'
+    )
+    (one,) = Hami().devices(shadow.node(annotations={REGISTER: listed}))
+    assert (one.index, one.memory_mib, one.max_sharers) == (0, 16384, 4)
+
+
+def test_what_was_allocated_counts_before_what_is_to_be() -> None:
+    notes = {ALLOCATED: "GPU-a,NVIDIA,8000,10:;", TO_ALLOCATE: ";"}
+    given = Hami().given(shadow.pod(on="n1", annotations=notes), Surroundings())
+    assert given is not None
+    assert (given.node, given.parts[0].memory_mib, given.parts[0].milli, given.known) == ("n1", 8000, 100, True)
+    waiting = Hami().given(shadow.pod(annotations={TO_ALLOCATE: "GPU-a,NVIDIA,1,0:;", NODE: "n2"}), Surroundings())
+    assert waiting is not None
+    assert waiting.node == "n2"
+
+
+def test_a_pod_without_annotations_is_not_hamis() -> None:
+    assert Hami().given(shadow.pod(on="n1"), Surroundings()) is None
+    assert Hami().devices(shadow.node()) == ()
+
+
+@pytest.mark.parametrize("text", ["[{]", '[{"index": 1}]', "GPU-a,10,32768:", "GPU-a,ten,32768,100,T4,0,true:"])
+def test_a_malformed_node_is_a_named_problem(text: str) -> None:
+    with pytest.raises(Unreadable, match="node n1"):
+        Hami().devices(shadow.node(annotations={REGISTER: text}))
+
+
+def test_a_malformed_pod_is_a_named_problem() -> None:
+    with pytest.raises(Unreadable, match="pod team/p"):
+        Hami().given(shadow.pod(on="n1", annotations={ALLOCATED: "GPU-a:;"}), Surroundings())
+    with pytest.raises(Unreadable, match="no node"):
+        Hami().given(shadow.pod(annotations={ALLOCATED: "GPU-a,NVIDIA,1,0:;"}), Surroundings())

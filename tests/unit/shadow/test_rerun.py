@@ -1,0 +1,70 @@
+"""The pods of a history through placement's real core."""
+
+from __future__ import annotations
+
+from shadow.history import read_history
+from shadow.objects import NodeGone, NodeSeen
+from shadow.rerun import Rerun, rerun
+from tests.support import shadow
+from tests.support.shadow import BEGAN_S, Recording
+
+ONE, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
+
+
+def run(recording: Recording, until_s: float) -> Rerun:
+    return rerun(read_history(recording.ended(until_s)))
+
+
+def starts(made: Rerun) -> dict[str, tuple[float, str]]:
+    return {uid.removeprefix("uid-"): (placed.at_s - BEGAN_S, placed.node) for uid, placed in made.placed.items()}
+
+
+def test_a_pod_that_ended_by_itself_runs_as_long_as_there() -> None:
+    """There the first pod ran from 5 to 15; with Kerf it starts at 1 and makes room at 11."""
+    recording = Recording(shadow.node("n1", shadow.gfd(2)))
+    recording.seen(1, shadow.pod("first", TWO)).seen(2, shadow.pod("second", ONE))
+    recording.seen(5, shadow.pod("first", TWO, on="n1"))
+    recording.seen(15, shadow.pod("first", TWO, on="n1", phase="Succeeded"), shadow.pod("second", ONE, on="n1"))
+    made = run(recording, 30)
+    assert starts(made) == {"first": (1, "n1"), "second": (11, "n1")}
+    assert "0 of 1 nodes can take the pod" in made.waits["uid-second"]
+
+
+def test_a_deleted_pod_leaves_when_it_did_there() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("served", ONE)).seen(5, shadow.pod("served", ONE, on="n1"))
+    recording.seen(6, shadow.pod("next", ONE)).gone(20, "served").seen(21, shadow.pod("next", ONE, on="n1"))
+    assert starts(run(recording, 30)) == {"served": (1, "n1"), "next": (20, "n1")}
+
+
+def test_a_pod_that_was_deleted_before_it_ran_leaves_then_too() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("tried", ONE)).gone(4, "tried").seen(5, shadow.pod("next", ONE))
+    assert starts(run(recording, 30)) == {"tried": (1, "n1"), "next": (5, "n1")}
+
+
+def test_pods_without_gpus_take_cpu_with_kerf_too() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2)))
+    recording.seen(0, shadow.pod("cpu", {"cpu": "60"}, on="n1"))
+    recording.seen(1, shadow.pod("p", ONE | {"cpu": "8"})).gone(9, "cpu")
+    assert starts(run(recording, 30)) == {"p": (9, "n1")}
+
+
+def test_nodes_come_and_go() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("a", ONE), shadow.pod("b", ONE))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 7, node=shadow.node("n2", shadow.gfd(1))))
+    recording.facts.append(NodeGone(at_s=BEGAN_S + 9, name="n1"))
+    made = run(recording, 30)
+    assert starts(made) == {"a": (1, "n1"), "b": (7, "n2")}
+    assert [step.uid for step in made.steps if type(step).__name__ == "Leaves"] == ["uid-a"]
+
+
+def test_two_halves_share_a_gpu() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    for name in "abc":
+        recording.seen(1, shadow.pod(name, scheduler="kai-scheduler", annotations={"gpu-fraction": "0.5"}))
+    made = run(recording, 30)
+    assert sorted(starts(made)) == ["a", "b"]
+    assert {placed.gpus for placed in made.placed.values()} == {("n1/gpu-0",)}
+    assert made.placed["uid-a"].why.startswith("1 of 1 nodes had room")
