@@ -40,6 +40,9 @@ CONTEXTS = 3
 """How many contexts are measured one after the other, without the interposer, which would report the slice."""
 TIMEOUT_S = 60.0
 
+Limit = Callable[[str, Path, int], Awaitable[None]]
+"""Sets the driver's memory limit of a cgroup on a GPU. Raises MemoryLimitError."""
+
 
 class CanaryError(Exception):
     """The canary could not be run: nothing is proven, and nothing disproven."""
@@ -56,14 +59,14 @@ class Canary:
         libcuda: str,
         clock: Callable[[], int],
         under: Callable[[Path, Sequence[str]], Sequence[str]],
-        limit: Callable[[str, Path, int], Awaitable[None]] | None = None,
+        limit: Limit | None = None,
         cgroups: Path | None = None,
         environment: Mapping[str, str] = {},
     ) -> None:
         """`build`: the folder of the interposer and the probe.
 
-        `libcuda`: the driver's library as this process sees it. `limit` sets the driver's memory limit of a cgroup on a
-        GPU, or raises MemoryLimitError; `cgroups` is the root of the cgroups of version 2, None if there are none.
+        `libcuda`: the driver's library as this process sees it. `cgroups` is the root of the pods' cgroups of version
+        2, None if they have none.
         """
         self._limit, self._cgroups = limit, cgroups
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
@@ -119,21 +122,27 @@ class Canary:
         """Runs the probe in a cgroup of its own that the driver limits, without the interposer. Returns what the limit
         does, and why it does not hold for all memory."""
         if self._limit is None or self._cgroups is None:
-            return "none", "the host has no cgroups of version 2"
-        folder = self._cgroups / CGROUP
+            return "none", "the host has no cgroups of version 2 for pods"
+        try:
+            return await self._in_a_cgroup(gpu, index, self._cgroups / CGROUP, self._limit)
+        except MemoryLimitsUnsupported as error:
+            return "none", str(error)
+        except (MemoryLimitError, CanaryError) as error:
+            return "fails", str(error)
+        except OSError as error:
+            return "fails", f"the agent cannot have a cgroup of its own ({error.filename}: {error.strerror})"
+
+    async def _in_a_cgroup(self, gpu: str, index: int, folder: Path, limit: Limit) -> tuple[DriverLimit, str]:
+        """Raises OSError, MemoryLimitError, CanaryError."""
         folder.mkdir(exist_ok=True)
         try:
-            await self._limit(gpu, folder, DRIVER_LIMIT_BYTES)
+            await limit(gpu, folder, DRIVER_LIMIT_BYTES)
             lines = await self._lines(
                 index,
                 ["sh", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "sh", str(folder),
                  str(self._build / "probe"), self._libcuda, "limit", str(CHUNK_KIB), str(MAX_UNLIMITED_MIB)],
             )  # fmt: skip
-            await self._limit(gpu, folder, NO_LIMIT)
-        except MemoryLimitsUnsupported as error:
-            return "none", str(error)
-        except (MemoryLimitError, CanaryError) as error:
-            return "fails", str(error)
+            await limit(gpu, folder, NO_LIMIT)
         finally:
             folder.rmdir()  # and with it a limit that could not be cleared
         return verdict.of_driver_limit(lines, DRIVER_LIMIT_BYTES, CHUNK_KIB << 10)
