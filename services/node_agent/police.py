@@ -69,15 +69,15 @@ class Police:
             labels=("gpu", "namespace", "pod"),
         )
 
+    def thaw(self) -> None:
+        """Thaws what an earlier agent has left frozen."""
+        thawed, failed = self._ender.freezer.thaw_all()
+        for uid, error in failed.items():
+            self._ctx.log.error("pod_not_thawed", pod=uid, error=str(error), advice="delete the pod")
+        if thawed:
+            self._ctx.log.warning("pods_thawed", pods=thawed, why="an earlier agent ended while they were frozen")
+
     def start(self) -> None:
-        """Thaws what an earlier agent has left frozen, and begins to sample."""
-        try:
-            thawed = self._ender.freezer.thaw_all()
-        except OSError as error:
-            self._ctx.log.error("pods_not_thawed", error=str(error), advice="delete the pods that are frozen")
-        else:
-            if thawed:
-                self._ctx.log.warning("pods_thawed", pods=thawed, why="an earlier agent ended while they were frozen")
         self._task = self._ctx.spawn(self._run(), name="police")
 
     async def close(self) -> None:

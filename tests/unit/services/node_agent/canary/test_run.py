@@ -143,7 +143,8 @@ async def test_a_driver_and_a_host_without_such_limits_are_told_apart_from_limit
 ) -> None:
     library = build / "test" / "libkerf.so"
     proof = await canary(build, tmp_path, library, limit=nvml.limit_memory).run(UUID, 0, "580.1", "digest", 5)
-    assert (proof.driver_limit, proof.driver_limit_sentence) == ("none", "the host has no cgroups of version 2 for pods")
+    assert proof.driver_limit == "none"
+    assert proof.driver_limit_sentence == "the host has no cgroups of version 2 for pods"
     with pod_tree("v2") as tree:
         made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tree.root)
         proof = await made.run(UUID, 0, "580.1", "digest", 5)
