@@ -1,6 +1,7 @@
 """Has the driver hold the memory of pods: a limit for the pod's cgroup on each GPU, the sum of its containers' slices.
 
-It is set before a container starts, and again when a slice is shrunk or gets its memory back.
+It is set before a container starts, and again when a slice is shrunk or gets its memory back, when the agent starts,
+and when the canary has proven that such limits hold.
 """
 
 from __future__ import annotations
@@ -61,10 +62,11 @@ class DriverLimits:
                 await self._devices.limit_memory(uuid, folder, limit_bytes)
             self._set[uid] = wanted
 
-    async def refresh(self, uids: Collection[str]) -> None:
-        """Sets the limits of running pods again. Logs those that fail."""
-        for uid in uids:
-            if self._wanted(uid) == self._set.get(uid, {}):
+    async def refresh(self) -> None:
+        """Sets the limits of running pods that are not as they should be. Logs those that fail."""
+        for uid in sorted({live.uid for live in self._agent.live()}):
+            wanted = self._wanted(uid)
+            if not wanted or wanted == self._set.get(uid):
                 continue
             try:
                 await self.apply(uid)

@@ -69,24 +69,22 @@ class Police:
             labels=("gpu", "namespace", "pod"),
         )
 
+    def thaw(self) -> None:
+        """Thaws all pods, also those that an earlier agent has left frozen."""
+        thawed, failed = self._ender.freezer.thaw_all()
+        for uid, error in failed.items():
+            self._ctx.log.error("pod_not_thawed", pod=uid, error=str(error), advice="delete the pod")
+        if thawed:
+            self._ctx.log.warning("pods_thawed", pods=thawed, why="an agent has ended while they were frozen")
+
     def start(self) -> None:
-        """Thaws what an earlier agent has left frozen, and begins to sample."""
-        try:
-            thawed = self._ender.freezer.thaw_all()
-        except OSError as error:
-            self._ctx.log.error("pods_not_thawed", error=str(error), advice="delete the pods that are frozen")
-        else:
-            if thawed:
-                self._ctx.log.warning("pods_thawed", pods=thawed, why="an earlier agent ended while they were frozen")
         self._task = self._ctx.spawn(self._run(), name="police")
 
     async def close(self) -> None:
         """Samples no more, and thaws what is frozen: the next agent begins anew."""
         if self._task is not None:
             await end(self._task)
-        for uid, suspect in self._suspects.items():
-            if suspect.frozen_s is not None:
-                self._ender.thaw(uid)
+        self.thaw()
 
     async def sample(self) -> None:
         """Compares what NVML reports now with the grants, and acts."""
@@ -95,7 +93,10 @@ class Police:
         self._ender.evict({})
         if not live and not self._suspects:
             return
-        gpus = frozenset(uuid for one in live if one.strategy in POLICED for uuid in one.gpus)
+        # Also where a pod was seen beyond its grant: the policed slice that was there may be gone.
+        gpus = frozenset(uuid for one in live if one.strategy in POLICED for uuid in one.gpus).union(
+            *(suspect.gpus for suspect in self._suspects.values())
+        )
         before = self._counted_mib()
         found = await self._devices.running(gpus) if gpus else {}
         after = self._counted_mib()

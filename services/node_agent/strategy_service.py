@@ -102,6 +102,7 @@ class Strategies:
 
     async def start(self, say: Callable[[], Awaitable[None]]) -> None:
         """Takes over the running slices and starts the background tasks. `say` publishes what the node offers now."""
+        self._police.thaw()
         if self._keeper.library:
             try:
                 install(self._build, Path(self._config.library_dir), self._keeper.library)
@@ -110,7 +111,7 @@ class Strategies:
                     "interposer_not_installed", error=str(error), effect="slices that need it will not start"
                 )
         self._adopt()
-        await self._limits.refresh({live.uid for live in self._agent.live()})
+        await self._limits.refresh()
         self._ctx.on_drain(self._close)
         self._police.start()
         if self._config.escapes == "lock" or self._locks.has_leftovers():
@@ -123,6 +124,7 @@ class Strategies:
 
             async def proven() -> None:
                 self._registry.refresh()
+                await self._limits.refresh()
                 await say()
 
             self._ctx.spawn(
@@ -155,7 +157,7 @@ class Strategies:
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
         done = await self._suspender.suspend(ask)
-        await self._limits.refresh((ask.uid,))
+        await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(
             "slices_not_suspended" if done.reason else "slices_suspended", pod=ask.uid, action=action, why=done.reason

@@ -41,6 +41,8 @@ class ProofManager:
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
         self._proof = _load(proof_file)
+        self._asks_again = self._proof is not None and verdict.may_change_with_the_agent(self._proof)
+        """The last proof is an earlier agent's, and this one may do better."""
         self._trouble = ""
         self._driver_version = ""
         self._tried = ""
@@ -176,7 +178,7 @@ class ProofManager:
                 effect="hard isolation of parts is not offered on this node"
                 + ("; policed slices have the limit beside" if proof.driver_limit == "managed-passes" else ""),
             )
-        self._proof = proof
+        self._proof, self._asks_again = proof, False
         try:
             _save(self._file, proof)
         except OSError as error:
@@ -193,6 +195,7 @@ class ProofManager:
             and verdict.not_time_sliced(proof) == ""
             and proof.seen_bytes != verdict.UNKNOWN
             and proof.driver_limit != "untried"
+            and not self._asks_again
         )
 
 

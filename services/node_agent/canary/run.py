@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class Canary:
         """`build`: the folder of the interposer and the probe.
 
         `libcuda`: the driver's library as this process sees it. `limit` sets the driver's memory limit of a cgroup on a
-        GPU, or raises MemoryLimitError; `cgroups` is the root of the cgroups of version 2, None if there are none.
+        GPU, or raises MemoryLimitError. `cgroups` is the root of the pods' cgroups of version 2; None: they have none.
         """
         self._limit, self._cgroups = limit, cgroups
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
@@ -119,23 +119,22 @@ class Canary:
         """Runs the probe in a cgroup of its own that the driver limits, without the interposer. Returns what the limit
         does, and why it does not hold for all memory."""
         if self._limit is None or self._cgroups is None:
-            return "none", "the host has no cgroups of version 2"
-        folder = self._cgroups / CGROUP
-        folder.mkdir(exist_ok=True)
+            return "none", "the host has no cgroups of version 2 for pods"
         try:
-            await self._limit(gpu, folder, DRIVER_LIMIT_BYTES)
-            lines = await self._lines(
-                index,
-                ["sh", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "sh", str(folder),
-                 str(self._build / "probe"), self._libcuda, "limit", str(CHUNK_KIB), str(MAX_UNLIMITED_MIB)],
-            )  # fmt: skip
-            await self._limit(gpu, folder, NO_LIMIT)
+            with _cgroup(self._cgroups / CGROUP) as folder:
+                await self._limit(gpu, folder, DRIVER_LIMIT_BYTES)
+                lines = await self._lines(
+                    index,
+                    ["sh", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "sh", str(folder),
+                     str(self._build / "probe"), self._libcuda, "limit", str(CHUNK_KIB), str(MAX_UNLIMITED_MIB)],
+                )  # fmt: skip
+                await self._limit(gpu, folder, NO_LIMIT)
         except MemoryLimitsUnsupported as error:
             return "none", str(error)
         except (MemoryLimitError, CanaryError) as error:
             return "fails", str(error)
-        finally:
-            folder.rmdir()  # and with it a limit that could not be cleared
+        except OSError as error:
+            return "fails", f"the agent cannot have a cgroup of its own ({error.filename}: {error.strerror})"
         return verdict.of_driver_limit(lines, DRIVER_LIMIT_BYTES, CHUNK_KIB << 10)
 
     async def _turns(self, gpu: str, index: int) -> tuple[str, tuple[int, ...]]:
@@ -224,6 +223,16 @@ class Canary:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
         except msgspec.DecodeError as error:
             raise CanaryError(f"the canary's {what} probe printed invalid JSON: {error}") from error
+
+
+@contextlib.contextmanager
+def _cgroup(folder: Path) -> Iterator[Path]:
+    """A cgroup for the time of the context. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    try:
+        yield folder
+    finally:
+        folder.rmdir()  # and with it a limit that could not be cleared
 
 
 async def _communicate(process: asyncio.subprocess.Process, start: asyncio.Barrier | None) -> tuple[bytes, bytes]:

@@ -226,6 +226,11 @@ def not_policed(proof: Proof) -> str:
     return ""
 
 
+def may_change_with_the_agent(proof: Proof) -> bool:
+    """Whether another agent may find more with the same driver: one that has got hostPID, or may write cgroups."""
+    return proof.ok and (proof.seen_bytes == 0 or proof.driver_limit == "fails")
+
+
 def not_by_driver(proof: Proof) -> str:
     """Why a node with this good proof does not promise that the driver holds memory; "" if it does."""
     if proof.driver_limit == "untried":

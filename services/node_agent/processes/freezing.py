@@ -6,11 +6,14 @@ has its effect only after the thaw.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from services.node_agent.processes.pod_cgroups import PodCgroups
 
 _V2, _V1 = "cgroup.freeze", "freezer.state"
+_GONE = (errno.ENOENT, errno.ENODEV)
+"""The cgroup is removed: before its file is opened, or after that."""
 _FREEZE, _THAW = {_V2: "1", _V1: "FROZEN"}, {_V2: "0", _V1: "THAWED"}
 
 
@@ -33,15 +36,21 @@ class Freezer:
         for file in self._files().get(uid, ()):
             _thaw(file)
 
-    def thaw_all(self) -> tuple[str, ...]:
-        """Thaws all pods that are frozen, and returns their UIDs. Raises OSError.
+    def thaw_all(self) -> tuple[tuple[str, ...], dict[str, OSError]]:
+        """Thaws all pods that are frozen. Returns their UIDs, and those that could not be thawed with their errors.
 
         An agent that was killed may have left them so. Kubernetes itself freezes containers, and never a pod.
         """
-        frozen = {uid for uid, files in self._files().items() if any(_is_frozen(file) for file in files)}
-        for uid in frozen:
-            self.thaw(uid)
-        return tuple(sorted(frozen))
+        thawed: list[str] = []
+        failed: dict[str, OSError] = {}
+        for uid, files in sorted(self._files().items()):
+            try:
+                if any(_is_frozen(file) for file in files):
+                    self.thaw(uid)
+                    thawed.append(uid)
+            except OSError as error:
+                failed[uid] = error
+        return tuple(thawed), failed
 
     def _files(self) -> dict[str, list[Path]]:
         """The files by which each pod is frozen.
@@ -60,12 +69,15 @@ class Freezer:
 def _is_frozen(file: Path) -> bool:
     try:
         return file.read_text().strip() in ("1", "FROZEN", "FREEZING")
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in _GONE:
+            return False
+        raise
 
 
 def _thaw(file: Path) -> None:
     try:
         file.write_text(_THAW[file.name])
-    except FileNotFoundError:
-        return  # the pod is gone
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise

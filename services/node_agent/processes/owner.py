@@ -30,8 +30,29 @@ def owner_in(text: str) -> Owner:
 
 
 def owner_of(pid: int, proc: Path = Path("/proc")) -> Owner | None:
-    """The owner of a process. None if it has ended, or if the agent cannot see the host's processes."""
+    """The owner of a process. None if it has ended, or if the agent cannot see the host's processes.
+
+    With cgroup v1 the kernel shows a thread that has ended in the root cgroup. A process whose first thread has ended
+    goes on in its other threads, so then these tell.
+    """
+    folder = proc / str(pid)
     try:
-        return owner_in((proc / str(pid) / "cgroup").read_text())
+        found = owner_in((folder / "cgroup").read_text())
+        if found.pod_uid or not _has_ended(folder):
+            return found
+        threads = sorted((folder / "task").iterdir())
     except OSError:
         return None
+    return next((of for thread in threads if (of := _owner_of_thread(thread)).pod_uid), found)
+
+
+def _has_ended(thread: Path) -> bool:
+    """Raises OSError."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def _owner_of_thread(thread: Path) -> Owner:
+    try:
+        return owner_in((thread / "cgroup").read_text())
+    except OSError:
+        return Owner()  # it has ended meanwhile

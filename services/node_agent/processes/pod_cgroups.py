@@ -42,12 +42,14 @@ class PodCgroups:
                     yield uid, Path(entry.path)
 
     def root_v2(self) -> Path | None:
-        """The root of the cgroups of version 2, which may be mounted beside hierarchies of version 1."""
-        return next((root for root in self._hierarchies() if (root / "cgroup.controllers").exists()), None)
+        """The root of the cgroups of version 2, if the pods' are among them: v2 may be mounted beside hierarchies of v1
+        that have the pods."""
+        roots = (root for root in self._hierarchies() if (root / "cgroup.controllers").exists())
+        return next((root for root in roots if _has_pods(root)), None)
 
     def has_pod_cgroups(self) -> bool:
         """Whether this kubelet creates a cgroup per pod at all (cgroupsPerQOS)."""
-        return any(_KUBEPODS in entry.name for root in self._hierarchies() for entry, _ in _below(root))
+        return any(map(_has_pods, self._hierarchies()))
 
     def _walk(self) -> dict[str, Path]:
         found: dict[str, Path] = {}
@@ -60,6 +62,10 @@ class PodCgroups:
         if (self._root / "cgroup.procs").exists():
             return [self._root]
         return [Path(entry.path) for entry in _subdirectories(self._root)]
+
+
+def _has_pods(root: Path) -> bool:
+    return any(_KUBEPODS in entry.name for entry, _ in _below(root))
 
 
 def _below(root: Path, depth: int = _DEPTH) -> Iterator[tuple[os.DirEntry[str], str]]:

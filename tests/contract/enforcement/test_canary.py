@@ -155,6 +155,27 @@ async def test_policed_is_offered_where_nvml_has_told_the_canary_what_its_own_pr
     assert detail.startswith(f"policed is not offered: {why}") if why else not detail
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its control block where a container has it")
+@pytest.mark.parametrize("found", [{"seen_bytes": 0}, {"driver_limit": "fails"}], ids=["hostPID", "cgroups"])
+async def test_what_an_agent_lacked_is_tried_again_by_the_next_one(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    build: Path,
+    place: None,
+    monkeypatch: pytest.MonkeyPatch,
+    found: dict[str, Any],
+) -> None:
+    """An operator who gives the agent hostPID, as it advises, restarts it by that. The driver is as before."""
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
+    prove(host, build, at_ms=1, **found)
+    async with agent(nats, host, **settings):
+        assert await offered(bus) == () or "interposer" in await offered(bus), "what is proven is offered meanwhile"
+        await eventually(lambda: _proof(host).at_ms > 1, within_s=30)
+
+
 async def test_policed_pods_do_not_start_where_the_canary_has_failed(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, settings: dict[str, Any], build: Path
 ) -> None:

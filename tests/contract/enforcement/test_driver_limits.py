@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,10 @@ def said(limits: Path) -> str:
 
 def become_unlimited(limits: Path) -> None:
     limits.unlink()
+
+
+def become_shrunk(limits: Path, tree: PodTree) -> None:
+    limits.write_text(line(tree, 32))
 
 
 async def test_a_program_without_the_library_is_refused_beyond_the_grant_and_lives(
@@ -266,6 +271,30 @@ async def test_an_agent_that_starts_sets_the_limits_of_running_pods(
         become_unlimited(limits)
         async with agent(nats, host, **held):
             await eventually(lambda: said(limits) == line(tree, 64))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the canary mounts its control block where a container has it")
+async def test_policed_pods_that_run_get_the_limit_when_the_canary_has_proven_it(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    held: dict[str, Any],
+    build: Path,
+    tree: PodTree,
+    limits: Path,
+    place: None,
+) -> None:
+    """The library of a new agent must be proven first. A pod that got its memory back meanwhile would keep the limit of
+    a smaller slice."""
+    prove(host, build, driver_limit="managed-passes")
+    with hoarder(tree, "a", held["libcuda"]):
+        async with agent(nats, host, **held):
+            await started(bus, kubelet, "a", strategy="policed")
+        become_shrunk(limits, tree)
+        prove(host, build, driver_limit="managed-passes", library="another")
+        async with agent(nats, host, **held):
+            await eventually(lambda: said(limits) == line(tree, 64), within_s=30)
 
 
 async def test_the_limit_is_the_sum_of_the_containers_that_have_started(

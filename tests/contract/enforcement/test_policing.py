@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from services.node_agent.core import Agent
 from services.node_agent.processes.freezing import Freezer
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -206,6 +207,36 @@ async def test_an_agent_that_ends_thaws_what_it_has_frozen(
             assert tree.is_frozen("a")
         assert not tree.is_frozen("a")
         one.take()
+
+
+async def test_a_frozen_pod_is_judged_on_a_gpu_whose_last_policed_slice_has_gone(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    policed: dict[str, Any],
+    proven: None,
+    tree: PodTree,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pod a holds memory on the GPU of pod b, which ends while a is frozen. It would stay frozen for half a minute."""
+    both = NVML + f"gpu 1 {OTHER} NVIDIA_H200 4000 00000000:02:00.0 0 9 0 0 0\n"
+    become(host, both)
+    freeze, live = Freezer.freeze, Agent.live
+
+    def then_alone(freezer: Freezer, of: str) -> bool:
+        monkeypatch.setattr(Agent, "live", lambda core: tuple(one for one in live(core) if one.uid == of))
+        become(host, both)
+        return freeze(freezer, of)
+
+    monkeypatch.setattr(Freezer, "freeze", then_alone)
+    with hoarder(tree, "a", policed["libcuda"]) as one:
+        async with agent(nats, host, **policed) as ctx:
+            await started(bus, kubelet, "a", strategy="policed")
+            await started(bus, kubelet, "b", strategy="policed", gpu=OTHER)
+            become(host, both + f"process 1 {one.pid} 20\n")
+            await eventually(lambda: done(ctx).get("thawed") == 1)
+            assert not tree.is_frozen("a")
 
 
 @pytest.mark.parametrize("way", ["graphics", "another GPU"])

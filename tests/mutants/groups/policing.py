@@ -76,8 +76,8 @@ MUTANTS = [
         name="left-frozen-by-the-agent-before",
         what="a pod that an earlier agent has left frozen stays so",
         file="services/node_agent/police.py",
-        old="thawed = self._ender.freezer.thaw_all()",
-        new="thawed = ()",
+        old="thawed, failed = self._ender.freezer.thaw_all()",
+        new="thawed, failed = (), {}",
         tests=(f"{REAL}::test_a_pod_that_an_earlier_agent_left_frozen_is_thawed",),
     ),
     Mutant(

@@ -143,7 +143,8 @@ async def test_a_driver_and_a_host_without_such_limits_are_told_apart_from_limit
 ) -> None:
     library = build / "test" / "libkerf.so"
     proof = await canary(build, tmp_path, library, limit=nvml.limit_memory).run(UUID, 0, "580.1", "digest", 5)
-    assert (proof.driver_limit, proof.driver_limit_sentence) == ("none", "the host has no cgroups of version 2")
+    assert proof.driver_limit == "none"
+    assert proof.driver_limit_sentence == "the host has no cgroups of version 2 for pods"
     with pod_tree("v2") as tree:
         made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tree.root)
         proof = await made.run(UUID, 0, "580.1", "digest", 5)
@@ -152,6 +153,18 @@ async def test_a_driver_and_a_host_without_such_limits_are_told_apart_from_limit
         monkeypatch.setenv("KERF_FAKE_LIMITS_DEAF", "1")
         proof = await made.run(UUID, 0, "580.1", "digest", 5)
         assert (proof.driver_limit, "was told a limit" in proof.driver_limit_sentence) == ("fails", True)
+
+
+async def test_cgroups_that_the_agent_cannot_change_prove_no_limit_of_the_driver_and_leave_the_rest_proven(
+    build: Path, tmp_path: Path, nvml: NvmlDevices
+) -> None:
+    """For example where an agent has the host's cgroups mounted read-only."""
+    (tmp_path / "cgroups").write_text("no directory")
+    library = build / "test" / "libkerf.so"
+    made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tmp_path / "cgroups")
+    proof = await made.run(UUID, 0, "580.1", "digest", 5)
+    assert (proof.ok, proof.sentence, proof.driver_limit) == (True, "", "fails")
+    assert "kerf-canary: Not a directory" in proof.driver_limit_sentence
 
 
 async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,9 +76,9 @@ async def test_a_frozen_pod_is_killed_and_its_processes_end_with_the_thaw(
 
 def test_only_pods_that_are_frozen_are_thawed(tree: PodTree, process: subprocess.Popen[str]) -> None:
     freezer = Freezer(PodCgroups(tree.root))
-    assert freezer.thaw_all() == ()
+    assert freezer.thaw_all() == ((), {})
     tree.freeze("a")
-    assert freezer.thaw_all() == (uid("a"),)
+    assert freezer.thaw_all() == ((uid("a"),), {})
     assert answers(process)
 
 
@@ -112,5 +113,39 @@ def test_a_pod_with_cgroups_of_both_versions_is_frozen_by_both(tmp_path: Path) -
     freezer = Freezer(PodCgroups(tmp_path))
     assert freezer.freeze(uid("a"))
     assert [file.read_text() for file in files] == ["FROZEN", "1"]
-    assert freezer.thaw_all() == (uid("a"),)
+    assert freezer.thaw_all() == ((uid("a"),), {})
     assert [file.read_text() for file in files] == ["THAWED", "0"]
+
+
+def test_a_pod_that_cannot_be_thawed_leaves_no_other_frozen(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("")
+    files = {name: tmp_path / "kubepods" / f"pod{uid(name)}" / "cgroup.freeze" for name in "abc"}
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+    files["a"].write_text("1")
+    files["b"].mkdir()
+    files["c"].write_text("1")
+    thawed, failed = Freezer(PodCgroups(tmp_path)).thaw_all()
+    assert (set(thawed), set(failed)) == ({uid("a"), uid("c")}, {uid("b")})
+    assert [files[name].read_text() for name in "ac"] == ["0", "0"]
+
+
+def test_a_pod_whose_cgroup_is_removed_between_opening_and_use_is_gone(
+    tree: PodTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel answers ENODEV then, not ENOENT."""
+    folder = tree.root / "kubepods" / f"pod{uid('a')}"
+    folder.mkdir(parents=True)
+    opened = Path.open
+
+    def then_removed(file: Path, *args: Any, **more: Any) -> Any:
+        made = opened(file, *args, **more)
+        if file.parent == folder:
+            folder.rmdir()
+        return made
+
+    freezer = Freezer(PodCgroups(tree.root))
+    monkeypatch.setattr(Path, "open", then_removed)
+    assert freezer.thaw_all() == ((), {})
+    folder.mkdir()
+    freezer.thaw(uid("a"))

@@ -54,3 +54,16 @@ def test_a_host_without_pod_cgroups_is_detected(tmp_path: Path) -> None:
     cgroups = PodCgroups(tmp_path)
     assert not cgroups.has_pod_cgroups()
     assert not cgroups.present({UID}), "a systemd service may have any name"
+
+
+def test_the_root_of_version_2_counts_only_if_it_has_the_pods(tmp_path: Path) -> None:
+    """A limit that holds there would hold for no pod, and every container that needs one would be refused."""
+    for hierarchy in ("memory", "unified"):
+        (tmp_path / hierarchy).mkdir()
+    (tmp_path / "unified" / "cgroup.controllers").write_text("")
+    (tmp_path / "memory" / "kubepods").mkdir()
+    cgroups = PodCgroups(tmp_path)
+    assert cgroups.has_pod_cgroups()
+    assert cgroups.root_v2() is None
+    (tmp_path / "unified" / "kubepods.slice").mkdir()
+    assert cgroups.root_v2() == tmp_path / "unified"
