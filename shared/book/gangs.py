@@ -284,10 +284,10 @@ class Gangs:
 
     def must_end_with(self, uid: str, gone: Collection[str] = ()) -> list[str]:
         """The pods that must end if this one does, including itself: no other if enough members of its gang run on,
-        else all of the gang, or of the subgroup that it can do without. `gone`: pods that end anyway; they are not
-        returned."""
+        else all of the gang, or of the subgroup that it can do without. A pod that ends anyway takes no other along.
+        `gone`: pods that end anyway; they are not returned."""
         gang = self._of.get(uid)
-        if gang is None:
+        if gang is None or uid not in gang.placed or uid in gone:
             return [uid]
         running = [member for member in self._running(gang) if member not in gone]
         before = gang.by_leaf(running) + gang.counted("elsewhere")
@@ -304,9 +304,10 @@ class Gangs:
         for gang in self.among(gone):
             before = gang.counted("placed", "elsewhere")
             left = before - gang.by_leaf(uid for uid in gang.placed if uid in gone)
-            if left and not subgroups.is_satisfied(gang.tree, left):
+            ours = gang.by_leaf(uid for uid in gang.placed if uid not in gone)  # others' pods are not ours to end
+            if ours and not subgroups.is_satisfied(gang.tree, left):
                 return gang
-            if any(subgroups.broken(below, before, left) for below in gang.subgroups):
+            if any(subgroups.broken(below, before, left, ours) for below in gang.subgroups):
                 return gang
         return None
 
@@ -411,8 +412,8 @@ class Gangs:
         if not gang.begun or stands:
             gang.incomplete_since = None
             self._incomplete.pop(gang.key, None)
-        elif gang.incomplete_since is None:
-            gang.incomplete_since = now
+        else:
+            gang.incomplete_since = now if gang.incomplete_since is None else gang.incomplete_since
             self._incomplete[gang.key] = gang
         if gang.begun and not stands and (gang.waiting or not gang.whole):
             if gang.lacking_since is None:

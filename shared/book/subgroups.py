@@ -84,9 +84,9 @@ def _step(subgroup: Subgroup, has: Counts, waiting: Counts, placed: Counts) -> l
     return [lacks] if lacks else []
 
 
-def broken(subgroup: Subgroup, before: Counts, left: Counts) -> Subgroup | None:
-    """The topmost subgroup that had its minimum and keeps less, though not nothing."""
+def broken(subgroup: Subgroup, before: Counts, left: Counts, ours: Counts) -> Subgroup | None:
+    """The topmost subgroup that had its minimum and keeps less, and of which pods that can be ended (`ours`) run on."""
     if is_satisfied(subgroup, before) and not is_satisfied(subgroup, left):
-        return subgroup if count(subgroup, left) else None
-    found = (broken(below, before, left) for below in subgroup.subgroups)
+        return subgroup if count(subgroup, ours) else None
+    found = (broken(below, before, left, ours) for below in subgroup.subgroups)
     return next((one for one in found if one is not None), None)

@@ -56,7 +56,10 @@ _VOLCANO = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
 _VOLCANO_TASK = "volcano.sh/task-spec"
 _KAI = "pod-group-name"
 _KAI_SUBGROUP = "kai.scheduler/subgroup-name"
-_RAY_CLUSTER, _RAY_GROUP = "ray.io/cluster", "ray.io/group"
+_RAY_CLUSTER, _RAY_GROUP, _RAY_TYPE = "ray.io/cluster", "ray.io/group", "ray.io/node-type"
+_RAY_CLEANUP = "redis-cleanup"
+"""The type of the pod that removes a deleted cluster's data from Redis. It has the head's labels otherwise, and runs
+when all other pods are gone."""
 _GROVE_GANG, _GROVE_CLIQUE = "grove.io/podgang", "grove.io/podclique"
 _LWS = "leaderworkerset.sigs.k8s.io/"
 LWS_LEADER, LWS_WORKERS = "leader", "workers"
@@ -165,7 +168,7 @@ def _inferred(pod: Pod) -> GangRef | None:
         return GangRef(name=f"kueue/{group}", minimum=int(count))
     if group := meta.labels.get(_JOBSET):
         return _by(f"jobset.jobset.x-k8s.io/{group}", part=meta.labels.get(_JOBSET_PART, ""))
-    if group := meta.labels.get(_RAY_CLUSTER):
+    if (group := meta.labels.get(_RAY_CLUSTER)) and meta.labels.get(_RAY_TYPE) != _RAY_CLEANUP:
         return _by(f"raycluster.ray.io/{group}", part=meta.labels.get(_RAY_GROUP, ""))
     if (group := meta.labels.get(f"{_LWS}name")) and (key := meta.labels.get(f"{_LWS}group-key")):
         leads = meta.labels.get(f"{_LWS}worker-index") == "0"

@@ -69,15 +69,23 @@ def read(spec: PodGroupSpec) -> dict[str, Any]:
         if constraints and constraints.topology
         else kai.required_topology_level,
         "preferred": kai.preferred_topology_level,
-        "subgroups": _tree(spec.sub_groups, "")
-        if spec.sub_groups
-        else tuple(Subgroup(name=task, minimum=least) for task, least in (spec.min_task_member or {}).items()),
+        "subgroups": _tree(spec.sub_groups, "") if spec.sub_groups else _tasks(spec),
         "min_subgroups": spec.min_sub_group or 0,
     }
 
 
 def minimum_of(policy: Policy | None) -> int:
     return policy.gang.min_count if policy is not None and policy.gang is not None else 0
+
+
+def _tasks(spec: PodGroupSpec) -> tuple[Subgroup, ...]:
+    """None where the whole needs fewer pods than its tasks together: Volcano then looks at the whole alone
+    (`pkg/scheduler/api/job_info.go:CheckTaskReady`). Its controller writes a task's replicas where the job names no
+    minimum for it, so this is every job with a small `minAvailable`."""
+    tasks = spec.min_task_member or {}
+    if (spec.min_member or 0) < sum(tasks.values()):
+        return ()
+    return tuple(Subgroup(name=task, minimum=least) for task, least in tasks.items())
 
 
 def _tree(found: Sequence[_KaiSubgroup], parent: str) -> tuple[Subgroup, ...]:

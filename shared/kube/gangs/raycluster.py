@@ -1,7 +1,8 @@
 """RayClusters: a head, and groups of workers.
 
-What must be there at once is counted as KubeRay counts it for Volcano (`batchscheduler/volcano`): the head, and of each
-group its minReplicas, or its replicas where it has no such minimum.
+What must be there at once is the head, and of each group its minReplicas. Where that is 0, the API's default, it is the
+replicas, unless Ray's autoscaler changes these: then the group may be empty, and each worker comes by itself. KubeRay
+counts likewise for Volcano (`batchscheduler/volcano`), but without the autoscaler it takes the replicas in any case.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ class _Workers(Spec, frozen=True):
     num_of_hosts: int | None = None
     suspend: bool | None = None
 
-    @property
-    def least(self) -> int:
-        return 0 if self.suspend else (self.min_replicas or self.replicas or 0) * (self.num_of_hosts or 1)
+    def least(self, *, autoscaled: bool) -> int:
+        replicas = self.min_replicas or (0 if autoscaled else self.replicas) or 0
+        return 0 if self.suspend else replicas * (self.num_of_hosts or 1)
 
 
 class RayClusterSpec(Spec, frozen=True):
     worker_group_specs: tuple[_Workers, ...] | None = None
+    enable_in_tree_autoscaling: bool | None = None
 
 
 def read(spec: RayClusterSpec) -> dict[str, Any]:
-    workers = (Subgroup(name=one.group_name, minimum=one.least) for one in spec.worker_group_specs or ())
+    autoscaled = bool(spec.enable_in_tree_autoscaling)
+    workers = (
+        Subgroup(name=one.group_name, minimum=one.least(autoscaled=autoscaled)) for one in spec.worker_group_specs or ()
+    )
     return {"subgroups": (Subgroup(name=HEAD, minimum=1), *workers)}

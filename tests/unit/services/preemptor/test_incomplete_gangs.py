@@ -100,3 +100,12 @@ def test_an_instance_that_does_not_lead_or_has_not_listed_all_pods_evicts_none()
     fresh = Preemptor("n", gpus=4, incomplete_gang_s=GRACE_S)
     fresh.run("g-2", "n", 2, **gang("g", 3, least=2))
     assert evicted(fresh, GRACE_S) == []
+
+
+def test_a_last_pod_that_is_updated_is_evicted_all_the_same() -> None:
+    preemptor = ready(incomplete_gang_s=GRACE_S)
+    three(preemptor)
+    preemptor.send(m.FactsSeen((Gone(object=preemptor.pods["g-0"]), Gone(object=preemptor.pods["g-1"]))))
+    assert evicted(preemptor, GRACE_S - 1) == []
+    preemptor.send(m.FactsSeen(build.put(build.newer(preemptor.pods["g-2"], phase="Running"))))
+    assert evicted(preemptor, 1) == ["g-2"]

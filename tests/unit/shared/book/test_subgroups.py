@@ -62,13 +62,21 @@ def test_further_pods_come_one_by_one_and_further_subgroups_as_a_whole() -> None
 
 def test_the_topmost_subgroup_that_loses_its_minimum_is_broken() -> None:
     both = {"r1-prefill": 1, "r1-decode": 2, "r2-prefill": 1, "r2-decode": 2}
-    assert broken(REPLICAS, both, both | {"r2-decode": 1}) is not None
-    found = broken(REPLICAS, both, both | {"r2-decode": 1})
+    assert broken(REPLICAS, both, both | {"r2-decode": 1}, both) is not None
+    found = broken(REPLICAS, both, both | {"r2-decode": 1}, both)
     assert found is not None
     assert found.name == "r2"
-    assert broken(REPLICAS, both, {"r1-prefill": 1, "r1-decode": 2}) is None, "r2 is gone as a whole"
-    assert broken(REPLICAS, both, {}) is None
-    assert broken(RAY, {"head": 1, "workers": 5}, {"head": 1, "workers": 4}) is None
+    first = {"r1-prefill": 1, "r1-decode": 2}
+    assert broken(REPLICAS, both, first, first) is None, "r2 is gone as a whole"
+    assert broken(REPLICAS, both, {}, {}) is None
+    four = {"head": 1, "workers": 4}
+    assert broken(RAY, {"head": 1, "workers": 5}, four, four) is None
+
+
+def test_a_subgroup_of_which_only_pods_of_another_scheduler_run_on_is_not_broken() -> None:
+    before = {"head": 1, "workers": 4}
+    assert broken(RAY, before, {"head": 1}, {}) is None
+    assert broken(RAY, before, {"head": 1, "workers": 1}, {"workers": 1}) is not None
 
 
 @pytest.mark.parametrize(("tree", "least"), [

@@ -173,17 +173,30 @@ def test_volcanos_minimum_of_each_task_counts_beside_that_of_all() -> None:
     assert (found.minimum, leaves(found)) == (5, {"ps": 1, "worker": 2})
 
 
+def test_volcanos_minima_of_tasks_do_not_count_where_all_need_fewer_than_their_sum() -> None:
+    """Its controller writes all replicas for a task whose job names no minimum for it."""
+    found = read("podgroups", "scheduling.volcano.sh", {"minMember": 1, "minTaskMember": {"ps": 1, "worker": 4}})
+    assert (found.minimum, leaves(found)) == (1, {})
+
+
 def test_a_ray_cluster_needs_its_head_and_the_least_of_each_group_of_workers() -> None:
     found = read("rayclusters", "ray.io", {
         "enableInTreeAutoscaling": True,
         "headGroupSpec": {"rayStartParams": {}},
         "workerGroupSpecs": [
             {"groupName": "small", "replicas": 3, "minReplicas": 1, "maxReplicas": 5},
-            {"groupName": "fixed", "replicas": 2, "minReplicas": 0, "numOfHosts": 4},
+            {"groupName": "none", "replicas": 2, "minReplicas": 0, "numOfHosts": 4},
             {"groupName": "idle", "replicas": 2, "suspend": True},
         ],
     })  # fmt: skip
-    assert leaves(found) == {"headgroup": 1, "small": 1, "fixed": 8, "idle": 0}
+    assert leaves(found) == {"headgroup": 1, "small": 1, "none": 0, "idle": 0}
+
+
+@pytest.mark.parametrize("scaled", [{}, {"enableInTreeAutoscaling": False}, {"enableInTreeAutoscaling": None}])
+def test_a_group_of_fixed_size_without_a_minimum_needs_all_its_replicas(scaled: dict[str, Any]) -> None:
+    group = {"groupName": "fixed", "replicas": 2, "minReplicas": 0, "numOfHosts": 4}
+    found = read("rayclusters", "ray.io", {"workerGroupSpecs": [group], **scaled})
+    assert leaves(found) == {"headgroup": 1, "fixed": 8}
 
 
 def test_groves_groups_of_pod_groups_share_a_domain() -> None:

@@ -211,3 +211,10 @@ def test_subgroups_that_make_no_sense_are_refused_with_what_to_write(notes: dict
     with pytest.raises(RequestError, match=says) as refused:
         read(notes)
     assert refused.value.code == "bad-gang"
+
+
+def test_the_pod_that_cleans_up_after_a_ray_cluster_is_placed_by_itself() -> None:
+    """It has the head's labels, and runs when all other pods are gone."""
+    labels = {"ray.io/cluster": "r", "ray.io/group": "headgroup", "ray.io/node-type": "redis-cleanup"}
+    assert read(labels=labels) is None
+    assert read(labels=labels | {"ray.io/node-type": "head"}) is not None

@@ -6,6 +6,7 @@ import pytest
 
 from services.preemptor import messages as m
 from shared.contracts.facts import Put
+from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 from tests.unit.services.preemptor.planning.objects import budget, gang
 
@@ -39,6 +40,17 @@ def test_a_gang_is_preempted_as_a_whole() -> None:
     preemptor = Preemptor("a", "b", gpus=1)
     preemptor.run("g-0", "a", 0, **gang("g", 2))
     preemptor.run("g-1", "b", 0, **gang("g", 2))
+    preemptor.wait("high")
+    assert preemptor.victims() == [["g-0", "g-1"]]
+
+
+def test_members_that_another_scheduler_has_placed_keep_no_gang_from_being_preempted() -> None:
+    """The head of a Ray cluster has no GPU and is the default scheduler's; its workers are Kerf's."""
+    preemptor = Preemptor("a", "b", gpus=1)
+    preemptor.run("g-0", "a", 0, **gang("g", 3))
+    preemptor.run("g-1", "b", 0, **gang("g", 3))
+    head = build.pod("head", node="a", phase="Running", scheduler="default-scheduler", **gang("g", 3))
+    preemptor.send(m.FactsSeen(build.put(head)))
     preemptor.wait("high")
     assert preemptor.victims() == [["g-0", "g-1"]]
 

@@ -107,10 +107,23 @@ def test_a_gang_ends_as_a_whole_where_a_subgroup_would_fall_below_its_minimum() 
     assert gangs.must_end_with(uid["workers-2"]) == [uid["workers-2"]]
     assert set(gangs.must_end_with(uid["head-0"])) == set(uid.values())
     assert set(gangs.must_end_with(uid["workers-1"], {uid["workers-2"]})) == set(uid.values()) - {uid["workers-2"]}
+    assert gangs.must_end_with(uid["workers-1"], {uid["workers-1"], uid["workers-2"]}) == [uid["workers-1"]]
     assert gangs.can_spare(uid["workers-0"], ())
     assert not gangs.can_spare(uid["head-0"], ())
     assert gangs.broken_by({uid["head-0"]}) is not None
     assert gangs.broken_by({uid["workers-0"]}) is None
+
+
+def test_a_pod_that_ends_anyway_takes_no_other_along() -> None:
+    placement = Placement().nodes("n1", gpus=8)
+    pods = parts("head=1,workers=2", head=1, workers=3)
+    placement.place(*pods)
+    for pod in pods:
+        placement.bind(pod)
+    last = pods[-1].metadata.uid
+    placement.core.gangs.going.add(last)
+    placement.core.gangs.see(placement.core.book.pods[last], placement.now)
+    assert placement.core.gangs.must_end_with(last) == [last]
 
 
 TREE = "a/x=1,a/y=2@rack,b=2"
