@@ -63,8 +63,8 @@ def _pids(folder: Path) -> tuple[int, ...]:
     try:
         return tuple(int(line) for line in (folder / "cgroup.procs").read_text().split())
     except OSError as error:
-        if error.errno in _GONE:
-            return ()
+        if error.errno in (*_GONE, errno.EOPNOTSUPP):
+            return ()  # a threaded cgroup: its processes are listed by the cgroup that has it
         raise HostMemoryUnknown(f"{folder}/cgroup.procs: {error.strerror}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from services.node_agent.strategies.host_memory import HostMemoryUnknown, processes, refusal
 from shared.model.units import MIB
+from tests.support.kubelet_agent import uid
+from tests.support.pod_cgroups import pod_tree
 
 
 def cgroup(path: Path, *, limit: str = "max", current: int = 0, pids: str = "") -> Path:
@@ -93,3 +96,17 @@ def test_a_cgroup_that_the_runtime_removes_meanwhile_has_no_processes(
     monkeypatch.setattr(os, "scandir", list_removed)
     monkeypatch.setattr(Path, "read_text", read_removed)
     assert processes(tmp_path) == {tmp_path / "stays": (7,)}
+
+
+def test_a_container_cannot_hide_its_processes_in_a_threaded_cgroup() -> None:
+    """The kernel lists no processes there, but in the cgroup that has it (EOPNOTSUPP)."""
+    with pod_tree("v2") as tree, subprocess.Popen(["sleep", "60"]) as process:
+        tree.add("a", process.pid)
+        pod = tree.root / "kubepods" / f"pod{uid('a')}"
+        (pod / "main" / "threads").mkdir()
+        (pod / "main" / "threads" / "cgroup.type").write_text("threaded")
+        (pod / "main" / "threads" / "cgroup.procs").write_text(str(process.pid))
+        try:
+            assert processes(pod) == {pod / "main": (process.pid,)}
+        finally:
+            process.kill()
