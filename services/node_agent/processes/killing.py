@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from services.node_agent.processes.owner import Owner, owner_of
+from services.node_agent.processes.stat import fields
 
 MAX_ROUNDS = 100
 """A process that starts during one round is found in the next."""
@@ -26,7 +27,7 @@ def started(pid: int) -> int:
     """Returns when a process started, in clock ticks since boot; 0 if it is gone. (`lock_worker.py` has a copy, because
     it imports nothing of Kerf.)"""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(fields(Path(f"/proc/{pid}"))[19])
     except (OSError, ValueError, IndexError):
         return 0
 

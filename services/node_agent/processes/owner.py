@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from services.node_agent.processes.stat import fields
+
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
 """A pod's UID; systemd writes its dashes as underscores. A static pod's UID has 32 digits."""
 _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
@@ -37,8 +39,8 @@ def owner_of(pid: int, proc: Path = Path("/proc")) -> Owner | None:
     """
     folder = proc / str(pid)
     try:
-        found = owner_in((folder / "cgroup").read_text())
-        if found.pod_uid or not _has_ended(folder):
+        found = _owner_in(folder)
+        if found.pod_uid or fields(folder)[:1] != [b"Z"]:
             return found
         threads = sorted((folder / "task").iterdir())
     except OSError:
@@ -46,13 +48,13 @@ def owner_of(pid: int, proc: Path = Path("/proc")) -> Owner | None:
     return next((of for thread in threads if (of := _owner_of_thread(thread)).pod_uid), found)
 
 
-def _has_ended(thread: Path) -> bool:
-    """Raises OSError."""
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+def _owner_in(folder: Path) -> Owner:
+    """Raises OSError. A container that may create cgroups may give them any bytes as names."""
+    return owner_in((folder / "cgroup").read_text(errors="replace"))
 
 
 def _owner_of_thread(thread: Path) -> Owner:
     try:
-        return owner_in((thread / "cgroup").read_text())
+        return _owner_in(thread)
     except OSError:
         return Owner()  # it has ended meanwhile

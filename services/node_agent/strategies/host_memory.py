@@ -5,10 +5,15 @@ A checkpoint moves GPU memory to host memory of the pod. If that exceeds the pod
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from shared.model.units import MIB
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+"""The cgroup was removed meanwhile: before its file was opened, or after that."""
 
 
 class HostMemoryUnknown(Exception):
@@ -43,16 +48,23 @@ def refusal(pod: Path, need: Mapping[Path, int], total_bytes: int, meminfo: Path
 
 
 def _folders(pod: Path) -> Iterator[Path]:
-    yield pod
-    yield from (path for path in sorted(pod.rglob("*")) if path.is_dir())
+    """The pod's cgroup and those below it, without those that are removed meanwhile. Raises HostMemoryUnknown."""
+
+    def failed(error: OSError) -> None:
+        if error.errno not in _GONE:
+            raise HostMemoryUnknown(f"{error.filename}: {error.strerror}") from error
+
+    for folder, below, _ in os.walk(pod, onerror=failed):
+        below.sort()
+        yield Path(folder)
 
 
 def _pids(folder: Path) -> tuple[int, ...]:
     try:
         return tuple(int(line) for line in (folder / "cgroup.procs").read_text().split())
-    except FileNotFoundError:
-        return ()  # the cgroup was removed meanwhile
     except OSError as error:
+        if error.errno in (*_GONE, errno.EOPNOTSUPP):
+            return ()  # a threaded cgroup: its processes are listed by the cgroup that has it
         raise HostMemoryUnknown(f"{folder}/cgroup.procs: {error.strerror}") from error
 
 

@@ -45,7 +45,8 @@ def started(pid: int) -> int:
     """Returns when a process started, in clock ticks since boot; 0 if it is gone. A reused PID has another start
     time."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        # A process may have any bytes as its name.
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
         return 0
 

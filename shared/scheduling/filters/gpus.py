@@ -123,7 +123,9 @@ def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reas
     memory_alone = msgspec.structs.replace(ask, compute_milli=0)
     if ask.whole:
         promise, helps = "a whole GPU", "use a node that gives whole GPUs"
-    elif ask.memory_mib and strategy_for(memory_alone, request.isolation, inventory.strategies) is not None:
+    elif (ask.memory_mib or ask.memory_milli) and strategy_for(
+        memory_alone, request.isolation, inventory.strategies
+    ) is not None:
         promise = f"{request.isolation} for GPU time that is reserved"
         helps = "request kerf.dev/gpu-memory without kerf.dev/gpu-compute, or a weaker kerf.dev/isolation"
     else:

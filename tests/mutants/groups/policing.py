@@ -144,4 +144,34 @@ MUTANTS = [
             "::test_a_policed_pod_is_policed_alone_where_the_drivers_limit_is_not_proven",
         ),
     ),
+    Mutant(
+        name="leaderless-is-the-hosts",
+        what="a process whose first thread has ended counts as the host's with cgroup v1, and is never ended",
+        file="services/node_agent/processes/owner.py",
+        old='fields(folder)[:1] != [b"Z"]:',
+        new="True:",
+        tests=(
+            f"{TESTS}/processes/test_owner.py"
+            "::test_a_process_whose_first_thread_has_ended_is_still_its_pods_and_is_killed[v1]",
+        ),
+    ),
+    Mutant(
+        name="one-that-stays-frozen-leaves-all",
+        what="pods stay frozen because another one could not be thawed",
+        file="services/node_agent/processes/freezing.py",
+        old="failed[uid] = error",
+        new="raise",
+        tests=(f"{TESTS}/processes/test_freezing.py::test_a_pod_that_cannot_be_thawed_leaves_no_other_frozen",),
+    ),
+    Mutant(
+        name="limit-not-set-when-proven",
+        what="running policed pods keep the driver's limit that they had before the canary has proven it again",
+        file="services/node_agent/strategy_service.py",
+        old="await self._limits.refresh()\n                await say()",
+        new="await say()",
+        tests=(
+            "tests/contract/enforcement/test_driver_limits.py"
+            "::test_policed_pods_that_run_get_the_limit_when_the_canary_has_proven_it",
+        ),
+    ),
 ]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.node_agent.strategies.host_memory import HostMemoryUnknown, processes, refusal
 from shared.model.units import MIB
+from tests.support.kubelet_agent import uid
+from tests.support.pod_cgroups import pod_tree
 
 
 def cgroup(path: Path, *, limit: str = "max", current: int = 0, pids: str = "") -> Path:
@@ -65,3 +71,42 @@ def test_unknown_host_memory_is_reported(tmp_path: Path, meminfo: Path) -> None:
     (pod / "memory.max").unlink()
     with pytest.raises(HostMemoryUnknown, match="cgroups of version 1"):
         refusal(pod, {}, 1, meminfo)
+
+
+@pytest.mark.parametrize("when", ["listed", "opened"])
+def test_a_cgroup_that_the_runtime_removes_meanwhile_has_no_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As while a pod's processes are being ended. The kernel answers ENODEV for a file that is open already."""
+    for name in ("gone", "stays"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "stays" / "cgroup.procs").write_text("7\n")
+    list_folder, read = os.scandir, Path.read_text
+
+    def list_removed(path: Any) -> Any:
+        if when == "listed" and Path(path).name == "gone":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return list_folder(path)
+
+    def read_removed(path: Path, *args: Any) -> str:
+        if when == "opened" and path.parent.name == "gone":
+            raise OSError(errno.ENODEV, "No such device")
+        return read(path, *args)
+
+    monkeypatch.setattr(os, "scandir", list_removed)
+    monkeypatch.setattr(Path, "read_text", read_removed)
+    assert processes(tmp_path) == {tmp_path / "stays": (7,)}
+
+
+def test_a_container_cannot_hide_its_processes_in_a_threaded_cgroup() -> None:
+    """The kernel lists no processes there, but in the cgroup that has it (EOPNOTSUPP)."""
+    with pod_tree("v2") as tree, subprocess.Popen(["sleep", "60"]) as process:
+        tree.add("a", process.pid)
+        pod = tree.root / "kubepods" / f"pod{uid('a')}"
+        (pod / "main" / "threads").mkdir()
+        (pod / "main" / "threads" / "cgroup.type").write_text("threaded")
+        (pod / "main" / "threads" / "cgroup.procs").write_text(str(process.pid))
+        try:
+            assert processes(pod) == {pod / "main": (process.pid,)}
+        finally:
+            process.kill()

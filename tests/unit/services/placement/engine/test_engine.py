@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -154,13 +156,21 @@ def test_a_policed_pod_waits_where_the_canary_has_not_proven_it_and_is_told_what
     assert [one.sentence for one in answer.counterfactuals] == ["fits with kerf.dev/isolation: firm"]
 
 
-@pytest.mark.parametrize(("compute", "placed"), [(0, True), (30, False)])
-def test_the_driver_holds_the_memory_of_a_hard_pod_that_reserves_no_gpu_time(compute: int, placed: bool) -> None:
+@pytest.mark.parametrize(
+    ("ask", "placed"),
+    [
+        ({"memory": "1Gi"}, True),
+        ({"memory": "1Gi", "compute": 30}, False),
+        ({"memory_percent": 50}, True),
+        ({"memory_percent": 50, "compute": 30}, False),
+    ],
+)
+def test_the_driver_holds_the_memory_of_a_hard_pod_that_reserves_no_gpu_time(ask: dict[str, Any], placed: bool) -> None:
     placement = Placement()
     placement.facts(build.node("n"))
     placement.send(m.InventorySeen(build.inventory("n", strategies=("exclusive", "advisory", "driver"))))
     notes = {"kerf.dev/isolation": "hard"}
-    placement.facts(build.gpu_pod("p", memory="1Gi", **({"compute": compute} if compute else {}), annotations=notes))
+    placement.facts(build.gpu_pod("p", **ask, annotations=notes))
     assert ("uid-team-p" in placement.binds()) is placed
     if not placed:
         (reason,) = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1).summary
