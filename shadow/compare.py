@@ -87,21 +87,39 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(history: History, kerf: Rerun) -> Comparison:
-    taken = {uid: life for uid, life in history.lives.items() if isinstance(life.wanted, Wanted)}
+    taken = _taken(history)
     there_waits = {uid: _wait(life, life.bound_s, history) for uid, life in taken.items() if not life.ran_before}
-    kerf_at = {uid: placed.at_s for uid, placed in kerf.placed.items()}
-    kerf_waits = {uid: _wait(life, kerf_at.get(uid), history) for uid, life in taken.items() if not life.ran_before}
-    left_out = [
-        LeftOut(pod=one.key, why=one.wanted.why) for one in history.lives.values() if isinstance(one.wanted, NotTaken)
-    ]
     return Comparison(
         there=_side(history, history.steps, there_waits, {uid: life.bound_s for uid, life in taken.items()}),
-        kerf=_side(history, kerf.steps, kerf_waits, {uid: kerf_at.get(uid) for uid in taken}),
+        kerf=kerfs_side(history, kerf),
         pods=len(taken),
         ran_before=sum(1 for life in taken.values() if life.ran_before),
         differences=tuple(_differences(history, kerf, taken)),
-        left_out=tuple(left_out),
+        left_out=tuple(
+            LeftOut(pod=one.key, why=one.wanted.why)
+            for one in history.lives.values()
+            if isinstance(one.wanted, NotTaken)
+        ),
     )
+
+
+def kerfs_side(history: History, kerf: Rerun) -> Side:
+    started = {uid: kerf.placed[uid].at_s if uid in kerf.placed else None for uid in _taken(history)}
+    return _side(history, kerf.steps, waits_with(history, kerf), started)
+
+
+def waits_with(history: History, kerf: Rerun) -> dict[str, float]:
+    """Seconds by uid, of the pods whose waits count."""
+    return {
+        uid: _wait(life, kerf.placed[uid].at_s if uid in kerf.placed else None, history)
+        for uid, life in _taken(history).items()
+        if not life.ran_before
+    }
+
+
+def _taken(history: History) -> dict[str, Life]:
+    """The pods that Kerf can read."""
+    return {uid: life for uid, life in history.lives.items() if isinstance(life.wanted, Wanted)}
 
 
 def _wait(life: Life, started_s: float | None, history: History) -> float:
