@@ -68,6 +68,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Why Kerf placed it there, or why it waited."""
 
 
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that waits there at the end."""
+
+    pod: str
+    asks: str
+    wait_s: float
+    kerf: str
+    """What has become of it with Kerf."""
+
+
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     why: str
@@ -82,6 +92,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Of those, pods that ran when the watching began; their waits are not known and not counted."""
     differences: tuple[Difference, ...]
     """The largest difference in waiting first."""
+    pending: tuple[Pending, ...]
+    """The longest wait first."""
     left_out: tuple[LeftOut, ...]
     """Pods that Kerf would refuse. They hold their GPUs there, and none with Kerf."""
 
@@ -95,6 +107,7 @@ def compare(history: History, kerf: Rerun) -> Comparison:
         pods=len(taken),
         ran_before=sum(1 for life in taken.values() if life.ran_before),
         differences=tuple(_differences(history, kerf, taken)),
+        pending=tuple(_pending(history, kerf, taken)),
         left_out=tuple(
             LeftOut(pod=one.key, why=one.wanted.why)
             for one in history.lives.values()
@@ -242,6 +255,21 @@ def _differences(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[
             )
         )
     return sorted(found, key=lambda one: (-abs(one.there.wait_s - one.kerf.wait_s), one.came_s, one.pod))
+
+
+def _pending(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[Pending]:
+    found = []
+    for uid, life in taken.items():
+        if life.bound_s is not None or life.left_s is not None:
+            continue
+        placed = kerf.placed.get(uid)
+        if placed is not None:
+            told = f"runs on {placed.node} since {placed.at_s - life.created_s:.1f} s after it came"
+        else:
+            told = f"waits: {kerf.waits.get(uid) or 'it has not been decided on'}"
+        wait_s = round(_wait(life, None, history), 1)
+        found.append(Pending(pod=life.key, asks=_words(life), wait_s=wait_s, kerf=told))
+    return sorted(found, key=lambda one: (-one.wait_s, one.pod))
 
 
 def _kind(there: Place, kerf: Place) -> Kind | None:

@@ -41,6 +41,10 @@ def show(report: Report, problems: tuple[str, ...] = ()) -> None:
     _list("Given away twice, or not there", report.wrong)
     _list("Could not be read", (*report.unreadable, *problems))
     out.print(_table(compared.there, compared.kerf))
+    _list(
+        "Waiting there now",
+        tuple(f"{one.pod} ({one.asks}) for {one.wait_s:.1f} s; with Kerf it {one.kerf}" for one in compared.pending),
+    )
     _list("Left out, for Kerf would refuse them", tuple(f"{one.pod}: {one.why}" for one in compared.left_out))
     if not compared.differences:
         say("\nNo pod would have fared differently.")

@@ -79,3 +79,13 @@ def test_what_each_gpu_held_at_a_time() -> None:
     history = read_history(recording.ended(9))
     for at_s, holders in ((0.5, set()), (1, {"uid-a"}), (5, set())):
         assert set(fleet_at(history, history.steps, BEGAN_S + at_s)["n1"]["n1/gpu-0"].holders) == holders
+
+
+def test_pods_that_wait_there_are_listed_with_what_became_of_them_with_kerf() -> None:
+    recording = (
+        Recording(shadow.node("n1", shadow.gfd(2))).seen(0, shadow.pod("could", TWO)).seen(4, shadow.pod("not", ONE))
+    )
+    pending = compared(recording, 10).pending
+    assert [(one.pod, one.wait_s) for one in pending] == [("team/could", 10.0), ("team/not", 6.0)]
+    assert pending[0].kerf == "runs on n1 since 0.0 s after it came"
+    assert pending[1].kerf.startswith("waits: 0 of 1 nodes can take the pod")
