@@ -170,12 +170,6 @@ class _Kerf:
         self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))
         for inventory in inventories:
             self._send(m.InventorySeen(inventory))
-        for _ in inventories:
-            if self._core.nodes.synced_count >= len(self._nodes):
-                break
-            self._clock += _PAUSE_S
-            self._send(m.BeatSeen(tuple(self._nodes)))
-            self._send(m.Tick())
         self._send(m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))))
         while True:
             self._clock += _PAUSE_S

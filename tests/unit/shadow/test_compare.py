@@ -40,11 +40,12 @@ def test_waits_and_gpus_are_those_that_a_person_would_count() -> None:
 
 
 def test_pods_that_ran_before_count_in_gpus_and_not_in_waits() -> None:
-    recording = Recording(shadow.node("n1", shadow.gfd(2)))
-    recording.seen(0, shadow.pod("old", ONE, on="n1", created_s=BEGAN_S - 50))
-    found = compared(recording.seen(4, shadow.pod("new", ONE)).seen(6, shadow.pod("new", ONE, on="n1")), 10)
-    assert (found.pods, found.ran_before, found.there.mean_wait_s, found.kerf.mean_wait_s) == (2, 1, 2.0, 0.0)
-    assert (found.there.gpus_used, found.kerf.gpus_used) == (1.4, 1.6)
+    """The old pod is deleted at 8; the new one came at 4, and was bound there at 9."""
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(0, shadow.pod("old", ONE, on="n1", created_s=BEGAN_S - 50)).seen(4, shadow.pod("new", ONE))
+    found = compared(recording.gone(8, "old").seen(9, shadow.pod("new", ONE, on="n1")), 10)
+    assert (found.pods, found.ran_before, found.there.mean_wait_s, found.kerf.mean_wait_s) == (2, 1, 5.0, 4.0)
+    assert (found.there.gpus_used, found.kerf.gpus_used) == (0.9, 1.0)
 
 
 def test_numbered_gpus_of_one_node_are_no_difference_but_another_node_is() -> None:
