@@ -111,6 +111,7 @@ def _shadow(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     shadow.add_argument(
         "--for", dest="duration", default="", metavar="TIME", help="such as 30m or 1h (default: until Ctrl-C)"
     )
+    shadow.add_argument("--every", default="1m", metavar="TIME", help="how often to print a report (default 1m)")
     shadow.add_argument("--record", default="", metavar="FILE", help="write what is seen into this new file")
     shadow.add_argument("--replay", default="", metavar="FILE", help="report on a recording instead of a cluster")
     shadow.add_argument("--policy", default="kerf", choices=POLICIES, help="Kerf's placement policy (default kerf)")

@@ -23,7 +23,6 @@ from shared.kube.access import AccessError
 from shared.kube.client import connect
 from shared.telemetry import configure_logging
 
-REPORT_EVERY_S = 60.0
 LISTED_WITHIN_S = 60.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _RIGHTS = "it needs the rights to get, list and watch pods and nodes (docs/shadow.md has the ClusterRole)"
@@ -76,6 +75,7 @@ def duration_s(text: str, option: str = "--for") -> float:
 
 async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) -> None:
     until_s = time.monotonic() + (duration_s(args.duration) if args.duration else float("inf"))
+    every_s = duration_s(args.every, "--every")
     configure_logging("error")
     facts: list[AnyFact] = []
 
@@ -105,7 +105,7 @@ async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) 
         await _begun(watch, running, stop)
         err.print("Watching; Ctrl-C ends it with a report.", highlight=False)
         while not stop.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            await _wait(stop, running, min(REPORT_EVERY_S, left_s))
+            await _wait(stop, running, min(every_s, left_s))
             if not stop.is_set() and time.monotonic() < until_s and not args.json:
                 made = await asyncio.to_thread(make, [*facts, watch.end()], args.policy)
                 page.show(made.report, watch.problems)
