@@ -111,11 +111,22 @@ def _shadow(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     shadow.add_argument(
         "--for", dest="duration", default="", metavar="TIME", help="such as 30m or 1h (default: until Ctrl-C)"
     )
+    shadow.add_argument("--every", default="1m", metavar="TIME", help="how often to print a report (default 1m)")
     shadow.add_argument("--record", default="", metavar="FILE", help="write what is seen into this new file")
     shadow.add_argument("--replay", default="", metavar="FILE", help="report on a recording instead of a cluster")
     shadow.add_argument("--policy", default="kerf", choices=POLICIES, help="Kerf's placement policy (default kerf)")
     shadow.add_argument("--pages", default="", metavar="DIR", help="a text file for each difference, with all GPUs")
     shadow.add_argument("--json", action="store_true", help="one JSON object on stdout, at the end")
+    text = "a recording of kerf shadow on other nodes: what waits how long, and how many nodes are enough"
+    plan = commands.add_parser("plan", help=text, description=text)
+    plan.set_defaults(run="shadow:plan")
+    plan.add_argument("--events", required=True, metavar="FILE", help="a recording, by kerf shadow --record")
+    plan.add_argument("--nodes", required=True, metavar="FILE", help="kinds of nodes in YAML (docs/shadow.md)")
+    plan.add_argument("--policy", default="kerf", choices=POLICIES, help="Kerf's placement policy (default kerf)")
+    plan.add_argument(
+        "--enough", default="", metavar="TIME", help="the fewest nodes of the last kind for a p99 wait of, such as, 60s"
+    )
+    plan.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def _cost(add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -9,3 +9,8 @@ import importlib
 async def run(args: argparse.Namespace) -> None:
     """By name, as the services are started: shadow mode drives their cores, and nothing here imports them."""
     await importlib.import_module("shadow.command").run(args)
+
+
+async def plan(args: argparse.Namespace) -> None:
+    """`kerf plan`, of the same package."""
+    await importlib.import_module("shadow.command").plan(args)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import structlog
 
-from cli.output import Failure, err, print_json
+from cli.output import Failure, err, print_json, read_text
 from shadow import page, recording
+from shadow import plan as plans
+from shadow.history import read_history
 from shadow.objects import AnyFact
 from shadow.report import Made, make
 from shadow.watch import Watch
@@ -21,7 +23,6 @@ from shared.kube.access import AccessError
 from shared.kube.client import connect
 from shared.telemetry import configure_logging
 
-REPORT_EVERY_S = 60.0
 LISTED_WITHIN_S = 60.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _RIGHTS = "it needs the rights to get, list and watch pods and nodes (docs/shadow.md has the ClusterRole)"
@@ -42,16 +43,39 @@ async def run(args: argparse.Namespace) -> None:
             recorder.close()
 
 
-def duration_s(text: str) -> float:
+async def plan(args: argparse.Namespace) -> None:
+    """`kerf plan`: a recording on another fleet."""
+    enough_s = duration_s(args.enough, "--enough") if args.enough else None
+    try:
+        history = read_history(recording.read(Path(args.events)))
+        kinds = plans.read_fleet(read_text(args.nodes))
+    except recording.RecordingError as error:
+        raise Failure(str(error)) from error
+    except plans.FleetError as error:
+        raise Failure(f"{args.nodes}: {error}") from error
+    made = plans.plan(history, kinds, args.policy, enough_s)
+    if args.json:
+        print_json(made)
+    else:
+        page.show_plan(made)
+    if args.enough and made.enough is None:
+        raise Failure(
+            f"not even a node of the last kind for each pod keeps 99 % of the waits within {args.enough}; the longest "
+            "waits say why"
+        )
+
+
+def duration_s(text: str, option: str = "--for") -> float:
     """90s, 30m, 1h, 2d. Raises Failure."""
     found = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
     if found is None or not int(found[1]):
-        raise Failure(f"--for is {text!r}; write a number with its unit, such as 30m or 1h")
+        raise Failure(f"{option} is {text!r}; write a number with its unit, such as 30m or 1h")
     return int(found[1]) * float(_UNITS_S[found[2]])
 
 
 async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) -> None:
     until_s = time.monotonic() + (duration_s(args.duration) if args.duration else float("inf"))
+    every_s = duration_s(args.every, "--every")
     configure_logging("error")
     facts: list[AnyFact] = []
 
@@ -81,7 +105,7 @@ async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) 
         await _begun(watch, running, stop)
         err.print("Watching; Ctrl-C ends it with a report.", highlight=False)
         while not stop.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            await _wait(stop, running, min(REPORT_EVERY_S, left_s))
+            await _wait(stop, running, min(every_s, left_s))
             if not stop.is_set() and time.monotonic() < until_s and not args.json:
                 made = await asyncio.to_thread(make, [*facts, watch.end()], args.policy)
                 page.show(made.report, watch.problems)

@@ -68,6 +68,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Why Kerf placed it there, or why it waited."""
 
 
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that waits there at the end."""
+
+    pod: str
+    asks: str
+    wait_s: float
+    kerf: str
+    """What has become of it with Kerf."""
+
+
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     why: str
@@ -82,26 +92,47 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Of those, pods that ran when the watching began; their waits are not known and not counted."""
     differences: tuple[Difference, ...]
     """The largest difference in waiting first."""
+    pending: tuple[Pending, ...]
+    """The longest wait first."""
     left_out: tuple[LeftOut, ...]
     """Pods that Kerf would refuse. They hold their GPUs there, and none with Kerf."""
 
 
 def compare(history: History, kerf: Rerun) -> Comparison:
-    taken = {uid: life for uid, life in history.lives.items() if isinstance(life.wanted, Wanted)}
+    taken = _taken(history)
     there_waits = {uid: _wait(life, life.bound_s, history) for uid, life in taken.items() if not life.ran_before}
-    kerf_at = {uid: placed.at_s for uid, placed in kerf.placed.items()}
-    kerf_waits = {uid: _wait(life, kerf_at.get(uid), history) for uid, life in taken.items() if not life.ran_before}
-    left_out = [
-        LeftOut(pod=one.key, why=one.wanted.why) for one in history.lives.values() if isinstance(one.wanted, NotTaken)
-    ]
     return Comparison(
         there=_side(history, history.steps, there_waits, {uid: life.bound_s for uid, life in taken.items()}),
-        kerf=_side(history, kerf.steps, kerf_waits, {uid: kerf_at.get(uid) for uid in taken}),
+        kerf=kerfs_side(history, kerf),
         pods=len(taken),
         ran_before=sum(1 for life in taken.values() if life.ran_before),
         differences=tuple(_differences(history, kerf, taken)),
-        left_out=tuple(left_out),
+        pending=tuple(_pending(history, kerf, taken)),
+        left_out=tuple(
+            LeftOut(pod=one.key, why=one.wanted.why)
+            for one in history.lives.values()
+            if isinstance(one.wanted, NotTaken)
+        ),
     )
+
+
+def kerfs_side(history: History, kerf: Rerun) -> Side:
+    started = {uid: kerf.placed[uid].at_s if uid in kerf.placed else None for uid in _taken(history)}
+    return _side(history, kerf.steps, waits_with(history, kerf), started)
+
+
+def waits_with(history: History, kerf: Rerun) -> dict[str, float]:
+    """Seconds by uid, of the pods whose waits count."""
+    return {
+        uid: _wait(life, kerf.placed[uid].at_s if uid in kerf.placed else None, history)
+        for uid, life in _taken(history).items()
+        if not life.ran_before
+    }
+
+
+def _taken(history: History) -> dict[str, Life]:
+    """The pods that Kerf can read."""
+    return {uid: life for uid, life in history.lives.items() if isinstance(life.wanted, Wanted)}
 
 
 def _wait(life: Life, started_s: float | None, history: History) -> float:
@@ -224,6 +255,21 @@ def _differences(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[
             )
         )
     return sorted(found, key=lambda one: (-abs(one.there.wait_s - one.kerf.wait_s), one.came_s, one.pod))
+
+
+def _pending(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[Pending]:
+    found = []
+    for uid, life in taken.items():
+        if life.bound_s is not None or life.left_s is not None:
+            continue
+        placed = kerf.placed.get(uid)
+        if placed is not None:
+            told = f"runs on {placed.node} since {placed.at_s - life.created_s:.1f} s after it came"
+        else:
+            told = f"waits: {kerf.waits.get(uid) or 'it has not been decided on'}"
+        wait_s = round(_wait(life, None, history), 1)
+        found.append(Pending(pod=life.key, asks=_words(life), wait_s=wait_s, kerf=told))
+    return sorted(found, key=lambda one: (-one.wait_s, one.pod))
 
 
 def _kind(there: Place, kerf: Place) -> Kind | None:

@@ -58,6 +58,11 @@ class GpuUse:
         return memory_mib <= self.device.memory_mib - self.memory_mib and milli <= self.device.milli - self.milli
 
 
+_Counts = tuple[int, int, float, float]
+"""GPUs, those with a pod, free memory, and that of it on GPUs with a pod."""
+_NOTHING: _Counts = (0, 0, 0.0, 0.0)
+
+
 class Fleet:
     """The GPUs of a cluster. `give` says what makes no sense; what was given counts all the same, for it is there."""
 
@@ -66,13 +71,17 @@ class Fleet:
         self._held: dict[str, list[GpuUse]] = {}
         self._claimed: dict[tuple[str, str], str] = {}
         """On nodes whose GPUs are only numbered: the number that stands for a UUID or a group."""
-        self._moments: dict[str, tuple[frozenset[GpuAsk], Moment]] = {}
+        self._changed: set[str] = set()
+        """Nodes whose pods have changed since the last moment."""
+        self._counted: dict[str, _Counts] = {}
+        self._total: _Counts = _NOTHING
+        self._stranded: dict[str, dict[frozenset[GpuAsk], float]] = {}
         self.titles: dict[str, str] = {}
         """Pods by uid, as people name them."""
 
     def set_node(self, name: str, devices: tuple[Device, ...]) -> None:
         before = self.nodes.get(name, {})
-        self._moments.pop(name, None)
+        self._changed.add(name)
         self.nodes[name] = {device.uuid: GpuUse(device) for device in devices}
         for uuid, use in self.nodes[name].items():
             if uuid in before:
@@ -83,12 +92,13 @@ class Fleet:
             ]
 
     def remove_node(self, name: str) -> None:
+        self._changed.add(name)
         self.nodes.pop(name, None)
 
     def give(self, uid: str, title: str, given: Given) -> tuple[str, ...]:
         """Counts it. Returns what is wrong with it: a GPU that does not exist, or one that is given away twice."""
         self.titles[uid] = title
-        self._moments.pop(given.node, None)
+        self._changed.add(given.node)
         wrong: list[str] = []
         touched: list[GpuUse] = []
         for part in given.parts:
@@ -108,7 +118,7 @@ class Fleet:
     def take(self, uid: str) -> None:
         for use in self._held.pop(uid, ()):
             use.holders.pop(uid, None)
-            self._moments.pop(use.device.node, None)
+            self._changed.add(use.device.node)
         for key, number in list(self._claimed.items()):
             use_ = self.nodes.get(key[0], {}).get(number)
             if use_ is None or not use_.holders:
@@ -124,32 +134,26 @@ class Fleet:
 
     def moment(self, waiting: Iterable[GpuAsk]) -> Moment:
         """`waiting`: what the pods that wait ask for."""
+        for name in self._changed:
+            self._total = _plus(self._total, self._counted.pop(name, _NOTHING), -1)
+            if name in self.nodes:
+                self._counted[name] = _count(self.nodes[name].values())
+                self._total = _plus(self._total, self._counted[name], 1)
+            self._stranded.pop(name, None)
+        self._changed.clear()
         asks = frozenset(waiting)
-        parts = [self._of_node(name, asks) for name in self.nodes]
-        return Moment(
-            gpus=sum(part.gpus for part in parts),
-            used=sum(part.used for part in parts),
-            free=sum(part.free for part in parts),
-            scattered=sum(part.scattered for part in parts),
-            stranded=sum(part.stranded for part in parts),
-        )
+        gpus, used, free, scattered = self._total
+        stranded = sum(self._stranded_of(name, asks) for name in self.nodes) if asks else 0.0
+        return Moment(gpus=gpus, used=used, free=max(0.0, free), scattered=max(0.0, scattered), stranded=stranded)
 
-    def _of_node(self, name: str, asks: frozenset[GpuAsk]) -> Moment:
-        """What a node adds to a moment, counted again only when its pods or what is waited for have changed."""
-        known = self._moments.get(name)
-        if known is not None and known[0] == asks:
-            return known[1]
-        uses = list(self.nodes[name].values())
-        usable = {use.device.uuid for ask in asks for use in _with_room(uses, ask)}
-        found = Moment(
-            gpus=len(uses),
-            used=sum(1 for use in uses if use.holders),
-            free=sum(use.free for use in uses),
-            scattered=sum(use.free for use in uses if use.holders),
-            stranded=sum(use.free for use in uses if use.device.uuid not in usable) if asks else 0.0,
-        )
-        self._moments[name] = (asks, found)
-        return found
+    def _stranded_of(self, name: str, asks: frozenset[GpuAsk]) -> float:
+        """Of one node; kept until its pods change."""
+        known = self._stranded.setdefault(name, {})
+        if asks not in known:
+            uses = list(self.nodes[name].values())
+            usable = {use.device.uuid for ask in asks for use in _with_room(uses, ask)}
+            known[asks] = sum(use.free for use in uses if use.device.uuid not in usable)
+        return known[asks]
 
     def _use(self, node: str, part: Part, touched: list[GpuUse]) -> tuple[GpuUse | None, str]:
         """The GPU that a part is of, and what is wrong with that."""
@@ -205,6 +209,20 @@ def _amounts(part: Part, device: Device) -> tuple[int, int]:
     memory_mib = device.memory_mib * part.memory_milli // 1000 if part.memory_milli else part.memory_mib
     # A memory of KAI's is its part of the compute, too, in KAI's own accounts; the container is not held to either.
     return memory_mib, part.milli
+
+
+def _count(uses: Iterable[GpuUse]) -> _Counts:
+    gpus = used = 0
+    free = scattered = 0.0
+    for use in uses:
+        gpus, free = gpus + 1, free + use.free
+        if use.holders:
+            used, scattered = used + 1, scattered + use.free
+    return gpus, used, free, scattered
+
+
+def _plus(one: _Counts, other: _Counts, sign: int) -> _Counts:
+    return one[0] + sign * other[0], one[1] + sign * other[1], one[2] + sign * other[2], one[3] + sign * other[3]
 
 
 def _with_room(node: Iterable[GpuUse], ask: GpuAsk) -> list[GpuUse]:

@@ -133,6 +133,9 @@ class _Reader:
         self.lives: dict[str, Life] = {}
         self.steps: list[Step] = []
         self.others: list[Other] = []
+        self.without_gpus: set[str] = set()
+        self.unsliced: dict[str, requests.Wanted | requests.NotTaken | None] = {}
+        """What pods ask for if no GPU is sliced by time, by uid."""
         self.cpu_only: set[str] = set()
         """Pods without GPUs that are on a node, as far as they are known."""
         self.unreadable: dict[str, None] = {}
@@ -163,7 +166,8 @@ class _Reader:
     def history(self) -> History:
         replicas = self._replicas()
         for life in self.lives.values():
-            life.wanted = requests.read(life.pod, replicas.get(life.node, _pending_replicas(life.pod, replicas)))
+            sliced = replicas.get(life.node, _pending_replicas(life.pod, replicas))
+            life.wanted = self.unsliced[life.uid] if sliced == 1 else requests.read(life.pod, sliced)
         lives = sorted((life for life in self.lives.values() if life.wanted is not None), key=_age)
         known = {life.uid for life in lives}
         return History(
@@ -218,7 +222,11 @@ class _Reader:
             return
         if pod.spec.scheduling_gates:
             return  # it waits for a scheduler from the removal of its last gate on
-        if uid not in self.pods and requests.read(pod, 1) is None:
+        if uid not in self.pods and uid not in self.without_gpus:
+            self.unsliced[uid] = requests.read(pod)
+            if self.unsliced[uid] is None:
+                self.without_gpus.add(uid)
+        if uid in self.without_gpus:
             self._without_gpus(pod)
             return
         self.pods[uid] = pod

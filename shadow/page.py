@@ -10,6 +10,7 @@ from rich.table import Table
 from cli.output import err, heading, out, say
 from shadow.compare import Difference, Place, Side, fleet_at
 from shadow.gpus import GpuUse
+from shadow.plan import Plan
 from shadow.report import Made, Report
 
 _MOST = 20
@@ -40,6 +41,10 @@ def show(report: Report, problems: tuple[str, ...] = ()) -> None:
     _list("Given away twice, or not there", report.wrong)
     _list("Could not be read", (*report.unreadable, *problems))
     out.print(_table(compared.there, compared.kerf))
+    _list(
+        "Waiting there now",
+        tuple(f"{one.pod} ({one.asks}) for {one.wait_s:.1f} s; with Kerf it {one.kerf}" for one in compared.pending),
+    )
     _list("Left out, for Kerf would refuse them", tuple(f"{one.pod}: {one.why}" for one in compared.left_out))
     if not compared.differences:
         say("\nNo pod would have fared differently.")
@@ -49,6 +54,27 @@ def show(report: Report, problems: tuple[str, ...] = ()) -> None:
         say(sentence(one), indent="  ", hanging="    ")
     if len(compared.differences) > _MOST:
         say(f"  and {len(compared.differences) - _MOST} more; --json has all of them.")
+
+
+def show_plan(planned: Plan) -> None:
+    heading(f"{planned.source or 'a recording'}, {_minutes(planned.watched_s)}, {planned.pods} pods")
+    columns = [("AS GIVEN", planned.planned)] + ([("ENOUGH", planned.enough)] if planned.enough else [])
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for title, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for title, field in (("nodes", "nodes"), ("GPUs", "gpus")):
+        table.add_row(title, *(str(getattr(of, field)) for _, of in columns))
+    for title, field, form in _ROWS:
+        table.add_row(title, *(form.format(getattr(of.kerf, field)) for _, of in columns))
+    out.print(table)
+    _list(
+        "Longest waits, as given",
+        tuple(
+            f"{one.pod} ({one.asks}): {one.wait_s:.1f} s{'' if one.started else ', and waits still'}: {one.why}"
+            for one in planned.planned.longest
+        ),
+    )
 
 
 def sentence(one: Difference) -> str:

@@ -166,9 +166,11 @@ class _Kerf:
         """The core's turn at this time: until nothing more can start."""
         self._clock = max(self._clock, self._now)
         self._send(m.BeatSeen(tuple(self._nodes)))
-        self._send(m.FactsSeen(tuple(facts)))
+        # Nodes with their GPUs come before pods, or a pod would first be told that no agent has answered.
+        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))
         for inventory in inventories:
             self._send(m.InventorySeen(inventory))
+        self._send(m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))))
         while True:
             self._clock += _PAUSE_S
             self._send(m.BeatSeen(tuple(self._nodes)))

@@ -11,11 +11,13 @@ import msgspec
 
 from shadow.objects import SeenPod
 from shadow.peers import vgpu
-from shadow.peers.base import Device, Given, Surroundings, Unreadable, whole_number
+from shadow.peers.base import RESOURCE_GPU, Device, Given, Surroundings, Unreadable, amount_of, whole_number
 from shared.model.objects import Node
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
 TO_ALLOCATE = "hami.io/vgpu-devices-to-allocate"
+RESOURCES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+SCHEDULER = "hami-scheduler"
 NODE = "hami.io/vgpu-node"
 REGISTER = "hami.io/node-nvidia-register"
 _FIELDS = (7, 9)
@@ -64,7 +66,18 @@ class Hami:
                 if not node:
                     raise Unreadable(f"pod {pod.key} has annotation {key} and no node; {NODE} belongs beside it")
                 return Given(peer=self.name, node=node, parts=parts)
+        if pod.spec.node_name and _asks(pod):
+            raise Unreadable(
+                f"pod {pod.key} is bound to node {pod.spec.node_name} without annotation {ALLOCATED}: which GPU it "
+                "has is recorded nowhere"
+            )
         return None
+
+
+def _asks(pod: SeenPod) -> bool:
+    """Whether the pod can only be HAMi's."""
+    own = any(amount_of(pod, resource) for resource in RESOURCES)
+    return own or (pod.spec.scheduler_name == SCHEDULER and amount_of(pod, RESOURCE_GPU) > 0)
 
 
 def registered(text: str, what: str) -> list[_Registered]:

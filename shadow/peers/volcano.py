@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from shadow.objects import SeenPod
 from shadow.peers import vgpu
-from shadow.peers.base import Device, Given, Surroundings, Unreadable, whole_number
+from shadow.peers.base import Device, Given, Surroundings, Unreadable, amount_of, whole_number
 from shared.model.objects import Node
 
 ASSIGNED = "volcano.sh/vgpu-ids-new"
+RESOURCES = ("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory")
 NODE = "volcano.sh/vgpu-node"
 REGISTER = "volcano.sh/node-vgpu-register"
 _MIN_FIELDS = 5
@@ -46,6 +47,11 @@ class Volcano:
     def given(self, pod: SeenPod, around: Surroundings) -> Given | None:  # noqa: ARG002 - the form is the protocol's
         notes = pod.metadata.annotations
         if not notes.get(ASSIGNED, "").strip(" ;"):
+            if pod.spec.node_name and any(amount_of(pod, resource) for resource in RESOURCES):
+                raise Unreadable(
+                    f"pod {pod.key} is bound to node {pod.spec.node_name} without annotation {ASSIGNED}: which GPU it "
+                    "has is recorded nowhere"
+                )
             return None
         parts = vgpu.parts_of(pod, notes[ASSIGNED], f"annotation {ASSIGNED} of pod {pod.key}")
         node = pod.spec.node_name or notes.get(NODE, "")

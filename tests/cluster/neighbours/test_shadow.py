@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import tempfile
@@ -167,3 +168,17 @@ async def test_of_one_namespace_only_its_pods_are_seen(plane: ControlPlane, tmp_
     assert done.code == 0, done.err
     assert json.loads(done.out)["namespaces"] == ["other"]
     assert [fact.pod.key for fact in read(file) if isinstance(fact, PodSeen)] == ["other/of-other"]
+
+
+async def test_a_report_is_printed_again_and_again(plane: ControlPlane) -> None:
+    kubeconfig = plane.service_account("default", "kerf-shadow")
+    command = await Command.start("shadow", "--kubeconfig", str(kubeconfig), "--every", "1s")
+    assert command.process.stdout is not None
+    first = await asyncio.wait_for(command.process.stdout.readline(), WITHIN_S)
+    assert b"user-system-serviceaccount-default-kerf-shadow" in first
+    command.process.send_signal(signal.SIGINT)
+    done = await command.done(within_s=WITHIN_S)
+    assert done.code == 0, done.err
+    assert "grants" in done.out
+    assert "user-system-serviceaccount-default-kerf-shadow" in done.out, "the one at the end"
+    assert "Ctrl-C ends it with a report" in done.err

@@ -40,11 +40,12 @@ def test_waits_and_gpus_are_those_that_a_person_would_count() -> None:
 
 
 def test_pods_that_ran_before_count_in_gpus_and_not_in_waits() -> None:
-    recording = Recording(shadow.node("n1", shadow.gfd(2)))
-    recording.seen(0, shadow.pod("old", ONE, on="n1", created_s=BEGAN_S - 50))
-    found = compared(recording.seen(4, shadow.pod("new", ONE)).seen(6, shadow.pod("new", ONE, on="n1")), 10)
-    assert (found.pods, found.ran_before, found.there.mean_wait_s, found.kerf.mean_wait_s) == (2, 1, 2.0, 0.0)
-    assert (found.there.gpus_used, found.kerf.gpus_used) == (1.4, 1.6)
+    """The old pod is deleted at 8; the new one came at 4, and was bound there at 9."""
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(0, shadow.pod("old", ONE, on="n1", created_s=BEGAN_S - 50)).seen(4, shadow.pod("new", ONE))
+    found = compared(recording.gone(8, "old").seen(9, shadow.pod("new", ONE, on="n1")), 10)
+    assert (found.pods, found.ran_before, found.there.mean_wait_s, found.kerf.mean_wait_s) == (2, 1, 5.0, 4.0)
+    assert (found.there.gpus_used, found.kerf.gpus_used) == (0.9, 1.0)
 
 
 def test_numbered_gpus_of_one_node_are_no_difference_but_another_node_is() -> None:
@@ -79,3 +80,13 @@ def test_what_each_gpu_held_at_a_time() -> None:
     history = read_history(recording.ended(9))
     for at_s, holders in ((0.5, set()), (1, {"uid-a"}), (5, set())):
         assert set(fleet_at(history, history.steps, BEGAN_S + at_s)["n1"]["n1/gpu-0"].holders) == holders
+
+
+def test_pods_that_wait_there_are_listed_with_what_became_of_them_with_kerf() -> None:
+    recording = (
+        Recording(shadow.node("n1", shadow.gfd(2))).seen(0, shadow.pod("could", TWO)).seen(4, shadow.pod("not", ONE))
+    )
+    pending = compared(recording, 10).pending
+    assert [(one.pod, one.wait_s) for one in pending] == [("team/could", 10.0), ("team/not", 6.0)]
+    assert pending[0].kerf == "runs on n1 since 0.0 s after it came"
+    assert pending[1].kerf.startswith("waits: 0 of 1 nodes can take the pod")

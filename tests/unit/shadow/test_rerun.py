@@ -68,3 +68,9 @@ def test_two_halves_share_a_gpu() -> None:
     assert sorted(starts(made)) == ["a", "b"]
     assert {placed.gpus for placed in made.placed.values()} == {("n1/gpu-0",)}
     assert made.placed["uid-a"].why.startswith("1 of 1 nodes had room")
+
+
+def test_all_nodes_take_part_in_the_first_decision() -> None:
+    recording = Recording(*(shadow.node(f"n{i}", shadow.gfd(1)) for i in range(5)))
+    recording.seen(0, shadow.pod("a", scheduler="kai-scheduler", annotations={"gpu-fraction": "0.5"}))
+    assert run(recording, 5).placed["uid-a"].why.startswith("5 of 5 nodes had room")

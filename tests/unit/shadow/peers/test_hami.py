@@ -60,3 +60,10 @@ def test_a_malformed_pod_is_a_named_problem() -> None:
         Hami().given(shadow.pod(on="n1", annotations={ALLOCATED: "GPU-a:;"}), Surroundings())
     with pytest.raises(Unreadable, match="no node"):
         Hami().given(shadow.pod(annotations={ALLOCATED: "GPU-a,NVIDIA,1,0:;"}), Surroundings())
+
+
+@pytest.mark.parametrize("limits", [{"nvidia.com/gpumem": "8000"}, {"nvidia.com/gpu": "1"}])
+def test_a_pod_that_was_bound_without_a_record_is_named(limits: dict[str, str]) -> None:
+    with pytest.raises(Unreadable, match=r"team/p is bound to node n1 .* recorded nowhere"):
+        Hami().given(shadow.pod("p", limits, on="n1", scheduler="hami-scheduler"), Surroundings())
+    assert Hami().given(shadow.pod("p", limits, scheduler="hami-scheduler"), Surroundings()) is None

@@ -41,3 +41,10 @@ def test_malformed_annotations_are_named_problems() -> None:
         Volcano().given(shadow.pod(on="n1", annotations={ASSIGNED: "GPU-a,NVIDIA"}), Surroundings())
     with pytest.raises(Unreadable, match="no node"):
         Volcano().given(shadow.pod(annotations={ASSIGNED: "GPU-a,NVIDIA,1,1:"}), Surroundings())
+
+
+def test_a_pod_that_was_bound_without_a_record_is_named() -> None:
+    """Volcano does so after its scheduler has started."""
+    pod = shadow.pod("p", {"volcano.sh/vgpu-number": "1"}, on="n1", scheduler="volcano")
+    with pytest.raises(Unreadable, match=r"team/p is bound to node n1 .* recorded nowhere"):
+        Volcano().given(pod, Surroundings())

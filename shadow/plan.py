@@ -1,0 +1,169 @@
+"""A recorded history on another fleet: what waits how long there, and how many nodes are enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from shadow.compare import Side, ask_words, kerfs_side, waits_with
+from shadow.history import History, NodeIs
+from shadow.peers import Device
+from shadow.requests import Wanted
+from shadow.rerun import Rerun, rerun
+from shared.model.kube_object import Meta, Quantities
+from shared.model.objects import Node, NodeStatus
+
+MAX_NODES = 10_000
+_LONGEST = 20
+
+
+class FleetError(ValueError):
+    """A list of nodes that cannot be read. The text says what to write."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """So many equal nodes."""
+
+    model: str
+    """As GPU feature discovery names it, such as NVIDIA-H100-80GB-HBM3."""
+    memory_mib: int
+    """Of each GPU."""
+    gpus: int = 8
+    """Of each node."""
+    count: int = 1
+    cpu: str = "128"
+    memory: str = "1024Gi"
+    labels: dict[str, str] = {}
+    """What pods select nodes by."""
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    pod: str
+    asks: str
+    wait_s: float
+    started: bool
+    why: str
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet and what Kerf makes of it."""
+
+    nodes: int
+    gpus: int
+    counts: tuple[int, ...]
+    """Nodes of each kind, in the order of the file."""
+    kerf: Side
+    longest: tuple[Waiting, ...]
+    """The pods that wait longest."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    watched_s: float
+    pods: int
+    planned: Planned
+    enough: Planned | None = None
+    """With the fewest nodes of the last kind with which the 99th percentile of waits is as asked for; None: not asked
+    for, or not reached with a node for each pod."""
+
+
+def read_fleet(text: str) -> tuple[Kind, ...]:
+    """A list of kinds in YAML or JSON. Raises FleetError."""
+    example = "- {model: NVIDIA-H100-80GB-HBM3, memory_mib: 81559, gpus: 8, count: 4}"
+    try:
+        kinds = msgspec.yaml.decode(text, type=tuple[Kind, ...])
+    except msgspec.DecodeError as error:
+        raise FleetError(f"{error}; each node kind is an entry such as {example}") from None
+    for kind in kinds:
+        if not (0 < kind.gpus <= 64 and kind.memory_mib > 0 and 0 <= kind.count <= MAX_NODES):
+            raise FleetError(
+                f"{kind.count} nodes of {kind.gpus} GPUs with {kind.memory_mib} MiB: a node has 1 to 64 GPUs with "
+                f"memory, and there are at most {MAX_NODES} of a kind"
+            )
+    if not kinds:
+        raise FleetError(f"there is no node kind; write a list such as {example}")
+    return kinds
+
+
+def plan(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float | None = None) -> Plan:
+    """`enough_s`: also looks for the fewest nodes of the last kind with which 99 % of the pods wait no longer."""
+    return Plan(
+        source=history.source,
+        watched_s=round(history.ended_s - history.began_s, 1),
+        pods=sum(1 for life in history.lives.values() if isinstance(life.wanted, Wanted)),
+        planned=_planned(history, kinds, policy),
+        enough=None if enough_s is None else _enough(history, kinds, policy, enough_s),
+    )
+
+
+def _enough(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float) -> Planned | None:
+    """Doubles until it is enough, then halves the rest. With one node fewer than the answer it was not enough; that
+    fewer still would not be either is assumed."""
+    found: dict[int, Planned] = {}
+
+    def serves(count: int) -> bool:
+        last = msgspec.structs.replace(kinds[-1], count=count)
+        found[count] = _planned(history, (*kinds[:-1], last), policy)
+        return found[count].kerf.p99_wait_s <= enough_s
+
+    if serves(0):
+        return found[0]
+    most = min(MAX_NODES, len(history.lives))  # a node for each pod: more would not help
+    low, high = 0, 1
+    while not serves(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if serves(middle) else (middle, high)
+    return found[high]
+
+
+def _planned(history: History, kinds: tuple[Kind, ...], policy: str) -> Planned:
+    steps = tuple(_nodes(history.began_s, kinds))
+    moved = msgspec.structs.replace(history, steps=steps, others=())
+    made = rerun(moved, policy)
+    return Planned(
+        nodes=len(steps),
+        gpus=sum(len(step.devices) for step in steps),
+        counts=tuple(kind.count for kind in kinds),
+        kerf=kerfs_side(moved, made),
+        longest=tuple(_longest(moved, made)),
+    )
+
+
+def _longest(history: History, made: Rerun) -> Iterator[Waiting]:
+    waits = sorted(waits_with(history, made).items(), key=lambda item: (-item[1], item[0]))
+    for uid, wait_s in waits[:_LONGEST]:
+        life = history.lives[uid]
+        if wait_s >= 1.0 and isinstance(life.wanted, Wanted):
+            yield Waiting(
+                pod=life.key,
+                asks="; ".join(ask_words(ask) for ask in life.wanted.asks),
+                wait_s=round(wait_s, 1),
+                started=uid in made.placed,
+                why=made.waits.get(uid, ""),
+            )
+
+
+def _nodes(at_s: float, kinds: tuple[Kind, ...]) -> Iterator[NodeIs]:
+    for number, kind in enumerate(kinds):
+        for index in range(kind.count):
+            name = f"plan-{number}-{index}"
+            devices = tuple(
+                Device(node=name, uuid=f"{name}/gpu-{gpu}", index=gpu, model=kind.model, memory_mib=kind.memory_mib)
+                for gpu in range(kind.gpus)
+            )
+            amounts: Quantities = {
+                "cpu": kind.cpu,
+                "memory": kind.memory,
+                "pods": "1000",
+                "ephemeral-storage": "100Ti",
+            }
+            labels: dict[str, Any] = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": kind.model}
+            meta = Meta(name=name, uid=f"uid-{name}", resource_version="1", labels=labels | kind.labels)
+            node = Node(metadata=meta, status=NodeStatus(allocatable=amounts, capacity=amounts))
+            yield NodeIs(at_s, name, devices, node)

@@ -1,0 +1,80 @@
+"""Shadow mode: it only reads, and what it counts is what a person would count."""
+
+from tests.mutants.mutant import Mutant
+
+UNIT = "tests/unit/shadow"
+
+MUTANTS = [
+    Mutant(
+        name="shadow-writes",
+        what="shadow mode sends whatever it is told to",
+        file="shadow/watch.py",
+        old='        if method != "GET" or body:\n',
+        new="        if body:\n",
+        tests=(f"{UNIT}/test_watch.py::test_no_other_method_than_get_is_sent",),
+    ),
+    Mutant(
+        name="shadow-doubles-unseen",
+        what="memory that is given away twice is no double booking",
+        file="shadow/gpus.py",
+        old="        if use.memory_mib > device.memory_mib:\n",
+        new="        if False:\n",
+        tests=(f"{UNIT}/test_gpus.py::test_two_pods_share_a_gpu_up_to_its_memory",),
+    ),
+    Mutant(
+        name="shadow-ended-pods-hold",
+        what="a pod that has ended holds its GPUs until it is deleted",
+        file="shadow/history.py",
+        old="        if pod.ended:\n            self._gone(uid",
+        new="        if False:\n            self._gone(uid",
+        tests=(f"{UNIT}/test_history.py::test_a_pod_that_has_ended_holds_nothing",),
+    ),
+    Mutant(
+        name="shadow-init-containers-add-up",
+        what="init containers count as if they ran beside the others",
+        file="shadow/peers/vgpu.py",
+        old="    return effective(ordinary, [*sidecars, *held[len(inits) :]])\n",
+        new="    return effective((), held)\n",
+        tests=(f"{UNIT}/peers/test_vgpu.py::test_of_init_and_app_containers_the_larger_counts",),
+    ),
+    Mutant(
+        name="shadow-group-is-two-gpus",
+        what="a GPU group of KAI's keeps its place beside the UUID that it turns out to be",
+        file="shadow/history.py",
+        old="        for life in members:\n            self.fleet.take(life.uid)\n",
+        new="",
+        tests=(f"{UNIT}/test_history.py::test_kais_reservation_pod_may_come_after_its_members",),
+    ),
+    Mutant(
+        name="shadow-deleted-pods-run-on",
+        what="with Kerf a deleted pod runs for as long as it did there",
+        file="shadow/rerun.py",
+        old="(life.bound_s is None or not life.finished)",
+        new="life.bound_s is None",
+        tests=(f"{UNIT}/test_rerun.py::test_a_deleted_pod_leaves_when_it_did_there",),
+    ),
+    Mutant(
+        name="shadow-one-node-at-first",
+        what="pods come before the nodes have answered",
+        file="shadow/rerun.py",
+        old="        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))\n",
+        new="        self._send(m.FactsSeen(tuple(facts)))\n",
+        tests=(f"{UNIT}/test_rerun.py::test_all_nodes_take_part_in_the_first_decision",),
+    ),
+    Mutant(
+        name="shadow-records-manifests",
+        what="a recording has whole manifests in it",
+        file="shadow/objects.py",
+        old="    return msgspec.structs.replace(pod, metadata=_trimmed(pod.metadata))\n",
+        new="    return pod\n",
+        tests=(f"{UNIT}/test_recording.py::test_environment_and_manifests_are_not_recorded",),
+    ),
+    Mutant(
+        name="shadow-waits-before-it-watched",
+        what="pods that were bound before count as pods that did not wait",
+        file="shadow/compare.py",
+        old="        for uid, life in _taken(history).items()\n        if not life.ran_before\n",
+        new="        for uid, life in _taken(history).items()\n",
+        tests=(f"{UNIT}/test_compare.py::test_pods_that_ran_before_count_in_gpus_and_not_in_waits",),
+    ),
+]
