@@ -74,6 +74,8 @@ class GangState(msgspec.Struct, kw_only=True):
     """Its minimum has been bound at once: from then on members that are gone may have finished their work."""
     incomplete_s: int | None = None
     """How long its pods may run without its minimum; 0: for ever; None: its pods do not say."""
+    ran_with: Subgroup | None = None
+    """What it needed when it last had it. Who raises the minimum of a gang that runs does not make it incomplete."""
     incomplete_since: float | None = None
     """Since when pods of it have places, and are too few to work; None while they are enough."""
     lacking_since: float | None = None
@@ -408,8 +410,11 @@ class Gangs:
     def _look(self, gang: GangState, now: float) -> None:
         gang.verdict = None
         gang.whole |= subgroups.is_satisfied(gang.tree, gang.counted("bound", "elsewhere", "done"))
-        stands = subgroups.is_satisfied(gang.tree, gang.counted("placed", "elsewhere", "done"))
+        has = gang.counted("placed", "elsewhere", "done")
+        stands = subgroups.is_satisfied(gang.tree, has)
         if not gang.begun or stands:
+            gang.ran_with = gang.tree if gang.begun else None
+        if not gang.begun or (gang.ran_with is not None and subgroups.is_satisfied(gang.ran_with, has)):
             gang.incomplete_since = None
             self._incomplete.pop(gang.key, None)
         else:

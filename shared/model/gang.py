@@ -7,7 +7,8 @@ object that the pod names by a label, an annotation or a field; then `GangRef.so
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -23,6 +24,9 @@ KEEP = "keep"
 OWNER = "owner"
 """As kerf.dev/gang-size: as many as the pods' Job runs at once."""
 MOST_MEMBERS = 10_000
+MOST_SUBGROUPS = 1_000
+MOST_DEPTH = 8
+"""How many subgroups may be inside of each other."""
 MOST_TIMEOUT_S = 86_400
 
 LEVELS = {
@@ -42,6 +46,10 @@ _WITH_THE_NAME = (
     names.ANNOTATION_GANG_SUBGROUPS,
 )
 """Annotations that mean nothing without kerf.dev/gang."""
+
+_SHOWN = 200
+"""Characters of a text of a user's that an error repeats."""
+_INNERMOST = "; give each pod's subgroup by its name, and pods to the innermost ones alone"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,5}")
@@ -223,53 +231,82 @@ def read_subgroups(notes: Mapping[str, str]) -> tuple[Subgroup, ...]:
         )
     if text is None:
         return ()
+    found, leaves = _subgroups(text)
+    own = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
+    if own not in leaves:
+        raise _bad(
+            f"annotation {names.ANNOTATION_GANG_SUBGROUP} is {own!r}, which is none of {', '.join(sorted(leaves)[:20])}"
+            f"{_INNERMOST}"
+        )
+    return found
+
+
+@lru_cache(maxsize=256)
+def _subgroups(text: str) -> tuple[tuple[Subgroup, ...], frozenset[str]]:
+    """The tree, and the names of its leaves. All pods of a gang have the same text."""
+    entries = text.split(",", MOST_SUBGROUPS)
+    if len(entries) > MOST_SUBGROUPS:
+        raise _bad(f"annotation {names.ANNOTATION_GANG_SUBGROUPS} lists more than {MOST_SUBGROUPS} subgroups")
     minima: dict[str, int] = {}
     levels: dict[str, str] = {}
-    for entry in text.split(","):
+    for entry in entries:
         named, _, level = entry.strip().partition("@")
         name, equals, minimum = named.partition("=")
         label = LEVELS.get(level, level)
+        parts = name.split("/")
         fine = (
-            all(_NAME.fullmatch(part) for part in name.split("/"))
+            all(_NAME.fullmatch(part) for part in parts)
             and (bool(_COUNT.fullmatch(minimum)) if equals else bool(level))
             and (not level or _LABEL.fullmatch(label))
             and name not in minima
         )
         if not fine:
             raise _bad(
-                f"annotation {names.ANNOTATION_GANG_SUBGROUPS} is {text!r}; write NAME=PODS or NAME=PODS@LEVEL with "
-                f"commas between them, such as head=1,workers=4@rack"
+                f"annotation {names.ANNOTATION_GANG_SUBGROUPS} is {text[:_SHOWN]!r}; write NAME=PODS or "
+                f"NAME=PODS@LEVEL with commas between them, such as head=1,workers=4@rack"
+            )
+        if len(parts) > MOST_DEPTH:
+            raise _bad(
+                f"annotation {names.ANNOTATION_GANG_SUBGROUPS}: {name[:_SHOWN]!r} is {len(parts)} subgroups deep; "
+                f"write at most {MOST_DEPTH}"
             )
         if equals:
             minima[name] = int(minimum)
         if level:
             levels[name] = label
-    inside = {name for name in minima for other in minima if other.startswith(f"{name}/")}
-    unknown = [name for name in levels if name not in minima and not any(m.startswith(f"{name}/") for m in minima)]
-    own = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
-    if inside or unknown or own not in minima:
-        what = (
-            f"annotation {names.ANNOTATION_GANG_SUBGROUP} is {own!r}, which is none of {', '.join(sorted(minima))}"
-            if not (inside or unknown)
-            else f"in annotation {names.ANNOTATION_GANG_SUBGROUPS}, {next(iter(sorted(inside)), '') or unknown[0]} has "
-            + ("both pods and subgroups" if inside else "no pods")
+    inner = {above for name in minima for above in _above(name)}
+    both = sorted(inner & set(minima))
+    empty = [name for name in levels if name not in minima and name not in inner]
+    if both or empty:
+        raise _bad(
+            f"in annotation {names.ANNOTATION_GANG_SUBGROUPS}, {both[0] if both else empty[0]} has "
+            + ("both pods and subgroups" if both else "no pods")
+            + _INNERMOST
         )
-        raise _bad(f"{what}; give each pod's subgroup by its name, and pods to the innermost ones alone")
-    return _tree("", minima, levels)
+    return _tree("", list(minima), minima, levels), frozenset(minima)
 
 
-def _tree(above: str, minima: Mapping[str, int], levels: Mapping[str, str]) -> tuple[Subgroup, ...]:
-    found = dict.fromkeys(
-        above + name.removeprefix(above).partition("/")[0] for name in minima if name.startswith(above)
-    )
+def _above(name: str) -> Iterator[str]:
+    """a/b/c: a, a/b"""
+    parts = name.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _tree(
+    above: str, inside: Sequence[str], minima: Mapping[str, int], levels: Mapping[str, str]
+) -> tuple[Subgroup, ...]:
+    """`inside`: the leaves below, all of whose names begin with `above`."""
+    below: dict[str, list[str]] = {}
+    for leaf in inside:
+        below.setdefault(above + leaf.removeprefix(above).partition("/")[0], []).append(leaf)
     return tuple(
         Subgroup(
             name=name,
             minimum=minima.get(name, 0),
             required=levels.get(name, ""),
-            subgroups=() if name in minima else _tree(f"{name}/", minima, levels),
+            subgroups=() if name in minima else _tree(f"{name}/", leaves, minima, levels),
         )
-        for name in found
+        for name, leaves in below.items()
     )
 
 

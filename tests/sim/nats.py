@@ -23,11 +23,12 @@ class Violation(AssertionError):
 
 
 class SimNats:
-    def __init__(self, clock: Clock, gangs: Mapping[str, int]) -> None:
+    def __init__(self, clock: Clock, gangs: Mapping[str, Mapping[str, int]]) -> None:
         self.clock = clock
         self.gangs = gangs
         """By name, how many members must be decided together."""
-        self.gang_of: dict[str, str] = {}
+        self.gang_of: dict[str, tuple[str, str]] = {}
+        """By pod, its gang and its subgroup."""
         """By uid of a member."""
         self.entries: list[LogEntry] = []
         self.decided: dict[tuple[str, str], set[tuple[str, str]]] = {}
@@ -144,11 +145,14 @@ class SimNats:
         return self._mark[1]
 
     def _check_gangs(self, record: DecisionBatch) -> None:
-        """A gang is whole or absent: the first record that has any of its members has as many as it needs."""
+        """A gang is whole or absent: the first record that has any of its members has as many as each part needs."""
         together = Counter(self.gang_of[d.uid] for d in record.decisions if d.uid in self.gang_of)
-        for name, count in together.items():
-            if name not in self._begun and count < self.gangs[name]:
-                raise Violation(f"gang {name} was decided with {count} of the {self.gangs[name]} members that it needs")
+        for name in dict.fromkeys(name for name, _ in together):
+            for part, least in self.gangs[name].items():
+                count = together[name, part]
+                if name not in self._begun and count < least:
+                    of = f"gang {name}" + (f"'s {part}" if part else "")
+                    raise Violation(f"{of} was decided with {count} of the {least} members that it needs")
             self._begun.add(name)
 
     # --- losses -----------------------------------------------------------------------------------------------

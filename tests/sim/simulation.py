@@ -61,6 +61,7 @@ FAULTS = (
 
 class Simulation:
     def __init__(self, seed: int) -> None:
+        self._seed = seed
         self.rng = random.Random(seed)
         # Each world has a part of the kinds, often or seldom. If all of them happened all the time, no state would last
         # long enough for failures that take a while.
@@ -71,8 +72,8 @@ class Simulation:
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
         self.history: list[Fact] = []
-        self.gangs: dict[str, int] = {}
-        """How many members of each must be decided together."""
+        self.gangs: dict[str, dict[str, int]] = {}
+        """How many members of each must be decided together: of each subgroup, or "" for a gang without them."""
         self.nats = SimNats(self.clock, self.gangs)
         self.untouchable: set[str] = set()
         """Uids of pods that no patch changes."""
@@ -138,18 +139,23 @@ class Simulation:
         """Its pods come within a few seconds; there may be one more than it needs."""
         size = self.rng.randint(2, 4)
         minimum = self.rng.choice((size, size, size - 1))
-        self.gangs[name] = minimum
-        notes = {
-            names.ANNOTATION_GANG: name,
-            names.ANNOTATION_GANG_SIZE: str(size),
-            names.ANNOTATION_GANG_MIN: str(minimum),
-        }
+        self.gangs[name] = {"": minimum}
+        notes = {names.ANNOTATION_GANG: name}
+        parts = random.Random(f"{self._seed} {name}")  # of its own, so that the other draws stay what they were
+        subgroups = parts.random() < 0.4
+        if subgroups:
+            self.gangs[name] = {"head": 1, "workers": minimum - 1}
+            level = parts.choice(("", "", "@kerf.sim/side"))
+            notes[names.ANNOTATION_GANG_SUBGROUPS] = f"head=1,workers={minimum - 1}{level}"
+        else:
+            notes |= {names.ANNOTATION_GANG_SIZE: str(size), names.ANNOTATION_GANG_MIN: str(minimum)}
         if self.rng.random() < 0.3:
             notes[names.ANNOTATION_GANG_TOPOLOGY] = self.rng.choice(
                 ("required=kerf.sim/side", "preferred=kerf.sim/side")
             )
-        for _ in range(size):
-            self.clock.after(at_s + self.rng.uniform(0, 3), lambda: self._create_pod(notes))
+        for number in range(size):
+            own = {names.ANNOTATION_GANG_SUBGROUP: "workers" if number else "head"} if subgroups else {}
+            self.clock.after(at_s + self.rng.uniform(0, 3), functools.partial(self._create_pod, notes | own))
 
     def _create_pod(self, notes: dict[str, str] | None = None) -> None:
         self.pods += 1
@@ -177,7 +183,8 @@ class Simulation:
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
         _, made = self.api.create("Pod", pod, self.clock.now)
         if notes:
-            self.nats.gang_of[made["metadata"]["uid"]] = notes[names.ANNOTATION_GANG]
+            part = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
+            self.nats.gang_of[made["metadata"]["uid"]] = (notes[names.ANNOTATION_GANG], part)
         if self.rng.random() < self._untouchable:
             self.clock.tell(f"no watcher can patch p{self.pods}")
             self.untouchable.add(made["metadata"]["uid"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import pytest
@@ -16,10 +16,12 @@ from services.placement.messages import Command, GrantAcknowledged
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.write_batcher import WriteBatcher
+from shared.book import subgroups
 from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
+from shared.model.subgroup import Subgroup
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
 
@@ -192,8 +194,26 @@ def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch
 
 def test_a_gang_that_is_decided_member_by_member_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The all-or-none rule left out of the real core: a gang accepts one member at a time."""
-    monkeypatch.setattr(GangState, "need", property(lambda self: 1))
+
+    def one_each(self: GangState, waiting: Mapping[str, int] | None = None) -> list[dict[str, int]]:
+        return [{leaf: 1} for leaf, count in (waiting or self.counted("waiting")).items() if count]
+
+    monkeypatch.setattr(GangState, "steps", one_each)
     assert "members that it needs" in _violated(range(20))
+
+
+def test_a_subgroup_that_is_decided_without_another_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The subgroups' minima left out of the real core: as many members as the gang needs, of whichever subgroup."""
+    monkeypatch.setattr(subgroups, "lacking", _any_leaf)
+    assert "'s head was decided with 0 of the 1" in _violated(range(60))
+
+
+def _any_leaf(subgroup: Subgroup, has: Mapping[str, int], waiting: Mapping[str, int]) -> dict[str, int]:
+    need = subgroup.least - subgroups.count(subgroup, has)
+    chosen: dict[str, int] = {}
+    for leaf in sorted(waiting, reverse=True):  # workers before the head
+        chosen[leaf] = min(waiting[leaf], need - sum(chosen.values()))
+    return {leaf: number for leaf, number in chosen.items() if number} if sum(chosen.values()) == need else {"": need}
 
 
 def test_a_gang_in_several_records_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:

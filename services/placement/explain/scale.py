@@ -20,11 +20,13 @@ from shared.book.gangs import Gangs
 from shared.book.states import NodeState
 from shared.contracts.explain import NodeTypeNeed, ScaleExplanation
 from shared.contracts.queries import AddNodes
+from shared.model.objects import Node, Taint
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 NODES_MOST = 256
 TYPES_MOST = 16
 _EXAMPLES = 5
+_STATE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
 class _Type(msgspec.Struct, frozen=True):
@@ -114,15 +116,23 @@ def type_of(node: NodeState) -> str:
 
 
 def _troubled(node: NodeState) -> bool:
-    return bool(node.agent_trouble) or node.object is None or node.object.spec.unschedulable
+    if node.object is None or node.object.spec.unschedulable:
+        return True
+    return bool(node.agent_trouble or _passing(node.object))
 
 
 def _heal(name: str, trial: Trial) -> None:
-    """A new node takes pods, even if the one that it is like is cordoned now."""
+    """A new node takes pods, even if the one that it is like is cordoned, or not ready, now."""
     node = trial.book.nodes[name].object
-    if node is not None and node.spec.unschedulable:
+    if node is not None and (node.spec.unschedulable or _passing(node)):
         inventory = trial.book.nodes[name].inventory
-        trial.join(replace(node, spec=replace(node.spec, unschedulable=False)), inventory)
+        taints = tuple(taint for taint in node.spec.taints if taint not in _passing(node))
+        trial.join(replace(node, spec=replace(node.spec, unschedulable=False, taints=taints)), inventory)
+
+
+def _passing(node: Node) -> list[Taint]:
+    """The taints that Kubernetes writes for a node's present state: not ready, cordoned, short of memory, starting."""
+    return [taint for taint in node.spec.taints if taint.key.startswith(_STATE_TAINTS)]
 
 
 def _sentence(needs: Sequence[NodeTypeNeed], left: int, kept: int, max_nodes: int) -> str:

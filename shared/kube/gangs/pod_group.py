@@ -6,10 +6,13 @@ NVIDIA/KAI-Scheduler `pkg/apis/scheduling/v2alpha2/podgroup_types.go`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from shared.kube.gangs.base import Spec
+from shared.model.gang import MOST_DEPTH, MOST_SUBGROUPS
 from shared.model.subgroup import Subgroup
 
 
@@ -69,7 +72,7 @@ def read(spec: PodGroupSpec) -> dict[str, Any]:
         if constraints and constraints.topology
         else kai.required_topology_level,
         "preferred": kai.preferred_topology_level,
-        "subgroups": _tree(spec.sub_groups, "") if spec.sub_groups else _tasks(spec),
+        "subgroups": _kai_tree(spec.sub_groups) if spec.sub_groups else _tasks(spec),
         "min_subgroups": spec.min_sub_group or 0,
     }
 
@@ -88,8 +91,29 @@ def _tasks(spec: PodGroupSpec) -> tuple[Subgroup, ...]:
     return tuple(Subgroup(name=task, minimum=least) for task, least in tasks.items())
 
 
-def _tree(found: Sequence[_KaiSubgroup], parent: str) -> tuple[Subgroup, ...]:
-    """KAI writes the tree as a list, in which each names the one above it."""
+def _kai_tree(found: Sequence[_KaiSubgroup]) -> tuple[Subgroup, ...]:
+    """KAI writes the tree as a list, in which each names the one above it. Raises msgspec.ValidationError on a list
+    that is no tree, or too large a one."""
+    below: dict[str, list[_KaiSubgroup]] = {}
+    for one in found:
+        below.setdefault(one.parent or "", []).append(one)
+    known = {one.name for one in found}
+    if len(found) > MOST_SUBGROUPS or len(known) < len(found) or "" in known:
+        raise msgspec.ValidationError(
+            f"spec.subGroups has {len(found)} subgroups; at most {MOST_SUBGROUPS} with a name of its own each are read"
+        )
+    inside, reached = [""], 0
+    for _ in range(MOST_DEPTH):
+        inside = [one.name for name in inside for one in below.get(name, ())]
+        reached += len(inside)
+    if reached < len(found):
+        raise msgspec.ValidationError(
+            f"of spec.subGroups {len(found) - reached} are below an unknown parent, or more than {MOST_DEPTH} deep"
+        )
+    return _tree(below, "")
+
+
+def _tree(below: Mapping[str, Sequence[_KaiSubgroup]], parent: str) -> tuple[Subgroup, ...]:
     topology = _KaiTopology()
     return tuple(
         Subgroup(
@@ -97,9 +121,8 @@ def _tree(found: Sequence[_KaiSubgroup], parent: str) -> tuple[Subgroup, ...]:
             minimum=one.min_member or 0,
             required=(one.topology_constraint or topology).required_topology_level,
             preferred=(one.topology_constraint or topology).preferred_topology_level,
-            subgroups=_tree(found, one.name),
+            subgroups=_tree(below, one.name),
             min_subgroups=one.min_sub_group or 0,
         )
-        for one in found
-        if (one.parent or "") == parent
+        for one in below.get(parent, ())
     )

@@ -193,6 +193,17 @@ class Level:
         return sorted({int(self.of_row[row]) for row in rows} - {-1})
 
 
+class Levels(dict[str, Level]):
+    """Levels by their label, each looked up once: for one attempt, in which no node changes."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__()
+        self._book = book
+
+    def __missing__(self, label: str) -> Level:
+        return self.setdefault(label, Level(label, self._book))
+
+
 class Area(msgspec.Struct, frozen=True):
     """Rows on which a gang is tried. `name` for people, such as topology.kubernetes.io/rack=r1; empty: all nodes."""
 
@@ -204,16 +215,16 @@ EVERYWHERE = Area()
 
 
 def areas(
-    subgroup: Subgroup, wanted: Sequence[Wanted], taken: Sequence[int], book: Book, outer: Area = EVERYWHERE
+    subgroup: Subgroup, wanted: Sequence[Wanted], taken: Sequence[int], levels: Levels, outer: Area = EVERYWHERE
 ) -> Iterator[Area]:
     """Where the wanted members of a subgroup may fit within the outer area, best first.
 
     `taken`: the rows on which it has members. If it has some, it stays in their required domain.
     """
-    for wide in _required(subgroup.required, wanted, book, taken, outer):
+    for wide in _required(subgroup.required, wanted, levels, taken, outer):
         if holds(wanted, wide.rows):
             if subgroup.preferred:
-                yield from _preferred(Level(subgroup.preferred, book), wanted, taken, wide)
+                yield from _preferred(levels[subgroup.preferred], wanted, taken, wide)
             yield wide
 
 
@@ -225,11 +236,13 @@ def rows_of(gang: GangState, subgroup: Subgroup, book: Book) -> list[int]:
     return [book.nodes[node].row for node in nodes if node in book.nodes]
 
 
-def _required(label: str, wanted: Sequence[Wanted], book: Book, taken: Sequence[int], outer: Area) -> Iterator[Area]:
+def _required(
+    label: str, wanted: Sequence[Wanted], levels: Levels, taken: Sequence[int], outer: Area
+) -> Iterator[Area]:
     if not label:
         yield outer
         return
-    level = Level(label, book)
+    level = levels[label]
     used = level.in_use(taken)
     for domains in [used] if used else [[d] for d in level.fitting(wanted, outer.rows)]:
         yield _area(level, domains, outer)

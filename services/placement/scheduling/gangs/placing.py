@@ -17,6 +17,7 @@ from services.placement.engine.engine import Engine, Place
 from services.placement.scheduling.gangs.domains import (
     EVERYWHERE,
     Area,
+    Levels,
     Wanted,
     areas,
     members_by_leaf,
@@ -96,6 +97,7 @@ class _Attempt:
     ) -> None:
         self._gang, self._by_leaf, self._engine, self._grants = gang, by_leaf, engine, grants
         self._transaction, self._on_misfit = transaction, on_misfit
+        self._levels = Levels(engine.book)
         self.placed: list[Placed] = []
         self.best: Misfit | None = None
 
@@ -107,7 +109,7 @@ class _Attempt:
             Wanted(shapes_of(self._by_leaf[leaf], self._engine), need) for leaf, need in step.items() if leaf in inside
         ]
         book = self._engine.book
-        for area in areas(subgroup, wanted, rows_of(self._gang, subgroup, book), book, outer):
+        for area in areas(subgroup, wanted, rows_of(self._gang, subgroup, book), self._levels, outer):
             if self._place_within(subgroup, step, area):
                 return area
         return None

@@ -7,6 +7,9 @@ from typing import Any
 from services.preemptor import messages as m
 from services.preemptor.repeated_evictions import AGAIN_S
 from shared.contracts.facts import Gone
+from shared.model.kube_object import Meta
+from shared.model.objects import Gang
+from shared.model.subgroup import Subgroup
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 from tests.unit.services.preemptor.planning.objects import gang
@@ -109,3 +112,21 @@ def test_a_last_pod_that_is_updated_is_evicted_all_the_same() -> None:
     assert evicted(preemptor, GRACE_S - 1) == []
     preemptor.send(m.FactsSeen(build.put(build.newer(preemptor.pods["g-2"], phase="Running"))))
     assert evicted(preemptor, 1) == ["g-2"]
+
+
+def ray(replicas: int) -> Gang:
+    subgroups = (Subgroup(name="headgroup", minimum=1), Subgroup(name="w", minimum=replicas))
+    meta = Meta(name="raycluster.ray.io/r", namespace="team", uid="r", resource_version=build.next_version())
+    return Gang(metadata=meta, subgroups=subgroups)
+
+
+def test_a_gang_that_is_scaled_up_while_it_runs_is_not_evicted_for_want_of_room() -> None:
+    preemptor = ready(incomplete_gang_s=GRACE_S)
+    preemptor.send(m.FactsSeen(build.put(ray(2))))
+    for number, group in enumerate(("headgroup", "w", "w")):
+        preemptor.run(f"r-{number}", "n", number, labels={"ray.io/cluster": "r", "ray.io/group": group})
+    preemptor.send(m.FactsSeen(build.put(ray(6))))
+    assert evicted(preemptor, 10 * GRACE_S) == []
+    lose(preemptor, "r-2")
+    assert evicted(preemptor, GRACE_S - 1) == []
+    assert evicted(preemptor, 1) == ["r-0", "r-1"], "it has fewer than it ran with"

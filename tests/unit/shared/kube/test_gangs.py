@@ -168,6 +168,18 @@ def test_kais_subgroups_are_a_tree_written_as_a_list() -> None:
     assert leaves(found) == {"decode": 4, "prefill": 2, "router": 1}
 
 
+@pytest.mark.parametrize(("subgroups", "said"), [
+    ([{"name": f"s{i}", "parent": f"s{i - 1}" if i else None, "minMember": 1} for i in range(2000)], "at most 1000"),
+    ([{"name": f"s{i}", "parent": f"s{i - 1}" if i else None, "minMember": 1} for i in range(900)], "more than 8 deep"),
+    ([{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}], "2 are below an unknown parent"),
+    ([{"name": "a", "parent": "nobody"}], "1 are below an unknown parent"),
+    ([{"name": "a"}, {"name": "a"}], "a name of its own"),
+])  # fmt: skip
+def test_kais_subgroups_that_are_no_tree_are_unreadable(subgroups: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=said):
+        read("podgroups", "scheduling.run.ai", {"subGroups": subgroups})
+
+
 def test_volcanos_minimum_of_each_task_counts_beside_that_of_all() -> None:
     found = read("podgroups", "scheduling.volcano.sh", {"minMember": 5, "minTaskMember": {"ps": 1, "worker": 2}})
     assert (found.minimum, leaves(found)) == (5, {"ps": 1, "worker": 2})

@@ -218,3 +218,14 @@ def test_the_pod_that_cleans_up_after_a_ray_cluster_is_placed_by_itself() -> Non
     labels = {"ray.io/cluster": "r", "ray.io/group": "headgroup", "ray.io/node-type": "redis-cleanup"}
     assert read(labels=labels) is None
     assert read(labels=labels | {"ray.io/node-type": "head"}) is not None
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("/".join(["a"] * 3000) + "=1", "3000 subgroups deep; write at most 8"),
+    (",".join(f"s{i}=1" for i in range(1001)), "more than 1000 subgroups"),
+])  # fmt: skip
+def test_a_tree_that_no_gang_has_is_refused_before_it_is_built(text: str, said: str) -> None:
+    """A few thousand levels would end the process that reads the pod, again at each start."""
+    notes = kerf(gang="g", gang_subgroups=text, gang_subgroup=text.rpartition(",")[2].partition("=")[0])
+    with pytest.raises(RequestError, match=said):
+        read(notes)

@@ -11,7 +11,7 @@ from services.placement.explain.scale import INSTANCE_TYPE
 from services.placement.explain.steps import finish
 from services.placement.queries import questions
 from shared.contracts.queries import ScaleQuery
-from shared.model.objects import Pod
+from shared.model.objects import Pod, Taint
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.whatif import NOW, scale
@@ -88,6 +88,15 @@ def test_pods_that_no_type_helps_are_said() -> None:
 def test_a_node_that_is_cordoned_now_still_stands_for_its_type() -> None:
     placement = cluster(large=8)
     placement.facts(build.node("large-0", labels={INSTANCE_TYPE: "large"}, unschedulable=True))
+    wait(placement, build.gpu_pod("p", gpus=1))
+    assert needs(placement) == [("large", 1, 1)]
+
+
+@pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready"])
+def test_the_taints_of_a_nodes_present_state_are_not_those_of_new_nodes(key: str) -> None:
+    placement = cluster(large=8)
+    taints = (Taint(key=key, effect="NoSchedule"),)
+    placement.facts(build.node("large-0", labels={INSTANCE_TYPE: "large"}, taints=taints))
     wait(placement, build.gpu_pod("p", gpus=1))
     assert needs(placement) == [("large", 1, 1)]
 

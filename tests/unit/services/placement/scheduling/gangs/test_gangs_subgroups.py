@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
+from services.placement.scheduling.gangs import domains
+from services.placement.scheduling.gangs.domains import Level
+from shared.book.book import Book
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -85,6 +89,21 @@ def test_a_choice_that_leaves_no_room_for_a_sibling_is_undone() -> None:
     assert set(placed.values()) == {"c", "d"}
     assert {node for name, node in placed.items() if name.startswith("all-x")} in ({"c"}, {"d"})
     assert placement.place(build.gpu_pod("other", gpus=4)) == {"other": "a"}, "nothing is held where it was tried first"
+
+
+def test_the_domains_of_a_label_are_looked_up_once_for_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through all nodes, and an attempt asks for each subgroup in each domain of its parent."""
+    looked_up: list[str] = []
+
+    class Counting(Level):
+        def __init__(self, label: str, book: Book) -> None:
+            looked_up.append(label)
+            super().__init__(label, book)
+
+    placement = racks(Placement(), a="r1", b="r2", c="r3")
+    monkeypatch.setattr(domains, "Level", Counting)
+    assert len(placement.place(*parts("x=4@rack,y=4@rack,z=4@rack", x=4, y=4, z=4))) == 12
+    assert looked_up == [RACK]
 
 
 def test_a_pod_above_the_minimum_stays_in_the_rack_of_its_subgroup() -> None:
