@@ -1,4 +1,4 @@
-"""There and with Kerf, side by side: GPUs used and stranded, waits, and each pod that fared differently."""
+"""Both schedulers side by side: GPUs used and stranded, waits, and each pod that fared differently."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def kerfs_side(history: History, kerf: Rerun) -> Side:
 
 
 def waits_with(history: History, kerf: Rerun) -> dict[str, float]:
-    """Seconds by uid, of the pods whose waits count."""
+    """Seconds by uid; pods that ran before the watching began are left out."""
     return {
         uid: _wait(life, kerf.placed[uid].at_s if uid in kerf.placed else None, history)
         for uid, life in _taken(history).items()

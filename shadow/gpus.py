@@ -1,4 +1,4 @@
-"""What each GPU of a cluster has given away, by whatever scheduler, and what that leaves for the pods that wait."""
+"""What each GPU has given away, by whatever scheduler, and what that leaves for pods that wait."""
 
 from __future__ import annotations
 
@@ -64,15 +64,18 @@ _NOTHING: _Counts = (0, 0, 0.0, 0.0)
 
 
 class Fleet:
-    """The GPUs of a cluster. `give` says what makes no sense; what was given counts all the same, for it is there."""
+    """The GPUs of a cluster.
+
+    `give` says what makes no sense; what was given counts all the same, for it is there.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, dict[str, GpuUse]] = {}
         self._held: dict[str, list[GpuUse]] = {}
         self._claimed: dict[tuple[str, str], str] = {}
-        """On nodes whose GPUs are only numbered: the number that stands for a UUID or a group."""
+        """Where GPUs are only numbered: the number that stands for a UUID or a group."""
         self._changed: set[str] = set()
-        """Nodes whose pods have changed since the last moment."""
+        """Nodes that were changed since the last moment."""
         self._counted: dict[str, _Counts] = {}
         self._total: _Counts = _NOTHING
         self._stranded: dict[str, dict[frozenset[GpuAsk], float]] = {}
@@ -96,7 +99,7 @@ class Fleet:
         self.nodes.pop(name, None)
 
     def give(self, uid: str, title: str, given: Given) -> tuple[str, ...]:
-        """Counts it. Returns what is wrong with it: a GPU that does not exist, or one that is given away twice."""
+        """Counts a grant. Returns what is wrong: a GPU that does not exist, or is given away twice."""
         self.titles[uid] = title
         self._changed.add(given.node)
         wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""What happened in a watched cluster, by pod: when it came, where it ran, on which GPUs, and when it left."""
+"""What happened in a watched cluster: when each pod came, where it ran, on which GPUs, when it left."""
 
 from __future__ import annotations
 
@@ -237,8 +237,7 @@ class _Reader:
             self._bound(life, pod)
 
     def _new(self, pod: SeenPod) -> Life:
-        """The clock of this process counts for what happens while it watches, and the API server's for what was there
-        before."""
+        """It begins to wait now: the times of the machine that watches count, on both sides."""
         made_s = seconds(pod.metadata.creation_timestamp)
         before = self.now_s <= self.began.at_s
         life = Life(
@@ -316,7 +315,7 @@ class _Reader:
 
 
 def _pending_replicas(pod: SeenPod, replicas: dict[str, int]) -> int:
-    """Into how many a GPU would be sliced for a pod that has no node: as on most nodes that could serve it."""
+    """Into how many replicas the GPUs are sliced on which a pod without a node could run."""
     most = max(replicas.values(), default=1)
     renamed = any(RESOURCE_SHARED in container.resources.limits for container in pod.spec.containers)
     return most if renamed or min(replicas.values(), default=1) > 1 else 1

@@ -115,7 +115,7 @@ def _minutes(seconds: float) -> str:
 
 
 def write_pages(made: Made, folder: Path) -> int:
-    """A text file for each difference, with what every GPU held on both sides. Returns how many. Raises OSError."""
+    """Writes a text file for each difference, and returns how many. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     differences = made.report.comparison.differences
     for number, one in enumerate(differences, 1):

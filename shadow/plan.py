@@ -88,7 +88,10 @@ def read_fleet(text: str) -> tuple[Kind, ...]:
 
 
 def plan(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float | None = None) -> Plan:
-    """`enough_s`: also looks for the fewest nodes of the last kind with which 99 % of the pods wait no longer."""
+    """The history on these nodes.
+
+    `enough_s`: also looks for the fewest nodes of the last kind with which 99 % of the pods wait no longer.
+    """
     return Plan(
         source=history.source,
         watched_s=round(history.ended_s - history.began_s, 1),
@@ -99,8 +102,10 @@ def plan(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float
 
 
 def _enough(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float) -> Planned | None:
-    """Doubles until it is enough, then halves the rest. With one node fewer than the answer it was not enough; that
-    fewer still would not be either is assumed."""
+    """Doubles until it is enough, then halves the rest.
+
+    With one node fewer than the answer it was not enough; that fewer still would not be either is assumed.
+    """
     found: dict[int, Planned] = {}
 
     def serves(count: int) -> bool:

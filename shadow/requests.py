@@ -38,7 +38,7 @@ class NotTaken(msgspec.Struct, frozen=True):
 
 
 def read(pod: SeenPod, replicas: int = 1) -> Wanted | NotTaken | None:
-    """None where the pod asks for no GPU. `replicas`: into how many its GPUs are sliced by time, if they are."""
+    """None where the pod asks for no GPU. `replicas`: of each GPU, where they are sliced by time."""
     document = pod.as_json()
     spec = {key: value for key, value in document["spec"].items() if key not in (*_OWN_PLACE, *_LEFT_OUT)}
     notes = pod.metadata.annotations

@@ -89,17 +89,16 @@ class Watch:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is not followed at present, and why."""
-        return tuple(
+        """What is not followed at present, and why; and how many objects could not be decoded."""
+        found = [
             f"{' of namespace '.join(filter(None, (one.resource.plural, one.resource.only[0])))}: {one.problem}"
             for one in self.reflectors
             if one.problem
-        )
-
-    @property
-    def unreadable(self) -> int:
-        """Objects that have another form than Kubernetes'."""
-        return sum(one.unreadable for one in self.reflectors)
+        ]
+        unreadable = sum(one.unreadable for one in self.reflectors)
+        if unreadable:
+            found.append(f"{unreadable} objects have another form than Kubernetes'; the log above names them")
+        return tuple(found)
 
     async def run(self) -> None:
         """Until cancelled."""

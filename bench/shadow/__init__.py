@@ -1,1 +1,1 @@
-"""Shadow mode on recordings of clusters that other schedulers run: what was read, what was wrong, and both sides."""
+"""Shadow mode on recordings in the form of each peer: what was read, what was wrong, and both sides."""

@@ -46,8 +46,11 @@ class Placed(msgspec.Struct, kw_only=True):
 
 
 def placed(*, gpus: Callable[[int], int], whole_only: bool = False) -> list[Placed]:
-    """What becomes of all pods. `gpus`: the key by which a node's GPUs are sorted, of the thousandths in use.
-    `whole_only`: GPUs are not shared, so parts of one take all of it."""
+    """What becomes of all pods.
+
+    `gpus`: the key by which a node's GPUs are sorted, of the thousandths in use. `whole_only`: GPUs are not shared, so
+    parts of one take all of it.
+    """
     used = {uuid: 0 for uuids in _UUIDS.values() for uuid in uuids}
     waiting: list[tuple[int, int]] = []
     running: list[Placed] = []

@@ -1,4 +1,4 @@
-"""The systems whose grants are read. One line each; the first that has given a pod something tells what."""
+"""The peers that are read. One line each; the first that has given a pod something tells what."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ SHARED_SUFFIX = "-SHARED"
 
 
 class Unreadable(ValueError):
-    """An object that is not as its peer writes it. The text says which one, what is wrong, and what belongs there."""
+    """An object that is not as its peer writes it.
+
+    The text says which one, what is wrong, and what belongs there.
+    """
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +115,11 @@ def container_amounts(pod: SeenPod, resource: str) -> list[int]:
 
 
 def effective(init: Iterable[Iterable[Part]], running: Iterable[Iterable[Part]]) -> tuple[Part, ...]:
-    """What a pod holds of each GPU. Init containers run one after another and before the others, so of each GPU the
-    larger of the two counts: the largest init container, or the others together."""
+    """What a pod holds of each GPU.
+
+    Init containers run one after another and before the others, so of each GPU the larger of the two counts: the
+    largest init container, or the others together.
+    """
     held = _sum(part for container in running for part in container)
     for container in init:
         for uuid, part in _sum(container).items():
@@ -141,8 +147,10 @@ def _sum(parts: Iterable[Part]) -> dict[str, Part]:
 
 
 def discovered(node: Node) -> tuple[Device, ...]:
-    """GPUs by the labels of GPU feature discovery (NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md),
-    numbered, for the labels name no UUID. Without a count the node's allocatable `nvidia.com/gpu` is it.
+    """GPUs by the labels of GPU feature discovery, numbered, for the labels name no UUID.
+
+    NVIDIA/k8s-device-plugin docs/gpu-feature-discovery/README.md. Without a count the node's allocatable
+    `nvidia.com/gpu` is it.
 
     Raises Unreadable where there are GPUs and no memory is named.
     """
@@ -176,7 +184,7 @@ def discovered(node: Node) -> tuple[Device, ...]:
 
 
 def replicas_of(node: Node) -> int:
-    """Into how many replicas NVIDIA's device plugin slices each GPU; 1 where it does not. Raises Unreadable."""
+    """Replicas of each GPU by NVIDIA's device plugin; 1 where it slices none. Raises Unreadable."""
     text = node.metadata.labels.get(LABEL_REPLICAS)
     return 1 if text is None else max(1, whole_number(text, f"label {LABEL_REPLICAS} of node {node.metadata.name}"))
 

@@ -1,4 +1,4 @@
-"""KAI and Run:ai: pods that share a GPU carry the name of its GPU group, and a reservation pod says which GPU that is.
+"""KAI and Run:ai: sharing pods name a GPU group, and a reservation pod says which GPU that is.
 
 kai-scheduler/KAI-Scheduler pkg/binder/binding/resourcereservation/resource_reservation.go: the label `runai-gpu-group`
 on the pod, or `runai-gpu-group/<group>` for each of several GPUs; a pod of the same label in the namespace of
@@ -56,7 +56,7 @@ def is_reservation(pod: SeenPod) -> bool:
 
 
 def reservation(pod: SeenPod) -> tuple[str, tuple[str, str]]:
-    """The group, and (node, UUID) of its GPU; no UUID as long as the pod has not found out. Of a reservation pod."""
+    """The group of a reservation pod, and (node, UUID) of its GPU; no UUID until it is known."""
     return groups_of(pod)[0], (pod.spec.node_name, pod.metadata.annotations.get(RESERVED_UUID, ""))
 
 

@@ -1,4 +1,6 @@
-"""The text in which HAMi and Volcano write what each container has: `UUID,Type,MiB,cores:` a GPU, `;` a container.
+"""What containers have, as HAMi and Volcano write it: `UUID,Type,MiB,cores:` a GPU.
+
+A `;` ends a container.
 
 Project-HAMi/HAMi docs/develop/protocol.md and pkg/device/devices.go (DecodeContainerDevices, DecodePodDevices);
 volcano-sh/volcano pkg/scheduler/api/devices/nvidia/vgpu/utils.go (decodePodDevices), which is the same without the
@@ -23,8 +25,11 @@ def containers_of(text: str, what: str) -> list[list[Part]]:
 
 
 def parts_of(pod: SeenPod, text: str, what: str) -> tuple[Part, ...]:
-    """What the pod holds of each GPU. Where there are as many segments as containers and init containers, the init
-    containers come first (HAMi: Resourcereqs); sidecars among them run on. Raises Unreadable."""
+    """What the pod holds of each GPU. Raises Unreadable.
+
+    Where there are as many segments as containers and init containers, the init containers come first (HAMi:
+    Resourcereqs); sidecars among them run on.
+    """
     held = containers_of(text, what)
     inits = pod.spec.init_containers
     if not inits or len(held) != len(inits) + len(pod.spec.containers):
