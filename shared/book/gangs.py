@@ -301,6 +301,19 @@ class Gangs:
                 return [member for member in running if not subgroup.name or gang.leaf(member) in inside]
         return [uid]
 
+    def together_among(self, uids: Collection[str]) -> list[set[str]]:
+        """Of these pods, those of each gang and of each of its subgroups, where they are several: they end together,
+        or stay together."""
+        found = []
+        for gang in self.among(uids):
+            members = {uid for uid in uids if self._of.get(uid) is gang}
+            found.append(members)
+            for subgroup in gang.tree.all():
+                leaves = {leaf.name for leaf in subgroup.leaves()}
+                if subgroup.name:
+                    found.append({uid for uid in members if gang.leaf(uid) in leaves})
+        return [members for members in found if len(members) > 1]
+
     def broken_by(self, gone: Collection[str]) -> GangState | None:
         """A gang of which some end and some run on, and these are fewer than it, or one of its subgroups, needs."""
         for gang in self.among(gone):

@@ -239,10 +239,10 @@ class Reservations(dict[str, Reservation]):
         )
 
     def _unneeded_victims(self, plan: Plan, waiting: list[PodState]) -> str:
-        """Returns which victims are unnecessary, single pods or whole gangs; empty if all are needed."""
+        """Returns which victims are unnecessary, single pods, gangs or subgroups; empty if all are needed."""
         everyone = {victim.uid for victim in plan.victims}
         units = [{victim.uid} for victim in plan.victims]
-        gangs = [gang.known & everyone for gang in self._gangs.among(everyone)]
+        gangs = self._gangs.together_among(everyone)
 
         def is_enough(victims: Sequence[Victim]) -> bool:
             return self._would_let(plan, waiting, victims) and self._try_plan(plan, victims) is not None

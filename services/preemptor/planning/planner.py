@@ -357,15 +357,13 @@ class Planner:
         return _option_with(attempt, needed)
 
     def _restorable(self, victims: Sequence[Candidate]) -> list[set[str]]:
-        """Returns sets of victims that may be unnecessary: single pods and whole gangs.
+        """Returns sets of victims that may be unnecessary: single pods, and all of a gang or of its subgroups.
 
         The most expensive first.
         """
         alone = [(victim.cost, {victim.uid}) for victim in victims]
-        gangs: dict[str, list[Candidate]] = {}
-        for victim in victims:
-            gangs.setdefault(self._candidates.gang_of(victim), []).append(victim)
-        whole = [(max(v.cost for v in of), {v.uid for v in of}) for name, of in gangs.items() if name and len(of) > 1]
+        cost = {victim.uid: victim.cost for victim in victims}
+        whole = [(max(cost[uid] for uid in of), of) for of in self._candidates.together_among(cost)]
         return [back for _, back in sorted([*whole, *alone], key=lambda item: item[0], reverse=True)]
 
 

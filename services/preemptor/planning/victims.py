@@ -303,9 +303,8 @@ class Candidates:
             found.append(self._candidate(state, state.charged))
         return found
 
-    def gang_of(self, candidate: Candidate) -> str:
-        gang = self._gangs.of(candidate.uid)
-        return "" if gang is None else gang.key
+    def together_among(self, uids: Collection[str]) -> list[set[str]]:
+        return self._gangs.together_among(uids)
 
     def may_preempt(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
         """Whether all of these may be preempted together, in addition to all that were promised before."""

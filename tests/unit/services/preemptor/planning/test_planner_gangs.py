@@ -6,6 +6,9 @@ import pytest
 
 from services.preemptor import messages as m
 from shared.contracts.facts import Put
+from shared.model.kube_object import Meta
+from shared.model.objects import Gang
+from shared.model.subgroup import Subgroup
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 from tests.unit.services.preemptor.planning.objects import budget, gang
@@ -42,6 +45,21 @@ def test_a_gang_is_preempted_as_a_whole() -> None:
     preemptor.run("g-1", "b", 0, **gang("g", 2))
     preemptor.wait("high")
     assert preemptor.victims() == [["g-0", "g-1"]]
+
+
+def test_a_replica_that_the_plan_does_not_need_stays_with_all_its_pods() -> None:
+    """The cheapest replica alone is too small, and with the two larger ones it is not needed."""
+    preemptor = Preemptor("n", gpus=11)
+    replicas = (((0,), (1,)), ((2, 3), (4,)), ((5, 6), (7, 8)), ((9,), (10,)))
+    meta = Meta(name="podgroup.scheduling.run.ai/g", namespace="team", uid="g", resource_version="1")
+    subgroups = tuple(Subgroup(name=f"r{k}", minimum=2) for k in range(len(replicas)))
+    preemptor.send(m.FactsSeen(build.put(Gang(metadata=meta, subgroups=subgroups, min_subgroups=1))))
+    for k, (replica, ran_s) in enumerate(zip(replicas, (100, 150, 300, 40_000), strict=True)):
+        of = {"annotations": {"pod-group-name": "g"}, "labels": {"kai.scheduler/subgroup-name": f"r{k}"}}
+        for i, gpus in enumerate(replica):
+            preemptor.run(f"r{k}-{i}", "n", *gpus, ran_s=ran_s, **of)
+    preemptor.wait("high", gpus=7)
+    assert preemptor.victims() == [["r1-0", "r1-1", "r2-0", "r2-1"]]
 
 
 def test_members_that_another_scheduler_has_placed_keep_no_gang_from_being_preempted() -> None:
