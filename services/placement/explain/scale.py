@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.placement.engine.engine import Engine
 from services.placement.explain.steps import Steps
-from services.placement.explain.what_if_clusters import add_nodes, newcomers
+from services.placement.explain.what_if_clusters import TRIED_MOST, add_nodes, newcomers
 from services.placement.scheduling.trial import Trial
 from shared.book.gangs import Gangs
 from shared.book.states import NodeState
@@ -52,7 +52,8 @@ def scale(
     needs.sort(key=lambda need: (-need.pods, need.gpus, need.nodes, need.name))
     left = len(able) - len(soon)
     return ScaleExplanation(
-        sentence=_sentence(needs, left, len(waiting) - len(able), max_nodes),
+        sentence=_sentence(needs, left, len(waiting) - len(able), max_nodes)
+        + (f"; only the first {TRIED_MOST} pods of the queue were tried" if len(able) > TRIED_MOST else ""),
         waiting=left,
         kept=len(waiting) - len(able),
         needs=tuple(needs),

@@ -26,7 +26,7 @@ from shared.model.gpu import Inventory
 
 NODES_MOST = 1000
 _SHOWN_MOST = 200
-_TRIED_MOST = 400
+TRIED_MOST = 400
 """Waiting pods that are tried in the changed cluster, the first in the queue first."""
 
 
@@ -188,7 +188,7 @@ def newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list[
     fits: list[PlacedPod] = []
     hopeless: set[bytes] = set()
     tried: set[str] = set()
-    for uid in waiting[:_TRIED_MOST]:
+    for uid in waiting[:TRIED_MOST]:
         state = trial.book.pods.get(uid)
         if state is None or uid in tried or state.charged:
             continue

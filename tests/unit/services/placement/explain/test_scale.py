@@ -9,6 +9,7 @@ import pytest
 from services.placement import messages as m
 from services.placement.explain.scale import INSTANCE_TYPE
 from services.placement.explain.steps import finish
+from services.placement.explain.what_if_clusters import TRIED_MOST
 from services.placement.queries import questions
 from shared.contracts.queries import ScaleQuery
 from shared.model.objects import Pod, Taint
@@ -107,6 +108,14 @@ def test_nodes_without_the_label_are_told_apart_by_their_gpus() -> None:
     wait(placement, build.gpu_pod("p", gpus=1))
     (need,) = scale(placement).needs
     assert need.name.startswith("4 x ")
+
+
+def test_the_answer_says_how_much_of_a_long_queue_it_is_for() -> None:
+    placement = cluster(large=8)
+    wait(placement, *(build.gpu_pod(f"p{i}", gpus=8) for i in range(TRIED_MOST + 1)))
+    told = scale(placement).sentence
+    assert told.startswith(f"{TRIED_MOST + 1} pods wait for capacity; 64 more nodes of type large")
+    assert told.endswith(f"; only the first {TRIED_MOST} pods of the queue were tried")
 
 
 @pytest.mark.parametrize("number", [0, 257])
