@@ -15,6 +15,9 @@ from shared.kube.writes import Writes
 from shared.ports.source import Emit
 from shared.service import Context
 
+UNREAD_S = 30.0
+"""How long the start waits for a kind that only describes gangs."""
+
 
 class KubeSource:
     """A Source over an API server. It owns the transport."""
@@ -28,7 +31,9 @@ class KubeSource:
         timing: Timing | None = None,
         watch_list: bool = True,
         kinds: tuple[resources.Resource, ...] = resources.REFLECTED,
+        unread_s: float = UNREAD_S,
     ) -> None:
+        self._log, self._unread_s = log, unread_s
         self.transport = transport
         self._writes = Writes(transport, reporter=reporter)
         self._emit: Emit = _nobody
@@ -61,8 +66,24 @@ class KubeSource:
                 group.create_task(reflector.run(), name=f"reflector:{kind}")
 
     async def wait_synced(self) -> None:
-        for reflector in self.reflectors.values():
+        """Returns when all kinds have been read, except for other systems' kinds that cannot be: such a kind may have
+        lost its conversion webhook, or its rights. Pods that name an object of it wait, and no others."""
+        await asyncio.gather(*map(self._wait_for, self.reflectors.values()))
+
+    async def _wait_for(self, reflector: Reflector) -> None:
+        if not reflector.resource.discovered:
             await reflector.wait_synced()
+            return
+        try:
+            async with asyncio.timeout(self._unread_s):
+                await reflector.wait_synced()
+        except TimeoutError:
+            self._log.warning(
+                "kind_not_read",
+                kind=reflector.resource.title,
+                why=reflector.problem,
+                effect="pods whose gang is described by an object of this kind wait until it can be read",
+            )
 
     async def refresh(self) -> None:
         """Nodes and pods; what else there is can only make a decision too careful, never double."""

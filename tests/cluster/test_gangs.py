@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import structlog
 
+from services.watcher.kube_source import KubeSource
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.access import load_access
 from shared.kube.client import transport_for
 from shared.kube.reflector import Reflector, Timing
-from shared.kube.resources import GANG_SOURCES
+from shared.kube.resources import GANG_SOURCES, NODE
+from shared.kube.transport import Response, Transport
 from shared.model.objects import Gang
 from tests.support.cluster import own_control_plane
 from tests.support.waiting import eventually
@@ -252,3 +254,52 @@ async def test_a_kind_is_followed_in_the_version_that_the_server_has_and_when_it
         with contextlib.suppress(asyncio.CancelledError):
             await task
         await transport.close()
+
+
+class Refusing:
+    """The API server behind it, but for one group, whose kinds cannot be read."""
+
+    def __init__(self, behind: Transport, group: str) -> None:
+        self._behind, self._path = behind, f"/apis/{group}"
+        self.stream, self.close = behind.stream, behind.close
+        self.repaired = False
+
+    async def request(self, method: str, path: str, body: bytes = b"", **rest: Any) -> Response:
+        if path.startswith(self._path) and not self.repaired:
+            return Response(500, b"conversion webhook for ray.io/v1, Kind=RayCluster failed")
+        return await self._behind.request(method, path, body, **rest)
+
+
+async def test_a_kind_of_another_system_that_cannot_be_read_does_not_keep_the_watcher_from_starting(
+    own_control_plane: ControlPlane,
+) -> None:
+    plane = own_control_plane
+    transport = Refusing(transport_for(await load_access(str(plane.kubeconfig()))), "ray.io")
+    logged: list[dict[str, Any]] = []
+    log = structlog.wrap_logger(structlog.PrintLogger(), processors=[lambda _, __, event: _keep(logged, event)])
+    timing = Timing(absent_s=0.05, backoff_s=0.02, backoff_max_s=0.2)
+    source = KubeSource(transport, log, reporter="test", timing=timing, kinds=(NODE, RAY), unread_s=0.5)
+    facts: list[Fact] = []
+    task = asyncio.create_task(source.run(facts.extend))
+    try:
+        await asyncio.wait_for(source.wait_synced(), WITHIN_S)
+        assert not source.synced
+        (told,) = (event for event in logged if event["event"] == "kind_not_read")
+        assert "HTTP 500" in told["why"]
+        assert "rayclusters" in source.detail
+        transport.repaired = True
+
+        async def synced() -> bool:
+            return source.synced
+
+        await eventually(synced, within_s=WITHIN_S, what="the kind read after its repair")
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await transport.close()
+
+
+def _keep(logged: list[dict[str, Any]], event: Any) -> str:
+    logged.append(dict(event))
+    return ""
