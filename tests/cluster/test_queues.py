@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from shared.bus.port import NoResponder
 from shared.contracts import queries
 from shared.contracts.base import decode, encode
 from shared.contracts.queries import QueuesAnswer, QueuesQuery
@@ -58,7 +59,10 @@ async def standing(world: Whole) -> QueuesAnswer:
 
 async def in_force(world: Whole, names: list[str]) -> None:
     async def there() -> bool:
-        return [queue.name for queue in (await standing(world)).queues] == names
+        try:
+            return [queue.name for queue in (await standing(world)).queues] == names
+        except NoResponder:
+            return False  # no instance of placement leads yet
 
     await eventually(there, within_s=WITHIN_S, every_s=0.05, what=f"the queues {names}")
 
