@@ -7,6 +7,7 @@ gets places for all of these together, or for none. So no two gangs can each hol
   lacks.
 - A member that another scheduler places counts as present. A gated, refused or ending one does not, nor does a victim
   of a preemption plan: a gang that is evicted comes again as a whole.
+- Its minimum may be one of each of its subgroups, not of pods in all: `subgroups` counts what is lacking.
 - A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
 """
 
