@@ -19,7 +19,7 @@ PIECES = 256
 MAX_TIME_FACTOR, MAX_TIME_NS = 1.02, 25_000_000
 """How much longer a program without a share may take, and how much more all may take for their first launches."""
 SLACK_BYTES = 16 * MIB
-"""Of an account on a GPU, whose module and event memory nobody counts."""
+"""Of an account on a GPU: the memory of modules and events is not counted."""
 
 
 def problems(reference: Outcome, runs: dict[str, Outcome], *, fake: bool, workload: Workload) -> list[str]:

@@ -15,7 +15,6 @@ from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.slice_registry import SliceRegistry
-from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import registered
 from shared.model.strategy import Strategy
 from shared.model.units import MIB
@@ -83,15 +82,11 @@ class DriverLimits:
         """The pod's limits by GPU. A GPU on which no slice needs one has none."""
         live = [one for one in self._agent.live() if one.uid == uid]
         gpus = {uuid for one in live if self._is_limited(registered()[one.strategy]) for uuid in one.gpus}
-        return {uuid: sum(self._mib(one, uuid) for one in live) * MIB for uuid in sorted(gpus)}
+        return {uuid: sum(self._registry.allowed_mib(one, uuid) for one in live) * MIB for uuid in sorted(gpus)}
 
     def _is_limited(self, strategy: Strategy) -> bool:
         """A strategy that promises as much needs the limit; for others it is better than none."""
         return strategy.driver_limit and (strategy.promise == "hard" or self._holds())
-
-    def _mib(self, slice_: LiveSlice, uuid: str) -> int:
-        granted_mib = slice_.gpus.get(uuid, (0, 0))[0]
-        return self._registry.allowed_mib((slice_.uid, slice_.container), uuid, granted_mib)
 
     def _folder(self, uid: str) -> Path | None:
         folders = (folder for pod, folder in self._cgroups.folders() if pod == uid)

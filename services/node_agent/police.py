@@ -88,8 +88,9 @@ class Police:
 
     async def sample(self) -> None:
         """Compares what NVML reports now with the grants, and acts."""
-        policed = frozenset(one.uid for one in self._agent.live() if one.strategy in POLICED)
-        live = [one for one in self._agent.live() if one.uid in policed]
+        slices = self._agent.live()
+        policed = frozenset(one.uid for one in slices if one.strategy in POLICED)
+        live = [one for one in slices if one.uid in policed]
         self._ender.evict({})
         if not live and not self._suspects:
             return
@@ -171,15 +172,11 @@ class Police:
                 containers=tuple((uid, one.container) for one in live if one.uid == uid and uuid in one.gpus),
                 seen_mib=mib,
                 counted_mib=sum(of.get(uuid, 0) for (pod, _), of in counted_mib.items() if pod == uid),
-                granted_mib=sum(self._allowed_mib(one, uuid) for one in live if one.uid == uid),
+                granted_mib=sum(self._registry.allowed_mib(one, uuid) for one in live if one.uid == uid),
                 processes=len(pids[uid, uuid]),
             )
             for (uid, uuid), mib in sorted(seen_mib.items())
         ]
-
-    def _allowed_mib(self, slice_: LiveSlice, uuid: str) -> int:
-        granted_mib = slice_.gpus.get(uuid, (0, 0))[0]
-        return self._registry.allowed_mib((slice_.uid, slice_.container), uuid, granted_mib)
 
     def _act(self, actions: Actions) -> None:
         self._excesses = actions.excesses

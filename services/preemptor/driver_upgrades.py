@@ -8,7 +8,7 @@ those of NVIDIA/k8s-operator-libs `pkg/upgrade/consts.go`.
 from __future__ import annotations
 
 from services.preemptor import messages as m
-from services.preemptor.repeated_evictions import RepeatedEvictions
+from services.preemptor.repeated_evictions import RepeatedEvictions, evictions_of
 from shared.book.book import Book
 from shared.book.states import NodeState
 from shared.contracts.commands import Evict
@@ -38,8 +38,4 @@ def _state(node: NodeState) -> str:
 
 def _pods_of(node: NodeState) -> tuple[Evict, ...]:
     reason = f"the GPU operator replaces the NVIDIA driver of node {node.name} ({STATE_LABEL}: {_state(node)})"
-    return tuple(
-        Evict(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, reason=reason)
-        for state in sorted(node.pods.values(), key=lambda state: state.uid)
-        if state.ours and state.grant_id and state.pod.spec.node_name and not state.pod.metadata.deletion_timestamp
-    )
+    return evictions_of((state for state in node.pods.values() if state.ours and state.grant_id), reason)

@@ -6,7 +6,7 @@ The pods of such a gang hold GPUs and wait for others that are gone. A replaced 
 from __future__ import annotations
 
 from services.preemptor import messages as m
-from services.preemptor.repeated_evictions import RepeatedEvictions
+from services.preemptor.repeated_evictions import RepeatedEvictions, evictions_of
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.contracts.commands import Evict
@@ -30,9 +30,4 @@ class IncompleteGangs:
             f"gang {gang.name} has had {gang.has} of the {gang.minimum} pods it needs{parts} for {since_s} s, and its "
             "incomplete gangs are evicted (kerf.dev/gang-incomplete)"
         )
-        states = [self._book.pods[uid] for uid in sorted(gang.placed)]
-        return tuple(
-            Evict(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, reason=reason)
-            for state in states
-            if state.pod.spec.node_name and state.pod.metadata.deletion_timestamp is None
-        )
+        return evictions_of((self._book.pods[uid] for uid in gang.placed), reason)

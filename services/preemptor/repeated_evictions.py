@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from services.preemptor import messages as m
+from shared.book.states import PodState
 from shared.contracts.commands import Evict
 
 AGAIN_S = 30.0
@@ -32,3 +33,12 @@ class RepeatedEvictions:
             if orders:
                 out.append(m.Execute(f"{self._what} {name}", orders))
         return out
+
+
+def evictions_of(states: Iterable[PodState], reason: str) -> tuple[Evict, ...]:
+    """Of those pods that are bound and not being deleted, by uid."""
+    return tuple(
+        Evict(uid=state.uid, namespace=state.pod.metadata.namespace, name=state.pod.metadata.name, reason=reason)
+        for state in sorted(states, key=lambda state: state.uid)
+        if state.pod.spec.node_name and state.pod.metadata.deletion_timestamp is None
+    )

@@ -13,6 +13,7 @@ from services.node_agent.strategies.kept_file import allow_descriptors
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
+from shared.contracts.node_commands import LiveSlice
 
 log = structlog.get_logger("slice_registry")
 
@@ -113,12 +114,13 @@ class SliceRegistry:
     def override_of(self, key: Key) -> Override:
         return self._overrides.get(key, rules.NO_OVERRIDE)
 
-    def allowed_mib(self, key: Key, uuid: str, granted_mib: int) -> int:
+    def allowed_mib(self, slice_: LiveSlice, uuid: str) -> int:
         """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod.
 
         While a slice is paused it is as granted: a checkpoint moves its memory away, and takes time for it.
         """
-        override = self.override_of(key)
+        granted_mib, _ = slice_.gpus.get(uuid, (0, 0))
+        override = self.override_of((slice_.uid, slice_.container))
         return granted_mib if override.paused else min(granted_mib, override.memory_mib.get(uuid, granted_mib))
 
     def drop(self, key: Key) -> None:

@@ -140,12 +140,12 @@ def _sentence(needs: Sequence[NodeTypeNeed], left: int, kept: int, max_nodes: in
     beside = f"; {_pods(kept)} more wait for quota, which no node would help" if kept else ""
     if not left:
         return f"no pod waits for capacity{beside}"
+    waits = "waits" if left == 1 else "wait"
     if not needs:
-        waits = "waits" if left == 1 else "wait"
         return f"{_pods(left)} {waits}, and {max_nodes} more nodes of no type in this cluster would help{beside}"
     best = needs[0]
     rest = left - best.pods
-    waits, nodes = "waits" if left == 1 else "wait", "node" if best.nodes == 1 else "nodes"
+    nodes = "node" if best.nodes == 1 else "nodes"
     return (
         f"{_pods(left)} {waits} for capacity; {best.nodes} more {nodes} of type {best.name} (like {best.like}, "
         f"{best.gpus} GPUs) would give {'all' if not rest else best.pods} of them a place{beside}"
