@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from shared.model.policies import POLICIES
+from shared.model.units import MIB, quantity
 from shared.service.settings import Count, Seconds
 
 
@@ -25,9 +26,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that no touch has moved for so long is excluded, whatever the answers were: a webhook may hang, or undo
     what a touch writes."""
 
+    advertise_capacity: bool = True
+    """Whether nodes advertise Kerf's resources in their status, for autoscalers, Kueue and people."""
+    quota_gpu_memory: str = "80Gi"
+    """As admission and the policies have it: the memory that counts as a whole GPU in what nodes advertise."""
+    autoscaler: bool = False
+    """Whether an autoscaler adds nodes: nodes that only look as if a waiting pod fitted are tainted, pods for which a
+    plan makes room are nominated, and `capacity.wanted` is published."""
     usage_labels: tuple[str, ...] = ()
     """Keys of pod labels that decisions carry, so that `kerf cost --by label:KEY` can tell usage by them."""
 
     def __post_init__(self) -> None:
+        if quantity(self.quota_gpu_memory) < MIB:
+            raise ValueError(f"quota_gpu_memory is {self.quota_gpu_memory}; write a GPU's memory, such as 80Gi")
         if self.policy not in POLICIES:
             raise ValueError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}")

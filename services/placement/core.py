@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from services.placement import messages as m
+from services.placement.autoscaling.signals import Signals
 from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.explain.explainer import Explainer
@@ -126,6 +127,14 @@ class Core:
             suspension=self.suspension,
             capacity_changes=self._capacity_changes,
         )
+        self.signals = Signals(
+            self.book,
+            self.config,
+            queue=self.queue,
+            requests=requests,
+            gangs=self.gangs,
+            reservations=self.preemption.reservations,
+        )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
         self.takeover = Takeover(
@@ -166,6 +175,7 @@ class Core:
                         self._out += self.suspension.annotation_seen(self.book.pods[fact.object.metadata.uid], now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
+                self.signals.inventory_changed(event.inventory.node)
                 self._capacity_changes.note()
             case m.AgentLost():
                 self.nodes.lost(event.node)
@@ -374,5 +384,9 @@ class Core:
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))
+        # In a batch of their own: a watcher of the version before does not know them, and refuses the whole batch.
+        signals = self.signals.due(now)
+        if signals:
+            self._out.append(m.SendPatches(signals))
         self._out += self.pending_reasons.repeat(self.holds, now)
         self._out += self.late_claims.repeat(now)

@@ -54,7 +54,7 @@ class PendingPods(dict[str, PendingPod]):
         """Records the pods that placement rejected before this process listened, by their conditions."""
         for state in self._book.pods.values():
             if state.wants_place and any(
-                c.type == "PodScheduled" and c.status == "False" and c.reason == "Unschedulable"
+                c.type == "PodScheduled" and c.status == "False" and c.reason != "SchedulingGated"
                 for c in state.pod.status.conditions
             ):
                 self.rejected(state.uid, now)

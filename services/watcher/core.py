@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from services.watcher.config import Config
+from services.watcher.node_requests import NodeRequests
 from services.watcher.snapshots import Snapshots, WirePage
 from services.watcher.trimming import is_same, trim
 from shared.contracts.base import Message, encode
@@ -61,6 +62,7 @@ class Core:
         self._pending_bytes = 0
         self._sent_at = float("-inf")
         self._snapshots = Snapshots(epoch, ttl_s=self._config.snapshot_ttl_s)
+        self.requests = NodeRequests()
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
@@ -140,12 +142,14 @@ class Core:
         kind, meta = type(fact.object).__name__, fact.object.metadata
         if self._store[kind].pop(meta.uid, None) is None:
             return None
+        self.requests.forget(meta.uid)
         key = (kind, meta.namespace, meta.name)
         if self._names.get(key) == meta.uid:
             del self._names[key]
         return Gone(object=trim(fact.object), certain=fact.certain)
 
     def _look_at(self, pod: Pod, known: Object | None, commands: list[Command]) -> None:
+        self.requests.pod_seen(pod)
         if known is None and not pod.spec.node_name and pod.spec.scheduler_name == names.SCHEDULER_NAME:
             commands.append(FirstSight(pod))
         if names.ANNOTATION_GRANT in pod.metadata.annotations and (

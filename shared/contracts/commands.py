@@ -110,6 +110,33 @@ class LabelNode(Message, tag="node-labels", tag_field="patch", frozen=True):
     """None takes a label away. Only labels that Kerf owns."""
 
 
+class AdvertiseCapacity(Message, tag="node-capacity", tag_field="patch", frozen=True):
+    """Kerf's resources in a node's status, capacity and allocatable. The watcher never writes less than the node's pods
+    request, for the kubelet counts these too."""
+
+    node: str
+    amounts: dict[str, int]
+
+
+class TaintNode(Message, tag="node-taint", tag_field="patch", frozen=True):
+    """Adds a taint with effect NoSchedule to a node, or takes it away. Only taints that Kerf owns."""
+
+    node: str
+    key: str
+    present: bool
+
+
+class NominateNode(Message, tag="nominate", tag_field="patch", frozen=True):
+    """Writes a pending pod's status.nominatedNodeName, or empties it: while a plan makes room for the pod there, no
+    autoscaler starts a node for it."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    resource_version: str = ""
+
+
 class DeletePod(Message, tag="delete", tag_field="patch", frozen=True):
     """Deletes a pod that cannot live, such as one bound to a node that does not exist; an Event says why."""
 
@@ -162,7 +189,19 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     """The only version that it is for: a decision of an earlier leader must not be carried out later."""
 
 
-Patch = TouchPod | ReportPending | AnnounceEvent | LabelNode | DeletePod | SelectNode | PublishSlice | SuspendPod
+Patch = (
+    TouchPod
+    | ReportPending
+    | AnnounceEvent
+    | LabelNode
+    | AdvertiseCapacity
+    | TaintNode
+    | NominateNode
+    | DeletePod
+    | SelectNode
+    | PublishSlice
+    | SuspendPod
+)
 
 
 class PatchBatch(Message, frozen=True):

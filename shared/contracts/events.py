@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shared.contracts.base import Message
-from shared.contracts.explain import GangExplanation, PodExplanation
+from shared.contracts.explain import GangExplanation, PodExplanation, ScaleExplanation
 from shared.contracts.preemption import Alternative, Plan
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName
@@ -130,6 +130,16 @@ class GrantEnded(Event, frozen=True):
     reason: str = ""
 
 
+class CapacityWanted(Event, frozen=True):
+    """Pods wait for capacity: more nodes of which type would give how many of them a place, tried on a copy of the
+    book. Published when that changes, and with `waiting` 0 when no pod waits any more, under the name of the leader's
+    instance."""
+
+    ENTITY: ClassVar[str] = "capacity"
+    VERB: ClassVar[str] = "wanted"
+    scale: ScaleExplanation
+
+
 class TermTaken(Event, frozen=True):
     """A placement leader begins its session. Published per node name of its holder."""
 
@@ -246,6 +256,7 @@ class PreemptionAbandoned(Event, frozen=True):
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided,
     PlacementRejected,
+    CapacityWanted,
     PodBound,
     GrantEnded,
     TermTaken,

@@ -45,7 +45,7 @@ from shared.contracts.example_objects import (
     VERSION,
     WATCHER_EPOCH,
 )
-from shared.contracts.explain import Advice, KnownEnd, WhenExplanation
+from shared.contracts.explain import Advice, KnownEnd, NodeTypeNeed, ScaleExplanation, WhenExplanation
 from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import encode_grant
@@ -59,6 +59,14 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     e.GrantEnded(
         uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, reason="slice released by its node"
+    ),
+    e.CapacityWanted(
+        scale=ScaleExplanation(
+            sentence="3 pods wait for capacity; 1 more node of type p5.48xlarge (like gpu-17, 8 GPUs) would give all "
+            "of them a place",
+            waiting=3,
+            needs=(NodeTypeNeed(name="p5.48xlarge", like="gpu-17", nodes=1, gpus=8, pods=3),),
+        )
     ),
     e.TermTaken(term=TERM, holder="placement-0-1-4be02d", touched=3, readopted=2, seconds=0.41),
     e.NodeInventoried(node=NODE, gpus=8, memory_mib=1_150_976, models=("NVIDIA-H200",), unhealthy=1, generation=4),
@@ -182,6 +190,9 @@ _EXAMPLES: tuple[Any, ...] = (
                 note="the granted GPU was replaced",
             ),
             c.LabelNode(node=NODE, labels={"nvidia.com/gpu.product": "NVIDIA-H200", "kerf.dev/old": None}),
+            c.AdvertiseCapacity(node=NODE, amounts={"kerf.dev/gpu-compute": 800, "kerf.dev/quota-gpu-milli": 8000}),
+            c.TaintNode(node=NODE, key="status-taint.cluster-autoscaler.kubernetes.io/kerf-no-room", present=True),
+            c.NominateNode(uid=UID, namespace=NAMESPACE, name=POD, node=NODE, resource_version=VERSION),
             c.DeletePod(
                 uid=UID_2,
                 namespace=NAMESPACE,

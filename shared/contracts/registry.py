@@ -114,6 +114,7 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.PodBound, "namespace", "placement"),
     _event(e.GrantEnded, "namespace", "placement"),
     _event(e.TermTaken, "node", "placement"),
+    _event(e.CapacityWanted, "node", "placement"),
     _event(e.NodeInventoried, "node", "node_agent"),
     _event(e.SliceEnforced, "namespace", "node_agent"),
     _event(e.SliceReleased, "namespace", "node_agent"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.contracts.commands import DeletePod, Evict
+from shared.contracts.commands import DeletePod, Evict, NominateNode
 from shared.kube import resources
 from shared.kube.outcomes import Result
 from shared.kube.sender import Send
@@ -50,6 +50,16 @@ class PodWrites:
         return await self._send(
             "PATCH", resources.POD.path(name, namespace, sub="status"), body, content_type=STRATEGIC_PATCH
         )
+
+    async def nominate(self, order: NominateNode) -> Result:
+        """Writes status.nominatedNodeName, or empties it, if the pod is still of this version."""
+        metadata = {
+            "uid": order.uid,
+            **({"resourceVersion": order.resource_version} if order.resource_version else {}),
+        }
+        body = {"metadata": metadata, "status": {"nominatedNodeName": order.node or None}}
+        path = resources.POD.path(order.name, order.namespace, sub="status")
+        return await self._send("PATCH", path, body, content_type=STRATEGIC_PATCH)
 
     async def mark_touched(self, namespace: str, name: str, uid: str, *, token: str) -> Result:
         """Changes the pod's resourceVersion by a condition in its status without further meaning. Neither webhooks on

@@ -5,11 +5,11 @@ from __future__ import annotations
 PREFIX = "kerf.dev/"
 SCHEDULER_NAME = "kerf"
 
-# Extended resources. The kubelet counts only the slot; the others stand in the pod for ResourceQuota and LimitRange,
-# and no node advertises them, so kube-scheduler cannot place such a pod by mistake.
+# Extended resources. By the slot the kubelet admits. The others stand in the pod for ResourceQuota and LimitRange, and
+# in the status of nodes for autoscalers and Kueue (`shared.book.advertised`); the book counts each GPU instead.
 RESOURCE_SLOT = "kerf.dev/slot"
 RESOURCE_QUOTA = "kerf.dev/quota-gpu-milli"
-"""What a container counts under ResourceQuota, in thousandths of a GPU. Nothing but the API server reads it."""
+"""What a container counts under ResourceQuota and for autoscalers, in thousandths of a GPU. Kerf never reads it."""
 RESOURCE_GPU = "kerf.dev/gpu"
 RESOURCE_GPU_MEMORY = "kerf.dev/gpu-memory"
 RESOURCE_GPU_COMPUTE = "kerf.dev/gpu-compute"
@@ -70,6 +70,9 @@ LABEL_ENROLLED = "kerf.dev/enrolled"
 TAINT_MANAGED = "kerf.dev/managed"
 TAINT_LEAVING = "kerf.dev/leaving"
 """On a node that leaves Kerf while pods with grants run there: no pod tolerates it."""
+TAINT_NO_ROOM = "status-taint.cluster-autoscaler.kubernetes.io/kerf-no-room"
+"""On a node where, added up, there is room for a waiting pod, and where it does not fit. Cluster Autoscaler takes no
+taint of this prefix for one that new nodes have too. Kerf itself does not look at it."""
 LABEL_QUEUE = "kerf.dev/queue"
 
 # Labels of nodes that operators may write: relative figures of one of their GPUs.

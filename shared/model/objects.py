@@ -161,6 +161,7 @@ class Taint(KubeObject, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: str = ""
 
 
 class NodeSpec(KubeObject, frozen=True):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from shared.model.affinity import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement, Toleration
+from shared.model.names import TAINT_NO_ROOM
 from shared.model.objects import Node, Taint
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
@@ -82,8 +83,9 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 def untolerated(
     taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], effects: tuple[str, ...]
 ) -> Taint | None:
-    """The first taint with one of these effects that no toleration covers."""
+    """The first taint with one of these effects that no toleration covers. What Kerf tells autoscalers by a taint
+    (`TAINT_NO_ROOM`) is not meant for Kerf's own pods."""
     for taint in taints:
-        if taint.effect in effects and not any(tolerates(t, taint) for t in tolerations):
+        if taint.key != TAINT_NO_ROOM and taint.effect in effects and not any(tolerates(t, taint) for t in tolerations):
             return taint
     return None

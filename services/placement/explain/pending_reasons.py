@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 from services.placement import messages as m
 from services.placement.explain.explainer import Explainer
@@ -31,6 +32,16 @@ _EXPLAIN_PAUSE_S_A_NODE = 1e-4
 it."""
 
 
+REFUSED = "Refused"
+
+
+class _Said(NamedTuple):
+    sentence: str
+    reason: str
+    """Of the pod's condition."""
+    at: float
+
+
 class PendingReasons:
     """Reads what the scheduler has noted (`Unplaced`); decides nothing."""
 
@@ -47,8 +58,8 @@ class PendingReasons:
         """`first_seen`: when each waiting pod was, by uid."""
         self._book, self._explainer, self._queue, self._gangs = book, explainer, queue, gangs
         self._unplaced, self._first_seen = unplaced, first_seen
-        self._said: dict[str, tuple[str, float]] = {}
-        """By uid: the sentence that was reported last, and when."""
+        self._said: dict[str, _Said] = {}
+        """By uid: what was reported last."""
         self._gangs_said: dict[str, str] = {}
         self._repeat_at = self._remind_at = self._changed_at = self._explain_at = 0.0
 
@@ -91,11 +102,11 @@ class PendingReasons:
         self._repeat_at = now + SAY_AGAIN_S
         self._forget()
         lost: list[ReportPending] = []
-        for uid, (sentence, at) in self._said.items():
+        for uid, said in self._said.items():
             state = self._book.pods.get(uid)
-            if state is None or uid in held or now - at < SAY_AGAIN_S or not state.wants_place or _told(state):
+            if state is None or uid in held or now - said.at < SAY_AGAIN_S or not state.wants_place or _told(state):
                 continue
-            lost.append(_report(state, sentence))
+            lost.append(_report(state, said.sentence, said.reason))
         return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
 
     def remind(self, now: float) -> None:
@@ -128,9 +139,9 @@ class PendingReasons:
         a time."""
         self._forget()
         found = [
-            (at, uid)
-            for uid, (_, at) in self._said.items()
-            if at < self._changed_at and now - at >= _AGAIN_AFTER_S and uid not in self._unplaced.unexplained
+            (said.at, uid)
+            for uid, said in self._said.items()
+            if said.at < self._changed_at and now - said.at >= _AGAIN_AFTER_S and uid not in self._unplaced.unexplained
         ]
         return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 
@@ -142,16 +153,17 @@ class PendingReasons:
             self._gangs_said.pop(key, None)
         self._unplaced.gone_gangs.clear()
 
-    def _remember(self, uid: str, sentence: str, now: float) -> None:
-        self._said[uid] = (sentence, now)
+    def _remember(self, uid: str, sentence: str, reason: str, now: float) -> None:
+        self._said[uid] = _Said(sentence, reason, now)
         self._unplaced.explained.add(uid)
 
     def _refused(self, state: PodState, why: Reason) -> list[m.Command]:
         meta = state.pod.metadata
         sentence = f"{why.sentence}; {why.helps}" if why.helps else why.sentence
-        if self._said.get(state.uid, ("", 0.0))[0] == sentence:
+        said = self._said.get(state.uid)
+        if said is not None and said.sentence == sentence:
             return []
-        self._remember(state.uid, sentence, 0.0)
+        self._remember(state.uid, sentence, REFUSED, 0.0)
         explanation = PodExplanation(
             namespace=meta.namespace,
             name=meta.name,
@@ -166,12 +178,12 @@ class PendingReasons:
     def _explain(self, state: PodState, now: float) -> list[m.Command]:
         """Nothing if it was reported lately, or has not changed."""
         said = self._said.get(state.uid)
-        if said is not None and now - said[1] < _AGAIN_AFTER_S:
+        if said is not None and now - said.at < _AGAIN_AFTER_S:
             return []
         waiting_s = now - self._first_seen.get(state.uid, now)
         explanation = self._explainer.why(state, max_nodes=5, waiting_s=waiting_s, ahead=0)
-        self._remember(state.uid, explanation.sentence, now)
-        return [] if said is not None and said[0] == explanation.sentence else self._reject(state, explanation)
+        self._remember(state.uid, explanation.sentence, condition_reason(explanation), now)
+        return [] if said is not None and said.sentence == explanation.sentence else self._reject(state, explanation)
 
     def _reject(self, state: PodState, explanation: PodExplanation) -> list[m.Command]:
         meta = state.pod.metadata
@@ -179,7 +191,7 @@ class PendingReasons:
         return [
             *self._gang_waits(meta.namespace, explanation),
             m.Publish(event, namespace=meta.namespace, uid=state.uid),
-            m.SendPatches((_report(state, explanation.sentence),)),
+            m.SendPatches((_report(state, explanation.sentence, condition_reason(explanation)),)),
         ]
 
     def _gang_waits(self, namespace: str, explanation: PodExplanation) -> list[m.Command]:
@@ -192,13 +204,26 @@ class PendingReasons:
         return [m.Publish(event, namespace=namespace, uid=gang_trace(namespace, gang.name))]
 
 
-def _report(state: PodState, sentence: str) -> ReportPending:
+def condition_reason(explanation: PodExplanation) -> str:
+    """The reason of the condition PodScheduled. Autoscalers start nodes for `Unschedulable`, so pods that no node would
+    help have another one."""
+    codes = {reason.code for reason in explanation.summary}
+    if explanation.state == "refused":
+        return REFUSED
+    if any(code.startswith("queue-") for code in codes):
+        return "QuotaExceeded"
+    if codes & {"gang-gathering", "gang-unknown", "gang-too-large"}:
+        return "GangIncomplete"
+    return "Unschedulable"
+
+
+def _report(state: PodState, sentence: str, reason: str) -> ReportPending:
     meta = state.pod.metadata
     return ReportPending(
         uid=state.uid,
         namespace=meta.namespace,
         name=meta.name,
-        reason="Unschedulable",
+        reason=reason,
         message=sentence,
         resource_version=meta.resource_version,
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.placement import messages as m
 from services.placement.core import Core
+from services.placement.leader.capacity_wanted import CapacityWatch
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import Traces
 from services.placement.protocol.write_batcher import PART_MOST
@@ -17,7 +18,7 @@ from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.events import PolicyRead
+from shared.contracts.events import CapacityWanted, PolicyRead
 from shared.contracts.facts import Fact
 from shared.contracts.log import TermRecord
 from shared.model.gpu import Inventory
@@ -62,6 +63,8 @@ class LeaderSession:
         await self._listen()
         self._spawn(self.feed.run())
         self._spawn(self._ticks())
+        if self.ctx.config.autoscaler:
+            self._spawn(CapacityWatch(self.core, self._capacity_wanted).run())
         self._put(m.TermTaken(self.log_client.term, records, self.log_client.found_mark))
         turns = 0
         while True:
@@ -159,6 +162,9 @@ class LeaderSession:
         order = decode(incoming.payload, preemption.Abandon)
         self._askers.setdefault(order.plan_id, []).append(incoming)
         self._put(m.AbandonAsked(order.plan_id, order.reason))
+
+    def _capacity_wanted(self, event: CapacityWanted) -> None:
+        self.ctx.emit(event, node=self.ctx.instance)
 
     async def _ticks(self) -> None:
         while True:

@@ -59,7 +59,11 @@ class Bindings:
         start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
         result = await self._allocate(order) if order.claims else Result("done")
         if result.outcome == "done":
+            result = await self._make_countable(order)
+        if result.outcome == "done":
             result = await self._writes.bindings.bind(order)
+        if result.outcome not in ("done", "unknown"):
+            self._core.requests.forget(order.uid)
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(
@@ -72,6 +76,20 @@ class Bindings:
                 error="" if result.outcome == "done" else result.message,
             )
         return result
+
+    async def _make_countable(self, order: c.Bind) -> Result:
+        """Raises what the node advertises if the kubelet would refuse the pod otherwise."""
+        pod, node = self._core.find("Pod", order.name, order.namespace), self._core.find("Node", order.node)
+        if pod is None or pod.metadata.uid != order.uid or node is None:
+            return Result("done")  # the API server refuses the Binding, or the pod's uid is its own proof
+        sums = self._core.requests.count(pod, order.node)
+        lacking = self._core.requests.raised(node, sums, time.monotonic())
+        if not lacking:
+            return Result("done")
+        result = await self._writes.objects.advertise(order.node, lacking)
+        if result.outcome in ("done", "unknown", "throttled"):
+            return Result(result.outcome if result.outcome == "done" else "throttled", result.message)
+        return Result("refused", f"the node's {', '.join(sorted(lacking))} could not be raised: {result.message}")
 
     async def _allocate(self, order: c.Bind) -> Result:
         """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
 from services.watcher.executors.batches import Batches
@@ -38,6 +40,12 @@ class Patches:
                 return Result("done")
             case c.LabelNode():
                 return await self._label(order)
+            case c.AdvertiseCapacity():
+                return await self._advertise(order)
+            case c.TaintNode():
+                return await self._taint(order)
+            case c.NominateNode():
+                return await self._nominate(order)
             case c.DeletePod():
                 return await self._delete(order)
             case c.SelectNode():
@@ -91,6 +99,27 @@ class Patches:
             return Result("done")  # they are there already
         return await self._writes.objects.label_node(order.node, order.labels)
 
+    async def _advertise(self, order: c.AdvertiseCapacity) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        amounts = self._core.requests.to_write(node, order.amounts, time.monotonic())
+        return await self._writes.objects.advertise(order.node, amounts) if amounts else Result("done")
+
+    async def _taint(self, order: c.TaintNode) -> Result:
+        node = self._core.find("Node", order.node)
+        if node is None:
+            return Result("gone", f"node {order.node} is not known to this watcher")
+        if any(taint.key == order.key for taint in node.spec.taints) == order.present:
+            return Result("done")
+        return await self._writes.objects.taint(node, order.key, present=order.present)
+
+    async def _nominate(self, order: c.NominateNode) -> Result:
+        pod = self._core.find("Pod", order.name, order.namespace)
+        if pod is not None and pod.metadata.uid == order.uid and pod.status.nominated_node_name == order.node:
+            return Result("done")
+        return await self._writes.pods.nominate(order)
+
     async def _delete(self, order: c.DeletePod) -> Result:
         result = await self._writes.pods.delete(order)
         if result.outcome == "done":
@@ -135,7 +164,7 @@ class Patches:
 def _subject(order: c.Patch) -> str:
     """What an answer names: the pod's uid; for a node its name, for a claim namespace/name."""
     match order:
-        case c.LabelNode() | c.PublishSlice():
+        case c.LabelNode() | c.PublishSlice() | c.AdvertiseCapacity() | c.TaintNode():
             return order.node
         case c.SelectNode():
             return f"{order.namespace}/{order.claim}"

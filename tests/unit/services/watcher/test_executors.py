@@ -175,6 +175,74 @@ async def test_labels_that_are_set_are_not_written_again() -> None:
     assert await harness.patch(c.LabelNode(node="nowhere", labels={"a": "b"})) == [("nowhere", "gone")]
 
 
+async def test_a_node_advertises_what_it_has_and_once() -> None:
+    harness = ExecutorHarness()
+    harness.follow()
+    order = c.AdvertiseCapacity(node="n", amounts={"kerf.dev/gpu-compute": 800})
+    assert await harness.patch(order) == []
+    harness.follow()
+    status = harness.core.find("Node", "n").status
+    assert (status.capacity, status.allocatable) == ({"kerf.dev/gpu-compute": "800"},) * 2
+    before = harness.cluster.version
+    assert await harness.patch(order) == []
+    assert harness.cluster.version == before
+    nowhere = c.AdvertiseCapacity(node="nowhere", amounts={"kerf.dev/gpu-compute": 800})
+    assert await harness.patch(nowhere) == [("nowhere", "gone")]
+
+
+async def test_a_taint_is_added_and_taken_away_beside_others() -> None:
+    harness = ExecutorHarness()
+    other = {"key": "kerf.dev/managed", "effect": "NoSchedule", "timeAdded": "2026-11-01T00:00:00Z"}
+    harness.cluster.patch("Node", "", "n", {"spec": {"taints": [other]}})
+    for present in (True, True, False):
+        harness.follow()
+        assert await harness.patch(c.TaintNode(node="n", key="k", present=present)) == []
+        held = harness.cluster.get("Node", "n")["spec"]["taints"]
+        assert held == [other, *([{"key": "k", "effect": "NoSchedule"}] if present else [])]
+
+
+async def test_a_pod_is_nominated_for_a_node_and_no_longer() -> None:
+    harness = ExecutorHarness()
+    for node in ("n", ""):
+        pod = harness.pod() if node else harness.now()
+        order = c.NominateNode(**identity(pod), node=node, resource_version=pod.metadata.resource_version)
+        assert await harness.patch(order) == []
+        assert harness.now().status.nominated_node_name == node
+
+
+async def test_a_binding_that_the_kubelet_would_refuse_raises_what_the_node_advertises_first() -> None:
+    """The kubelet adds up requests; placement counts by GPU, and a paused pod requests what another one uses."""
+    harness = ExecutorHarness()
+    amounts = {"kerf.dev/gpu-compute": "100"}
+    harness.cluster.patch("Node", "", "n", {"status": {"capacity": amounts, "allocatable": amounts}})
+    pods = []
+    for name in ("a", "b", "c"):
+        limits = {"kerf.dev/gpu-compute": "50"}
+        spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+        harness.cluster.create("Pod", {"metadata": {"name": name}, "spec": spec}, 0.0)
+        pods.append(harness.now(name))
+    advertised = []
+    for pod in pods:
+        answers = await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+        assert answers == c.Answers()
+        harness.follow()
+        advertised.append(harness.core.find("Node", "n").status.allocatable["kerf.dev/gpu-compute"])
+    assert advertised == ["100", "100", "188"]
+
+
+async def test_a_pod_is_not_bound_where_what_the_node_advertises_cannot_be_raised() -> None:
+    harness = ExecutorHarness()
+    harness.cluster.patch("Node", "", "n", {"status": {"allocatable": {"kerf.dev/gpu-compute": "10"}}})
+    limits = {"kerf.dev/gpu-compute": "50"}
+    spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+    harness.cluster.create("Pod", {"metadata": {"name": "p"}, "spec": spec}, 0.0)
+    order = harness.bind(harness.now())
+    harness.gate.answers.append(Response(403, b'{"message": "nodes/status is forbidden"}'))
+    answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    assert [(a.outcome, "is forbidden" in a.message) for a in answers] == [("refused", True)]
+    assert harness.now().spec.node_name == ""
+
+
 async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:
     harness = ExecutorHarness()
     pod = harness.pod()

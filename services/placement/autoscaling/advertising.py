@@ -1,0 +1,58 @@
+"""Has nodes advertise what they have (`shared.book.advertised`), and again where a kubelet has zeroed it.
+
+A kubelet zeroes the extended resources of a node that it registers anew (kubernetes pkg/kubelet/kubelet_node_status.go,
+reconcileExtendedResource), so nodes are looked at in turn, all the time.
+"""
+
+from __future__ import annotations
+
+from services.placement.autoscaling.rota import Rota
+from services.placement.protocol import labels
+from shared.book.advertised import advertised
+from shared.book.book import Book
+from shared.contracts.commands import AdvertiseCapacity
+from shared.model.kube_object import Quantities
+from shared.model.units import QuantityError, whole
+
+AGAIN_S = 20.0
+"""A node is not asked to advertise more often than this: the watcher may have raised an amount on purpose."""
+_AT_ONCE = 50
+
+
+class Advertising:
+    def __init__(self, book: Book, quota_gpu_bytes: int) -> None:
+        self._book, self._quota_gpu_bytes = book, quota_gpu_bytes
+        self._rota = Rota()
+        self._asked: dict[str, float] = {}
+        self._first: list[str] = []
+        """Nodes with a new inventory, which come first."""
+
+    def note(self, node: str) -> None:
+        """The node's inventory has changed."""
+        self._asked.pop(node, None)
+        self._first.append(node)
+
+    def due(self, now: float) -> list[AdvertiseCapacity]:
+        first, self._first = self._first[:_AT_ONCE], self._first[_AT_ONCE:]
+        out: list[AdvertiseCapacity] = []
+        for name in dict.fromkeys((*first, *self._rota.next(self._book.nodes, _AT_ONCE))):
+            node = self._book.nodes.get(name)
+            if node is None:
+                self._asked.pop(name, None)
+                continue
+            if node.object is None or node.inventory is None or labels.has_left(node.object):
+                continue
+            if now - self._asked.get(name, float("-inf")) < AGAIN_S:
+                continue
+            amounts = advertised(node.inventory, self._quota_gpu_bytes)
+            if any(_have(node.object.status.allocatable, key) != amount for key, amount in amounts.items()):
+                self._asked[name] = now
+                out.append(AdvertiseCapacity(node=name, amounts=amounts))
+        return out
+
+
+def _have(allocatable: Quantities, name: str) -> int:
+    try:
+        return whole(allocatable.get(name, -1))
+    except QuantityError:
+        return -1

@@ -1,0 +1,102 @@
+"""What the pods of each node request of the resources that it advertises. Pure.
+
+The kubelet admits a pod only if the requests of all pods on the node fit into the node's status. Placement counts by
+GPU and may grant more than the sums say: a paused pod and the pod that runs instead of it request the same GPU, and a
+slice is returned before the kubelet has seen its pod end. So the watcher raises a node's amounts before such a Binding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from shared.book.advertised import requested
+from shared.book.states import ENDED_PHASES
+from shared.model.objects import Node, Pod
+from shared.model.units import QuantityError, whole
+
+RAISED_BY = 4
+"""Raised amounts are larger than needed by one part of so many: the next Bindings there need no write of their own."""
+KEEP_RAISED_S = 600.0
+"""An amount that was raised stays for so long, or a busy node would be written to at every Binding."""
+
+Amounts = dict[str, int]
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    node: str
+    amounts: Amounts
+
+
+class NodeRequests:
+    """Sums by node over pods that are on it, and over pods whose Binding to it is under way."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, _Counted] = {}
+        self._sums: dict[str, Amounts] = {}
+        self._raised_at: dict[str, float] = {}
+
+    def pod_seen(self, pod: Pod) -> None:
+        """Takes in a pod's newest state. One that is not bound stays as a Binding under way has counted it."""
+        uid = pod.metadata.uid
+        if pod.status.phase in ENDED_PHASES:
+            self.forget(uid)
+        elif pod.spec.node_name and (uid not in self._counted or self._counted[uid].node != pod.spec.node_name):
+            self.count(pod, pod.spec.node_name)
+
+    def count(self, pod: Pod, node: str) -> Amounts:
+        """Counts a pod on a node. Returns what all pods there request."""
+        self.forget(pod.metadata.uid)
+        sums = self._sums.setdefault(node, {})
+        try:
+            amounts = requested(pod)
+        except QuantityError:
+            amounts = {}  # a static pod's nonsense; Kerf grants nothing to it
+        for name, amount in amounts.items():
+            sums[name] = sums.get(name, 0) + amount
+        self._counted[pod.metadata.uid] = _Counted(node, amounts)
+        return sums
+
+    def forget(self, uid: str) -> None:
+        """The pod has ended, is gone, or its Binding was refused."""
+        counted = self._counted.pop(uid, None)
+        if counted is None:
+            return
+        sums = self._sums[counted.node]
+        for name, amount in counted.amounts.items():
+            sums[name] -= amount
+        if not any(sums.values()):
+            del self._sums[counted.node]
+
+    def raised(self, node: Node, sums: Mapping[str, int], now: float) -> Amounts:
+        """The amounts to write before a Binding, so that the kubelet has room for `sums`; empty if it has. Resources
+        that the node does not advertise are not counted by the kubelet either."""
+        have = _advertised(node)
+        lacking = {
+            name: amount + -(-amount // RAISED_BY) for name, amount in sums.items() if amount > have.get(name, amount)
+        }
+        if lacking:
+            self._raised_at[node.metadata.name] = now
+        return lacking
+
+    def to_write(self, node: Node, amounts: Mapping[str, int], now: float) -> Amounts:
+        """What to write so that a node advertises `amounts`, or what its pods request where that is more."""
+        have, sums = _advertised(node), self._sums.get(node.metadata.name, {})
+        target = {name: max(amount, sums.get(name, 0)) for name, amount in amounts.items()}
+        kept = now - self._raised_at.get(node.metadata.name, float("-inf")) < KEEP_RAISED_S
+        return {
+            name: amount
+            for name, amount in target.items()
+            if name not in have or have[name] < amount or (have[name] > amount and not kept)
+        }
+
+
+def _advertised(node: Node) -> Amounts:
+    found: Amounts = {}
+    for name, amount in node.status.allocatable.items():
+        try:
+            found[name] = whole(amount)
+        except QuantityError:
+            continue  # written anew
+    return found

@@ -1,0 +1,166 @@
+"""What placement writes for autoscalers, by its own core: amounts, the taint, nominations, reasons of conditions."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.autoscaling.advertising import AGAIN_S
+from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S
+from services.placement.autoscaling.nominations import AGAIN_S as NOMINATE_AGAIN_S
+from services.placement.autoscaling.nominations import Nominations
+from shared.book.advertised import advertised
+from shared.contracts.commands import AdvertiseCapacity, NominateNode, Patch, ReportPending, TaintNode
+from shared.model.names import TAINT_NO_ROOM
+from shared.model.objects import Node, Taint
+from tests.support import build
+from tests.support.harness.placement import Placement
+
+P = TypeVar("P", bound=Patch)
+ENROLLED = {"kerf.dev/enrolled": "true"}
+AMOUNTS = {name: str(amount) for name, amount in advertised(build.inventory(gpus=2), 80 << 30).items()}
+
+
+def patches(placement: Placement, kind: type[P]) -> list[P]:
+    return [p for p in placement.patches() if isinstance(p, kind)]
+
+
+def advertising_node(*, tainted: bool = False, **amounts: str) -> Node:
+    taints = (Taint(key=TAINT_NO_ROOM, effect="NoSchedule"),) if tainted else ()
+    return build.node("n", labels=ENROLLED, taints=taints, **(AMOUNTS | amounts))
+
+
+def cluster(**config: object) -> Placement:
+    """One node of two GPUs."""
+    placement = Placement(**config)
+    placement.facts(advertising_node())
+    placement.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    return placement
+
+
+def look(placement: Placement, seconds: float = 2 * HOLD_S) -> None:
+    for _ in range(int(seconds)):
+        placement.send(m.BeatSeen(("n",)))
+        placement.tick(1.0)
+
+
+def test_a_node_is_asked_to_advertise_until_it_does_and_again_when_a_kubelet_zeroes_it() -> None:
+    placement = Placement()
+    placement.facts(build.node("n", labels=ENROLLED))
+    placement.send(m.InventorySeen(build.inventory("n", gpus=2)))
+    placement.tick()
+    placement.tick(AGAIN_S / 2)
+    asked = patches(placement, AdvertiseCapacity)
+    assert [(p.node, {k: str(v) for k, v in p.amounts.items()}) for p in asked] == [("n", AMOUNTS)]
+    placement.facts(advertising_node())
+    placement.tick(2 * AGAIN_S)
+    assert len(patches(placement, AdvertiseCapacity)) == 1
+    placement.facts(advertising_node(**{"kerf.dev/gpu-compute": "0"}))
+    placement.tick()
+    assert len(patches(placement, AdvertiseCapacity)) == 2
+
+
+def test_nodes_that_are_not_enrolled_advertise_nothing() -> None:
+    placement = Placement().nodes("n")
+    look(placement)
+    assert patches(placement, AdvertiseCapacity) == []
+
+
+def test_a_node_that_only_looks_free_to_a_waiting_pod_is_tainted() -> None:
+    """Two GPUs with 40 % left each: 80 % in sum, and no place for 60 %."""
+    placement = cluster(autoscaler=True)
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=60)
+        placement.facts(pod)
+        placement.bind(pod)
+    placement.facts(build.gpu_pod("c", compute=60))
+    placement.tick(1.0)
+    assert patches(placement, TaintNode) == [], "it has not looked free for long enough"
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
+
+
+def test_a_node_that_is_full_in_sum_needs_no_taint() -> None:
+    placement = cluster(autoscaler=True)
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=100)
+        placement.facts(pod)
+        placement.bind(pod)
+    placement.facts(build.gpu_pod("c", compute=60))
+    look(placement)
+    assert patches(placement, TaintNode) == []
+
+
+def test_the_taint_goes_when_no_pod_waits_for_the_node_and_never_keeps_off_a_pod_of_ours() -> None:
+    placement = cluster(autoscaler=True)
+    placement.facts(advertising_node(tainted=True))
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=False)}
+    assert placement.place(build.gpu_pod("p", compute=60)) == {"p": "n"}
+
+
+def test_a_node_whose_agent_restarts_is_not_tainted_for_that() -> None:
+    """The pods fit when it is back, within seconds."""
+    placement = cluster(autoscaler=True)
+    placement.core.book.set_agent_trouble("n", "its agent has been silent")
+    placement.facts(build.gpu_pod("c", compute=60))
+    for _ in range(20):
+        placement.tick(1.0)
+    assert patches(placement, TaintNode) == []
+    for _ in range(int(TROUBLE_HOLD_S)):
+        placement.tick(1.0)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
+
+
+def test_without_an_autoscaler_no_node_is_tainted() -> None:
+    placement = cluster()
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=60)
+        placement.facts(pod)
+        placement.bind(pod)
+    placement.facts(build.gpu_pod("c", compute=60))
+    look(placement)
+    assert patches(placement, TaintNode) == []
+
+
+def test_a_gang_that_lacks_pods_asks_for_no_node() -> None:
+    """Its condition has a reason of its own, for autoscalers start nodes for Unschedulable."""
+    placement = cluster(autoscaler=True)
+    gang = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "3"}
+    placement.facts(build.gpu_pod("a", compute=60, annotations=gang))
+    look(placement)
+    assert patches(placement, TaintNode) == []
+    assert {report.reason for report in patches(placement, ReportPending)} == {"GangIncomplete"}
+
+
+def test_pods_over_quota_and_pods_that_are_refused_have_other_reasons_than_those_without_capacity() -> None:
+    placement = cluster(autoscaler=True)
+    placement.facts(build.queues("queues: [{name: q, limit: {gpus: 1}}]"))
+    queue = {"kerf.dev/queue": "q"}
+    placement.facts(
+        build.gpu_pod("over", gpus=2, labels=queue), build.pod("bad", limits={"kerf.dev/gpu-memory": "sixteen"})
+    )
+    look(placement)
+    reasons = {report.name: report.reason for report in patches(placement, ReportPending)}
+    assert reasons == {"over": "QuotaExceeded", "bad": "Refused"}
+    assert patches(placement, TaintNode) == []
+
+
+def test_a_pod_for_which_a_plan_makes_room_is_nominated_until_the_plan_ends() -> None:
+    placement = cluster()
+    pod = build.gpu_pod("p", gpus=4)
+    placement.facts(pod)
+    book, plans = placement.core.book, {pod.metadata.uid: "n"}
+    nominations = Nominations(book, lambda: plans, lambda: [pod.metadata.uid])
+    assert [(p.name, p.node) for p in nominations.due(0.0)] == [("p", "n")]
+    assert nominations.due(NOMINATE_AGAIN_S / 2) == [], "it may not be seen yet"
+    status = msgspec.structs.replace(pod.status, nominated_node_name="n")
+    seen = msgspec.structs.replace(build.newer(pod), status=status)
+    placement.facts(seen)
+    assert nominations.due(2 * NOMINATE_AGAIN_S) == []
+    plans.clear()
+    assert [p.node for p in nominations.due(4 * NOMINATE_AGAIN_S)] == [""]
+    later: list[NominateNode] = Nominations(book, dict, lambda: [pod.metadata.uid]).due(0.0)
+    assert [p.node for p in later] == [""], "a nomination of an earlier leader"

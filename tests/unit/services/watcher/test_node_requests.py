@@ -1,0 +1,72 @@
+"""Sums of requests by node, and when what a node advertises must be raised."""
+
+from __future__ import annotations
+
+from services.watcher.node_requests import KEEP_RAISED_S, NodeRequests
+from tests.support import build
+
+COMPUTE = "kerf.dev/gpu-compute"
+
+
+def node(amount: int) -> build.Node:
+    return build.node("n", **{COMPUTE: str(amount)})
+
+
+def half(name: str, **rest: object) -> build.Pod:
+    return build.gpu_pod(name, compute=50, **rest)
+
+
+def test_amounts_are_raised_only_when_the_sum_would_exceed_them() -> None:
+    requests = NodeRequests()
+    assert requests.raised(node(100), requests.count(half("a"), "n"), 0.0) == {}
+    assert requests.raised(node(100), requests.count(half("b"), "n"), 0.0) == {}
+    assert requests.raised(node(100), requests.count(half("c"), "n"), 0.0) == {COMPUTE: 188}
+
+
+def test_what_a_node_does_not_advertise_is_never_raised() -> None:
+    """The kubelet does not count it either."""
+    requests = NodeRequests()
+    assert requests.raised(build.node("n"), requests.count(half("a"), "n"), 0.0) == {}
+
+
+def test_a_pod_counts_from_its_binding_to_its_end_and_once() -> None:
+    requests = NodeRequests()
+    pod = half("a")
+    requests.count(pod, "n")
+    requests.pod_seen(pod)  # still pending: another condition
+    requests.pod_seen(build.bound(pod, "n"))
+    assert dict(requests.count(half("b"), "n")) == {COMPUTE: 100}
+    requests.pod_seen(build.newer(build.bound(pod, "n"), phase="Succeeded"))
+    assert dict(requests.count(half("c"), "n")) == {COMPUTE: 100}
+    requests.forget(half("b").metadata.uid)
+    requests.forget(half("b").metadata.uid)
+    assert dict(requests.count(half("d"), "n")) == {COMPUTE: 100}
+
+
+def test_a_pod_that_was_bound_elsewhere_counts_there() -> None:
+    requests = NodeRequests()
+    pod = half("a")
+    requests.count(pod, "m")
+    requests.pod_seen(build.bound(pod, "n"))
+    assert dict(requests.count(half("b"), "m")) == {COMPUTE: 50}
+    assert dict(requests.count(half("c"), "n")) == {COMPUTE: 100}
+
+
+def test_a_node_advertises_at_least_what_its_pods_request() -> None:
+    requests = NodeRequests()
+    for name in ("a", "b", "c"):
+        requests.count(half(name), "n")
+    assert requests.to_write(node(150), {COMPUTE: 100}, 0.0) == {}
+    assert requests.to_write(node(0), {COMPUTE: 100}, 0.0) == {COMPUTE: 150}
+    assert requests.to_write(build.node("n"), {COMPUTE: 400}, 0.0) == {COMPUTE: 400}
+
+
+def test_a_raised_amount_is_kept_for_a_while_and_then_lowered() -> None:
+    requests = NodeRequests()
+    for name in ("a", "b", "c"):
+        raised = requests.raised(node(100), requests.count(half(name), "n"), 0.0)
+    for name in ("a", "b", "c"):
+        requests.forget(half(name).metadata.uid)
+    high = node(raised[COMPUTE])
+    assert requests.to_write(high, {COMPUTE: 100}, KEEP_RAISED_S - 1) == {}
+    assert requests.to_write(high, {COMPUTE: 100}, KEEP_RAISED_S + 1) == {COMPUTE: 100}
