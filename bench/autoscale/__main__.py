@@ -129,7 +129,7 @@ class Nodes:
         }
 
 
-async def run(pods: int, waves: int, timeout_s: float, state: Path) -> dict[str, Any]:
+async def run(pods: int, waves: int, timeout_s: float, state: Path, *, signals: bool) -> dict[str, Any]:
     chosen = [pod for pod in openb.pods(4 * pods) if pod.gpus][:pods]
     plane = ControlPlane(state / "kube").start()
     karpenter: Karpenter | None = None
@@ -143,7 +143,7 @@ async def run(pods: int, waves: int, timeout_s: float, state: Path) -> dict[str,
             await _until(kube, prefix)
             await cluster.must(kube, "POST", prefix, document)
         async with contextlib.AsyncExitStack() as held:
-            made = await held.enter_async_context(stack(kubeconfig=account, placement={"autoscaler": True}))
+            made = await held.enter_async_context(stack(kubeconfig=account, placement={"autoscaler": signals}))
             wanted: list[dict[str, Any]] = []
             bus = await NatsBus.connect(made.url, name="bench-autoscale")
             held.push_async_callback(bus.drain)
@@ -223,6 +223,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--waves", type=int, default=4)
     parser.add_argument("--timeout-s", type=float, default=180.0, help="of a wave, and of the removal")
+    parser.add_argument("--without-signals", action="store_true", help="no taint, nominations or capacity.wanted")
     parser.add_argument("--state", type=Path, help="where logs stay; default: a temporary folder")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -230,7 +231,7 @@ def main() -> None:
     with contextlib.ExitStack() as kept:
         state = args.state or Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="kerf-autoscale-")))
         state.mkdir(parents=True, exist_ok=True)
-        result = asyncio.run(run(args.pods, args.waves, args.timeout_s, state))
+        result = asyncio.run(run(args.pods, args.waves, args.timeout_s, state, signals=not args.without_signals))
     print(json.dumps(result) if args.json else "\n".join(f"{key:24} {value}" for key, value in result.items()))
 
 

@@ -21,13 +21,13 @@ from shared.model.objects import Node, NodeStatus, Pod
 def placed_on(pods: Sequence[Pod], nodes: int, room: Quantities, gpus: int, memory_mib: int) -> int:
     """How many of these pods a leader places on so many empty nodes."""
     core = Core("bench", Config(max_holds=len(pods) + 1, advertise_capacity=False))
-    sequence, decided = 2, 0
+    sequence, decided, now = 2, 0, 0.0
 
     def say(event: m.Input) -> None:
-        nonlocal sequence, decided
+        nonlocal sequence, decided, now
         todo = [event]
         while todo:
-            for command in core.handle(todo.pop(0), 0.0):
+            for command in core.handle(todo.pop(0), now):
                 match command:
                     case m.Append():
                         sequence += 1
@@ -43,6 +43,9 @@ def placed_on(pods: Sequence[Pod], nodes: int, room: Quantities, gpus: int, memo
                         todo.append(m.SyncAnswered(answer))
                     case m.SendBinds():
                         decided += len(command.binds)
+                    case m.Later(seconds):
+                        now += seconds
+                        todo.append(m.Wake())
                     case m.Again():
                         todo.append(m.Tick())
 

@@ -65,6 +65,15 @@ def read_life(pod: Pod) -> Life:
     )
 
 
+def disruption_note(pod: Pod) -> dict[str, str]:
+    """The annotation by which Karpenter leaves a pod where it is for its minimum run time, or for ever if it is not
+    preemptible; nothing where the pod says so itself, or does not say. Raises RequestError as `read_life` does."""
+    life = read_life(pod)
+    if _DO_NOT_DISRUPT in pod.metadata.annotations or (life.preemptible and not life.min_runtime_s):
+        return {}
+    return {_DO_NOT_DISRUPT: f"{life.min_runtime_s}s" if life.preemptible else "true"}
+
+
 def started_at(pod: Pod) -> float | None:
     """Seconds since 1970, by the clock of its node; None if it has not started, or that is unknown."""
     return _seconds(pod.status.start_time)

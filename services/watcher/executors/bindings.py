@@ -11,6 +11,8 @@ from shared.contracts import commands as c
 from shared.kube.outcomes import Result
 from shared.kube.writes import Writes
 from shared.model.claims import Consumer, ResourceClaim
+from shared.model.life import disruption_note
+from shared.model.request import RequestError
 from shared.telemetry import Metrics, Telemetry
 
 BIND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -61,7 +63,7 @@ class Bindings:
         if result.outcome == "done":
             result = await self._make_countable(order)
         if result.outcome == "done":
-            result = await self._writes.bindings.bind(order)
+            result = await self._send(order)
         if result.outcome not in ("done", "unknown"):
             self._core.requests.forget(order.uid)
         self._seconds.observe(time.perf_counter() - started)
@@ -76,6 +78,14 @@ class Bindings:
                 error="" if result.outcome == "done" else result.message,
             )
         return result
+
+    async def _send(self, order: c.Bind) -> Result:
+        pod = self._core.find("Pod", order.name, order.namespace)
+        try:
+            notes = disruption_note(pod) if pod is not None and pod.metadata.uid == order.uid else {}
+        except RequestError as error:
+            return Result("refused", str(error))
+        return await self._writes.bindings.bind(order, notes)
 
     async def _make_countable(self, order: c.Bind) -> Result:
         """Raises what the node advertises if the kubelet would refuse the pod otherwise."""

@@ -210,6 +210,13 @@ async def test_a_pod_is_nominated_for_a_node_and_no_longer() -> None:
         assert harness.now().status.nominated_node_name == node
 
 
+async def test_a_binding_tells_karpenter_of_the_minimum_run_time() -> None:
+    harness = ExecutorHarness()
+    pod = harness.pod(annotations={"kerf.dev/min-runtime": "90m"})
+    await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
+    assert harness.now().metadata.annotations["karpenter.sh/do-not-disrupt"] == "5400s"
+
+
 async def test_a_binding_that_the_kubelet_would_refuse_raises_what_the_node_advertises_first() -> None:
     """The kubelet adds up requests; placement counts by GPU, and a paused pod requests what another one uses."""
     harness = ExecutorHarness()

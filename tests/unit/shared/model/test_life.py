@@ -7,7 +7,7 @@ from math import inf
 import msgspec
 import pytest
 
-from shared.model.life import DEFAULT_GRACE_S, UNTOLD, grace_s, read_life
+from shared.model.life import DEFAULT_GRACE_S, UNTOLD, disruption_note, grace_s, read_life
 from shared.model.request import RequestError
 from tests.support import build
 
@@ -53,3 +53,17 @@ def test_a_contradiction_on_preemption_is_refused(annotations: dict[str, str]) -
 ])  # fmt: skip
 def test_what_autoscalers_must_not_disrupt_is_not_migrated(notes: dict[str, str], seconds: float) -> None:
     assert read_life(build.pod(annotations=notes)).stays_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("notes", "written"),
+    [
+        ({}, {}),
+        ({"kerf.dev/min-runtime": "1h30m"}, {"karpenter.sh/do-not-disrupt": "5400s"}),
+        ({"kerf.dev/preemptible": "false"}, {"karpenter.sh/do-not-disrupt": "true"}),
+        ({"kerf.dev/min-runtime": "1h", "karpenter.sh/do-not-disrupt": "2h"}, {}),
+    ],
+    ids=["says nothing", "a minimum run time", "not preemptible", "says it itself"],
+)
+def test_karpenter_is_told_for_how_long_a_pod_must_stay(notes: dict[str, str], written: dict[str, str]) -> None:
+    assert disruption_note(build.pod(annotations=notes)) == written
