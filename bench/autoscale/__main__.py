@@ -1,7 +1,8 @@
 """Pods come in waves, Karpenter starts nodes, Kerf places; then all pods end, and Karpenter removes the nodes.
 
 `nodes_started`: by Karpenter until all pods were served. `nodes_needed`: the fewest on which Kerf places all of them at
-once. `fragmented_rounds`: how often Kerf had to tell, by its taint, that a node only looks free.
+once, or did. `nodes_tainted`: how many Kerf had to mark as only looking free. `sixty_percent`: the same with pods whose
+sums mislead an autoscaler most, with the setting `autoscaler` of placement and without it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tools.control_plane import ControlPlane
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples" / "karpenter"
 TYPE, GPUS, MODEL, MEMORY_MIB = "g2.8", 8, "G2", openb.MEMORY_MIB["G2"]
 ROOM: Quantities = {"cpu": "96", "memory": "384Gi", "pods": "110", "ephemeral-storage": "1Ti"}
+REMOVED_WITHIN_S = 180.0
 MERGE = "application/merge-patch+json"
 
 
@@ -129,8 +131,29 @@ class Nodes:
         }
 
 
-async def run(pods: int, waves: int, timeout_s: float, state: Path, *, signals: bool) -> dict[str, Any]:
+def trace_mix(pods: int) -> list[dict[str, Any]]:
+    """The first pods of openb that use GPUs. Their models are left out: the pool has one type of nodes."""
     chosen = [pod for pod in openb.pods(4 * pods) if pod.gpus][:pods]
+    documents = [openb.manifest(pod, cluster.NAMESPACE) for pod in chosen]
+    for document in documents:
+        document["metadata"]["annotations"] = {}
+    return documents
+
+
+def sixty_percent(pods: int) -> list[dict[str, Any]]:
+    """Pods of 60 % of a GPU: in sum 13 of them fit on a node of 8 GPUs, and in fact 8."""
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {names.RESOURCE_GPU_COMPUTE: "60"}}
+    spec = {"containers": [{"name": "main", "image": "pause", "resources": resources}]}
+    return [
+        {"metadata": {"name": f"sixty-{number}", "namespace": cluster.NAMESPACE}, "spec": spec}
+        for number in range(pods)
+    ]
+
+
+async def run(
+    documents: list[dict[str, Any]], waves: int, timeout_s: float, state: Path, *, signals: bool = True
+) -> dict[str, Any]:
+    pods = len(documents)
     plane = ControlPlane(state / "kube").start()
     karpenter: Karpenter | None = None
     try:
@@ -151,14 +174,11 @@ async def run(pods: int, waves: int, timeout_s: float, state: Path, *, signals: 
             async def heard(incoming: Any) -> None:
                 wanted.append(msgspec.json.decode(incoming.payload)["data"])
 
-            await bus.subscribe(subjects.event_on_node("capacity", "wanted", "*"), heard)
+            await bus.subscribe(f"{subjects.VERSION}.event.capacity.wanted.>", heard)
             nodes = Nodes(kube, made, held)
             began, tainted, served_s = time.monotonic(), set[str](), []
             for wave in range(waves):
-                some = chosen[wave * pods // waves : (wave + 1) * pods // waves]
-                for pod in some:
-                    document = openb.manifest(pod, cluster.NAMESPACE)
-                    document["metadata"]["annotations"] = {}
+                for document in documents[wave * pods // waves : (wave + 1) * pods // waves]:
                     await cluster.must(kube, "POST", f"/api/v1/namespaces/{cluster.NAMESPACE}/pods", document)
                 since = time.monotonic()
                 while time.monotonic() - since < timeout_s:
@@ -177,8 +197,10 @@ async def run(pods: int, waves: int, timeout_s: float, state: Path, *, signals: 
             started, used = len(nodes.started), len({pod["spec"]["nodeName"] for pod in listed if pod not in waiting})
             least = needed.fewest([_pending(pod) for pod in listed], ROOM | {names.RESOURCE_SLOT: str(SLOTS_COUNTED)},
                                   GPUS, MEMORY_MIB)  # fmt: skip
+            if not waiting:
+                least = min(least, used)
             await cluster.remove_pods(kube)
-            removed_s = await _removed(nodes, karpenter, timeout_s)
+            removed_s = await _removed(nodes, karpenter, REMOVED_WITHIN_S)
         return {
             "pods": len(listed), "nodes_started": started, "nodes_used": used, "nodes_needed": least,
             "excess_nodes": started - least, "pods_never_served": len(waiting), "nodes_tainted": len(tainted),
@@ -223,15 +245,20 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--waves", type=int, default=4)
     parser.add_argument("--timeout-s", type=float, default=180.0, help="of a wave, and of the removal")
-    parser.add_argument("--without-signals", action="store_true", help="no taint, nominations or capacity.wanted")
+    parser.add_argument("--sixty", type=int, default=40, help="pods of 60 %% of a GPU, with and without Kerf's signals")
     parser.add_argument("--state", type=Path, help="where logs stay; default: a temporary folder")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     quiet_logs()
     with contextlib.ExitStack() as kept:
         state = args.state or Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="kerf-autoscale-")))
-        state.mkdir(parents=True, exist_ok=True)
-        result = asyncio.run(run(args.pods, args.waves, args.timeout_s, state, signals=not args.without_signals))
+        (state / "trace").mkdir(parents=True, exist_ok=True)
+        result = asyncio.run(run(trace_mix(args.pods), args.waves, args.timeout_s, state / "trace"))
+        for name, signals in (("with_signals", True), ("without_signals", False)):
+            (state / name).mkdir(exist_ok=True)
+            err(f"pods of 60 %, {name}")
+            made = run(sixty_percent(args.sixty), 1, min(args.timeout_s, 60.0), state / name, signals=signals)
+            result.setdefault("sixty_percent", {})[name] = asyncio.run(made)
     print(json.dumps(result) if args.json else "\n".join(f"{key:24} {value}" for key, value in result.items()))
 
 

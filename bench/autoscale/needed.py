@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.core import Core
+from shared.book.advertised import requested
 from shared.contracts.facts import Put
 from shared.contracts.log import LogMark
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.model.kube_object import Meta, Quantities
+from shared.model.names import RESOURCE_QUOTA
 from shared.model.objects import Node, NodeStatus, Pod
 
 
@@ -61,8 +64,19 @@ def placed_on(pods: Sequence[Pod], nodes: int, room: Quantities, gpus: int, memo
 
 
 def fewest(documents: Sequence[dict[str, Any]], room: Quantities, gpus: int, memory_mib: int) -> int:
-    """`documents`: the pods as the API server has them. Nodes have `gpus` GPUs of `memory_mib` each, and `room`."""
+    """`documents`: the pods as the API server has them. Nodes have `gpus` GPUs of `memory_mib` each, and `room`. Two
+    orders are tried, by creation and the largest first; the smaller result counts."""
     pods = [msgspec.convert({k: v for k, v in d.items() if k in ("metadata", "spec")}, Pod) for d in documents]
+    largest = sorted(pods, key=lambda pod: -requested(pod).get(RESOURCE_QUOTA, 0))
+    created = "2026-01-01T00:{:02d}:{:02d}Z"  # in this order
+    ordered = [
+        replace(pod, metadata=replace(pod.metadata, creation_timestamp=created.format(*divmod(i, 60))))
+        for i, pod in enumerate(largest)
+    ]
+    return min(_fewest(some, room, gpus, memory_mib) for some in (pods, ordered))
+
+
+def _fewest(pods: Sequence[Pod], room: Quantities, gpus: int, memory_mib: int) -> int:
     low, high = 1, max(1, len(pods))
     while low < high:
         middle = (low + high) // 2
