@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shared.model.units import whole
 from tests.node.cluster import NODE, WITHIN_S, NodeCluster
 from tests.support.waiting import eventually
@@ -27,16 +25,6 @@ async def advertises(cluster: NodeCluster) -> dict[str, int]:
     return found
 
 
-async def ended(cluster: NodeCluster, *names: str) -> dict[str, Any]:
-    async def all_ended() -> dict[str, Any]:
-        pods = await cluster.pods()
-        over = {n: pods[n]["status"] for n in names if pods[n]["status"].get("phase") in ("Succeeded", "Failed")}
-        return over if len(over) == len(names) else {}
-
-    found: dict[str, Any] = await eventually(all_ended, within_s=WITHIN_S, every_s=0.1, what=f"{len(names)} pods ended")
-    return found
-
-
 async def test_twice_as_many_halves_as_gpus_run_and_request_kerf_gpu_once_each(cluster: NodeCluster) -> None:
     amounts = await advertises(cluster)
     assert amounts["kerf.dev/gpu-compute"] == 100 * cluster.gpus.count
@@ -49,17 +37,20 @@ async def test_twice_as_many_halves_as_gpus_run_and_request_kerf_gpu_once_each(c
     await cluster.free()
 
 
-async def test_pods_that_follow_each_other_at_once_are_all_admitted(cluster: NodeCluster) -> None:
-    """A slice is returned when its container has ended, which the kubelet may not have noticed when it admits the
-    next pod; by its sums two pods then request the whole node."""
-    await advertises(cluster)
-    jobs = [f"whole-{number}" for number in range(6)]
-    for name in jobs:
-        await cluster.create_pod(name, args=["once"], gpu=str(cluster.gpus.count), spec={"restartPolicy": "Never"})
-    over = await ended(cluster, *jobs)
-    assert {name: status.get("reason", "") for name, status in over.items()} == dict.fromkeys(jobs, "")
-    assert {status["phase"] for status in over.values()} == {"Succeeded"}
-    await cluster.delete(*jobs)
+async def test_pods_that_request_more_in_sum_than_the_node_advertises_are_admitted(cluster: NodeCluster) -> None:
+    """All of a GPU's compute and most of its memory, in two pods: both fit, and as parts of a GPU they request 1.3."""
+    amounts = await advertises(cluster)
+    gib = amounts["kerf.dev/gpu-memory"] // cluster.gpus.count // (1 << 30)
+    computing = [f"compute-{number}" for number in range(cluster.gpus.count)]
+    holding = [f"memory-{number}" for number in range(cluster.gpus.count)]
+    for name in computing:
+        await cluster.create_pod(name, gpu_compute="100", gpu_memory="1Gi")
+    for name in holding:
+        await cluster.create_pod(name, gpu_memory=f"{gib - 2}Gi")
+    await cluster.running(*computing, *holding)
+    assert (await advertised(cluster))[MILLI] > amounts[MILLI]
+    await cluster.delete(*computing, *holding)
+    await cluster.gone(*computing, *holding)
     await cluster.free()
 
 
