@@ -105,7 +105,9 @@ async def whole(
     dra: bool = False,
     firm: bool = False,
     preemption: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Whole]:
+    """`labels`: the namespace's, from its creation on. Admission learns of later ones a moment late."""
     names = [f"{namespace}-{i}" for i in range(nodes)]
     hollow = [
         {"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm}
@@ -114,7 +116,7 @@ async def whole(
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
     async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as running:
         world = Whole(plane, running, namespace)
-        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels or {}}})
         for name in names:
             document = node_object({"name": name})
             await world.ask("POST", "/api/v1/nodes", document)

@@ -1,0 +1,251 @@
+"""Controllers of batch systems, as their projects build them, beside Kerf on a real API server.
+
+A controller runs as a process with an administrator's account, its webhooks registered under loopback addresses. Its
+CustomResourceDefinitions, webhooks and example manifests are read from the source of its pinned module, unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import manifests
+from tests.support.waiting import eventually, within
+from tests.support.whole import WITHIN_S, Whole
+from tools import binaries, pki
+from tools.control_plane import ControlPlane, die_with_parent, free_ports
+
+Document = dict[str, Any]
+GPUS_OF_NVIDIA = {"kerf.dev/take-over": "nvidia"}
+"""The label of a namespace whose pods' `nvidia.com/gpu` are Kerf's."""
+
+
+def controller_or_skip(name: str) -> Path:
+    """The controller `name` of tools/program.sh. Where it is not built the test is skipped; with REQUIRE_NEIGHBOURS=1
+    it is built now, and the test fails if that fails."""
+    required = os.environ.get("REQUIRE_NEIGHBOURS") == "1"
+    try:
+        return binaries.program(name, build=required)
+    except binaries.NoBinaries:
+        if required:
+            raise
+        pytest.skip(f"the controller {name} is not built; make neighbours builds it")
+
+
+def documents(file: Path) -> list[Document]:
+    return [document for document in yaml.safe_load_all(file.read_text()) if document]
+
+
+class Neighbour:
+    """One controller beside a control plane. `source` is the folder of its module's source."""
+
+    def __init__(self, plane: ControlPlane, name: str) -> None:
+        self.plane, self.name = plane, name
+        self.program = controller_or_skip(name)
+        self.source = binaries.source(name)
+        self.state = plane.state / name
+        self.state.mkdir()
+        self.port, self.health_port = free_ports(2)
+        """Of its webhooks, and of its health checks."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.state / "log"
+
+    @property
+    def certificates(self) -> Path:
+        """A folder with tls.crt and tls.key, of the control plane's authority, and ca.crt."""
+        folder = self.state / "certificates"
+        if not folder.exists():
+            folder.mkdir()
+            certificate, key = pki.issue(
+                self.plane.pki, f"webhook-{self.name}", f"/CN={self.name}", names=pki.SERVER_NAMES, server=True
+            )
+            for file, to in ((certificate, "tls.crt"), (key, "tls.key"), (self.plane.pki / "ca.crt", "ca.crt")):
+                (folder / to).write_bytes(file.read_bytes())
+        return folder
+
+    def configured(self, document: Document) -> Path:
+        """Writes its configuration file."""
+        file = self.state / "configuration.yaml"
+        file.write_text(yaml.safe_dump(document))
+        return file
+
+    def install(self, *files: Path) -> None:
+        """Creates what these files list (CustomResourceDefinitions, for example), and waits until it is served."""
+        for file in files:
+            for document in documents(file):
+                status, answer = self.plane.request("POST", collection_of(document), document)
+                assert status in (201, 409), answer.decode()
+
+    def register(self, file: Path, *, port: int | None = None) -> None:
+        """Its webhooks, from its project's own manifest, under the addresses where they listen here."""
+        authority = base64.b64encode((self.plane.pki / "ca.crt").read_bytes()).decode()
+        for document in documents(file):
+            if "webhooks" not in document:
+                continue
+            document["metadata"] = {"name": f"{self.name}-{document['metadata']['name']}"}
+            for hook in document["webhooks"]:
+                path = hook["clientConfig"]["service"]["path"]
+                hook["clientConfig"] = {
+                    "url": f"https://127.0.0.1:{port or self.port}{path}",
+                    "caBundle": authority,
+                }
+            status, answer = self.plane.request("POST", collection_of(document), document)
+            assert status == 201, answer.decode()
+
+    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self.program), *arguments],
+                env={**os.environ, "KUBECONFIG": str(self.plane.kubeconfig()), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.state,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
+            )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def problem(self) -> str:
+        """The end of its log if it does not run any more."""
+        if self._process is None or self._process.poll() is None:
+            return ""
+        return (
+            f"{self.name} ended with status {self._process.returncode}: {self.log.read_text(errors='replace')[-3000:]}"
+        )
+
+
+@contextlib.contextmanager
+def neighbour(plane: ControlPlane, name: str) -> Iterator[Neighbour]:
+    made = Neighbour(plane, name)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def collection_of(document: Document, namespace: str = "") -> str:
+    """The path at which a document is created."""
+    version = document["apiVersion"]
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{inside}/{manifests.plural(document['kind'])}"
+
+
+async def serves(world: Whole, document: Document, *controllers: Neighbour) -> None:
+    """Waits until the API server accepts such a document, which needs its kind and its controller's webhooks."""
+
+    async def accepted() -> bool:
+        assert not (problem := "".join(one.problem() for one in controllers)), problem
+        path = f"{collection_of(document, world.namespace)}?dryRun=All"
+        return (await asyncio.to_thread(world.plane.request, "POST", path, document))[0] == 201
+
+    await eventually(accepted, within_s=WITHIN_S, every_s=0.1, what=f"{document['kind']} is accepted")
+
+
+async def apply(world: Whole, found: Sequence[Document], *controllers: Neighbour) -> None:
+    """Creates the documents in the world's namespace, as `kubectl create -f` would."""
+    for document in found:
+        await serves(world, document, *controllers)
+        await world.ask("POST", collection_of(document, world.namespace), document)
+
+
+async def pods(world: Whole) -> list[Document]:
+    found: list[Document] = (await world.ask("GET", f"/api/v1/namespaces/{world.namespace}/pods"))["items"]
+    return found
+
+
+async def all_bound(world: Whole, count: int, *controllers: Neighbour) -> list[Document]:
+    """Waits until there are `count` pods in the namespace, each with a node and a grant of Kerf's."""
+
+    async def there() -> list[Document] | None:
+        assert not (problem := "".join(one.problem() for one in controllers)), problem
+        found = await pods(world)
+        bound = [pod for pod in found if pod["spec"].get("nodeName")]
+        return found if len(found) == len(bound) == count else None
+
+    found: list[Document] | None = await within(there, WITHIN_S, every_s=0.05)
+    assert found, f"not {count} pods bound: {await story(world, *controllers)}"
+    for pod in found:
+        assert pod["spec"]["schedulerName"] == "kerf"
+    return found
+
+
+async def bound_by(world: Whole, count: int, group: Callable[[Document], str], waiting: int) -> Counter[str]:
+    """Waits until there are `count` pods, of which `waiting` have Kerf's Event that they wait for room; returns how
+    many of the others are bound, by their `group`. None of those that wait is bound."""
+
+    async def settled() -> list[Document] | None:
+        found = await pods(world)
+        open_ones = [pod for pod in found if not pod["spec"].get("nodeName")]
+        if len(found) != count or len(open_ones) != waiting:
+            return None
+        told = [await has_event(world, pod["metadata"]["name"]) for pod in open_ones]
+        return found if all(told) else None
+
+    found: list[Document] | None = await within(settled, WITHIN_S, every_s=0.1)
+    assert found, f"not {waiting} of {count} pods wait for room: {await story(world)}"
+    return Counter(group(pod) for pod in found if pod["spec"].get("nodeName"))
+
+
+async def story(world: Whole, *controllers: Neighbour) -> str:
+    """The pods, what Events say, and the ends of the controllers' logs: why a test failed."""
+    events = (await world.ask("GET", f"/api/v1/namespaces/{world.namespace}/events"))["items"]
+    lines = [f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}" for pod in await pods(world)]
+    lines += [f"{e['involvedObject']['name']}: {e['reason']}: {e['message']}" for e in events]
+    lines += [one.log.read_text(errors="replace")[-2000:] for one in controllers]
+    return "\n".join(lines)
+
+
+async def has_event(world: Whole, pod: str) -> bool:
+    """Kerf says of the pod that there is no room for all of its gang."""
+    listed = await world.ask(
+        "GET", f"/api/v1/namespaces/{world.namespace}/events?fieldSelector=involvedObject.name={pod}"
+    )
+    return any(e["reason"] == "FailedScheduling" and "gang" in e["message"] for e in listed["items"])
+
+
+async def gpus_for_each_container(world: Whole, count: int = 1) -> None:
+    """By a LimitRange of the namespace each container gets `count` GPUs, so that a manifest which names none stays as it
+    is. In Kerf's word: what admission has rewritten, the LimitRange would add again."""
+    amount = {"kerf.dev/gpu": str(count)}
+    limits = [{"type": "Container", "default": amount, "defaultRequest": amount}]
+    await world.ask("POST", f"/api/v1/namespaces/{world.namespace}/limitranges", {
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "gpus"}, "spec": {"limits": limits},
+    })  # fmt: skip
+
+
+async def runs(world: Whole, pod: Document) -> None:
+    """The kubelet's word that a pod runs and is ready, for no kubelet is there to say it."""
+    ready = [{"type": kind, "status": "True"} for kind in ("Initialized", "ContainersReady", "PodScheduled", "Ready")]
+    states = [
+        {
+            "name": container["name"], "ready": True, "started": True, "restartCount": 0,
+            "image": container["image"], "imageID": "", "state": {"running": {}},
+        }
+        for container in pod["spec"]["containers"]
+    ]  # fmt: skip
+    await world.ask(
+        "PATCH",
+        f"/api/v1/namespaces/{world.namespace}/pods/{pod['metadata']['name']}/status",
+        {"status": {"phase": "Running", "conditions": ready, "containerStatuses": states, "podIP": "10.0.0.1"}},
+        content_type="application/merge-patch+json",
+    )
