@@ -5,8 +5,8 @@
 #   tools/program.sh --cached NAME    prints its path where it is built already, and builds nothing (status 3)
 #   tools/program.sh --source NAME    prints the folder of its module's source: its manifests and examples
 #
-# The cache stands outside the tree, keyed by the content of the module's own files. The controllers of batch systems
-# share one module (programs/neighbours), so that what they have in common is compiled once.
+# The cache stands outside the tree, keyed by the content of the module's own files. Controllers of batch systems that
+# agree on their dependencies share one module (programs/neighbours), so that these are compiled once.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 verb=
@@ -23,14 +23,15 @@ case $name in
   jobset) folder=$here/programs/neighbours package=sigs.k8s.io/jobset ;;
   trainer) folder=$here/programs/neighbours package=github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager ;;
   mpi-operator) folder=$here/programs/neighbours package=github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
-  kuberay) folder=$here/programs/neighbours package=github.com/ray-project/kuberay/ray-operator ;;
+  volcano-controllers) folder=$here/programs/volcano package=volcano.sh/volcano/cmd/controller-manager ;;
+  volcano-admission) folder=$here/programs/volcano package=volcano.sh/volcano/cmd/webhook-manager ;;
 esac
 die() { # status, text
   echo "tools/program.sh: $2" >&2
   exit "$1"
 }
-[ -n "$name" ] && [ -f "$folder/go.mod" ] || die 2 "name one of: $(ls "$here/programs" | xargs) nats-server lws jobset \
-trainer mpi-operator kuberay"
+[ -n "$name" ] && [ -f "$folder/go.mod" ] || die 2 "name one of: helm promtool nats-server lws jobset trainer mpi-operator \
+kuberay volcano-controllers volcano-admission"
 export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false CGO_ENABLED=0
 [ -n "$package" ] || package=$(sed -n 's/^tool //p' "$folder/go.mod")
 

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,24 @@ def neighbour(plane: ControlPlane, name: str) -> Iterator[Neighbour]:
         made.stop()
 
 
+@contextlib.contextmanager
+def jobset_controller(plane: ControlPlane) -> Iterator[Neighbour]:
+    """JobSet's, which others build on."""
+    with neighbour(plane, "jobset") as made:
+        components = made.source / "config/components"
+        made.install(components / "crd/bases/jobset.x-k8s.io_jobsets.yaml")
+        made.register(components / "webhook/manifests.yaml")
+        configuration = made.configured({
+            "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+            "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
+            "webhook": {"host": "127.0.0.1", "port": made.port, "certDir": str(made.certificates)},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{made.health_port}"},
+            "metrics": {"bindAddress": "0"},
+        })  # fmt: skip
+        made.start(f"--config={configuration}")
+        yield made
+
+
 def collection_of(document: Document, namespace: str = "") -> str:
     """The path at which a document is created."""
     version = document["apiVersion"]
@@ -161,11 +179,29 @@ async def serves(world: Whole, document: Document, *controllers: Neighbour) -> N
     await eventually(accepted, within_s=WITHIN_S, every_s=0.1, what=f"{document['kind']} is accepted")
 
 
-async def apply(world: Whole, found: Sequence[Document], *controllers: Neighbour) -> None:
-    """Creates the documents in the world's namespace, as `kubectl create -f` would."""
-    for document in found:
-        await serves(world, document, *controllers)
-        await world.ask("POST", collection_of(document, world.namespace), document)
+@contextlib.asynccontextmanager
+async def applied(world: Whole, found: Sequence[Document], *controllers: Neighbour) -> AsyncIterator[None]:
+    """Creates the documents in the world's namespace, as `kubectl create -f` would, and deletes them in the end: pods
+    that still waited would be placed on the nodes of the next test."""
+    try:
+        for document in found:
+            await serves(world, document, *controllers)
+            await world.ask("POST", collection_of(document, world.namespace), document)
+        yield
+    finally:
+        for document in found:
+            path = f"{collection_of(document, world.namespace)}/{document['metadata']['name']}"
+            await asyncio.to_thread(world.plane.request, "DELETE", path, {"propagationPolicy": "Background"})
+        await eventually(lambda: _no_pod_left(world), within_s=WITHIN_S, every_s=0.1, what="the pods are gone")
+
+
+async def _no_pod_left(world: Whole) -> bool:
+    """Ends those that are left at once, for no kubelet is there to end them."""
+    found = await pods(world)
+    for pod in found:
+        path = f"/api/v1/namespaces/{world.namespace}/pods/{pod['metadata']['name']}?gracePeriodSeconds=0"
+        await asyncio.to_thread(world.plane.request, "DELETE", path)
+    return not found
 
 
 async def pods(world: Whole) -> list[Document]:
@@ -223,9 +259,20 @@ async def has_event(world: Whole, pod: str) -> bool:
     return any(e["reason"] == "FailedScheduling" and "gang" in e["message"] for e in listed["items"])
 
 
+async def label_nodes(world: Whole, labels: Callable[[int], Mapping[str, str]]) -> None:
+    """By the node's number in the world."""
+    for number, name in enumerate(world.nodes):
+        await world.ask(
+            "PATCH",
+            f"/api/v1/nodes/{name}",
+            {"metadata": {"labels": labels(number)}},
+            content_type="application/merge-patch+json",
+        )
+
+
 async def gpus_for_each_container(world: Whole, count: int = 1) -> None:
-    """By a LimitRange of the namespace each container gets `count` GPUs, so that a manifest which names none stays as it
-    is. In Kerf's word: what admission has rewritten, the LimitRange would add again."""
+    """By a LimitRange of the namespace each container gets `count` GPUs, so that a manifest which names none stays as
+    it is. In Kerf's word: what admission has rewritten, the LimitRange would add again."""
     amount = {"kerf.dev/gpu": str(count)}
     limits = [{"type": "Container", "default": amount, "defaultRequest": amount}]
     await world.ask("POST", f"/api/v1/namespaces/{world.namespace}/limitranges", {

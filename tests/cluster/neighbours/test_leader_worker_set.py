@@ -18,10 +18,11 @@ from tests.support.neighbours import (
     GPUS_OF_NVIDIA,
     Neighbour,
     all_bound,
-    apply,
+    applied,
     bound_by,
     documents,
     gpus_for_each_container,
+    label_nodes,
     neighbour,
     runs,
 )
@@ -72,16 +73,14 @@ def group(pod: dict[str, Any]) -> str:
 
 
 async def test_the_groups_of_an_example_are_bound(plane: ControlPlane, lws: Neighbour) -> None:
-    async with world_of(plane, nodes=2, gpus=2) as world:
-        await apply(world, documents(lws.source / SGLANG), lws)
+    async with world_of(plane, nodes=2, gpus=2) as world, applied(world, documents(lws.source / SGLANG), lws):
         found = await all_bound(world, 4, lws)
         assert Counter(map(group, found)) == {"0": 2, "1": 2}
 
 
 async def test_a_group_is_not_bound_in_part(plane: ControlPlane, lws: Neighbour) -> None:
     """Three GPUs for two groups of two pods: one group runs, and of the other no pod does."""
-    async with world_of(plane, nodes=1, gpus=3) as world:
-        await apply(world, documents(lws.source / SGLANG), lws)
+    async with world_of(plane, nodes=1, gpus=3) as world, applied(world, documents(lws.source / SGLANG), lws):
         bound = await bound_by(world, 4, group, waiting=2)
         assert list(bound.values()) == [2]
 
@@ -89,26 +88,19 @@ async def test_a_group_is_not_bound_in_part(plane: ControlPlane, lws: Neighbour)
 async def test_a_group_in_a_topology_of_its_own_is_bound_after_its_leader(plane: ControlPlane, lws: Neighbour) -> None:
     """Its workers are created when its leader has a node, whose topology they then name."""
     async with world_of(plane, nodes=3, gpus=4) as world:
-        for number in range(3):
-            await world.ask(
-                "PATCH",
-                f"/api/v1/nodes/{world.namespace}-{number}",
-                {"metadata": {"labels": {POOL: f"pool-{number}"}}},
-                content_type="application/merge-patch+json",
-            )
+        await label_nodes(world, lambda number: {POOL: f"pool-{number}"})
         await gpus_for_each_container(world)
-        await apply(world, documents(lws.source / EXCLUSIVE), lws)
-        found = await all_bound(world, 12, lws)
-        nodes = {(group(pod), pod["spec"]["nodeName"]) for pod in found}
-        assert len(nodes) == len({node for _, node in nodes}) == 3
+        async with applied(world, documents(lws.source / EXCLUSIVE), lws):
+            found = await all_bound(world, 12, lws)
+            nodes = {(group(pod), pod["spec"]["nodeName"]) for pod in found}
+            assert len(nodes) == len({node for _, node in nodes}) == 3
 
 
 async def test_with_leader_ready_the_workers_follow_their_leader(plane: ControlPlane, lws: Neighbour) -> None:
     """The example with one field more: no example of the project sets it."""
     found = documents(lws.source / SGLANG)
     found[0]["spec"] |= {"startupPolicy": "LeaderReady", "replicas": 1}
-    async with world_of(plane, nodes=1, gpus=2) as world:
-        await apply(world, found, lws)
+    async with world_of(plane, nodes=1, gpus=2) as world, applied(world, found, lws):
         (leader,) = await all_bound(world, 1, lws)
         assert leader["metadata"]["labels"][INDEX] == "0"
         await runs(world, leader)
