@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from tools import binaries, pki
 from tools.control_plane import ControlPlane, die_with_parent, free_ports
 
 Document = dict[str, Any]
+CLUSTER_WIDE = ("ClusterTrainingRuntime", "Queue", *manifests.CLUSTER_WIDE)
 GPUS_OF_NVIDIA = {"kerf.dev/take-over": "nvidia"}
 """The label of a namespace whose pods' `nvidia.com/gpu` are Kerf's."""
 
@@ -84,11 +86,17 @@ class Neighbour:
         return file
 
     def install(self, *files: Path) -> None:
-        """Creates what these files list (CustomResourceDefinitions, for example), and waits until it is served."""
-        for file in files:
-            for document in documents(file):
-                status, answer = self.plane.request("POST", collection_of(document), document)
-                assert status in (201, 409), answer.decode()
+        """Creates what these files list, CustomResourceDefinitions among others, and waits until all of these are
+        served."""
+        found = [document for file in files for document in documents(file)]
+        for document in found:
+            status, answer = self.plane.request("POST", collection_of(document), document)
+            assert status in (201, 409), answer.decode()
+        deadline = time.monotonic() + WITHIN_S
+        for path in (path for document in found for path in _served_paths(document)):
+            while self.plane.request("GET", path)[0] != 200:
+                assert time.monotonic() < deadline, f"{path} is not served after {WITHIN_S:.0f} s"
+                time.sleep(0.02)
 
     def register(self, file: Path, *, port: int | None = None) -> None:
         """Its webhooks, from its project's own manifest, under the addresses where they listen here."""
@@ -133,6 +141,14 @@ class Neighbour:
         )
 
 
+def _served_paths(document: Document) -> list[str]:
+    if document["kind"] != "CustomResourceDefinition":
+        return []
+    spec = document["spec"]
+    versions = [version["name"] for version in spec["versions"] if version["served"]]
+    return [f"/apis/{spec['group']}/{version}/{spec['names']['plural']}" for version in versions]
+
+
 @contextlib.contextmanager
 def neighbour(plane: ControlPlane, name: str) -> Iterator[Neighbour]:
     made = Neighbour(plane, name)
@@ -164,7 +180,7 @@ def collection_of(document: Document, namespace: str = "") -> str:
     """The path at which a document is created."""
     version = document["apiVersion"]
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    inside = f"/namespaces/{namespace}" if namespace else ""
+    inside = f"/namespaces/{namespace}" if namespace and document["kind"] not in CLUSTER_WIDE else ""
     return f"{root}{inside}/{manifests.plural(document['kind'])}"
 
 
@@ -209,37 +225,45 @@ async def pods(world: Whole) -> list[Document]:
     return found
 
 
-async def all_bound(world: Whole, count: int, *controllers: Neighbour) -> list[Document]:
-    """Waits until there are `count` pods in the namespace, each with a node and a grant of Kerf's."""
+async def all_bound(world: Whole, count: int, *controllers: Neighbour, others: int = 0) -> list[Document]:
+    """Waits until `count` of the namespace's pods are Kerf's, each with a node, and `others` are another scheduler's;
+    returns Kerf's."""
 
     async def there() -> list[Document] | None:
         assert not (problem := "".join(one.problem() for one in controllers)), problem
-        found = await pods(world)
-        bound = [pod for pod in found if pod["spec"].get("nodeName")]
-        return found if len(found) == len(bound) == count else None
+        ours, theirs = await _by_scheduler(world)
+        bound = [pod for pod in ours if pod["spec"].get("nodeName")]
+        return bound if len(ours) == len(bound) == count and len(theirs) == others else None
 
     found: list[Document] | None = await within(there, WITHIN_S, every_s=0.05)
     assert found, f"not {count} pods bound: {await story(world, *controllers)}"
-    for pod in found:
-        assert pod["spec"]["schedulerName"] == "kerf"
     return found
 
 
-async def bound_by(world: Whole, count: int, group: Callable[[Document], str], waiting: int) -> Counter[str]:
-    """Waits until there are `count` pods, of which `waiting` have Kerf's Event that they wait for room; returns how
-    many of the others are bound, by their `group`. None of those that wait is bound."""
+async def bound_by(
+    world: Whole, count: int, group: Callable[[Document], str], *, waiting: int, others: int = 0
+) -> Counter[str]:
+    """Waits until there are `count` pods of Kerf's, of which `waiting` have its Event that their gang does not fit, and
+    `others` of another scheduler's; returns how many of the rest are bound, by their `group`."""
 
     async def settled() -> list[Document] | None:
-        found = await pods(world)
-        open_ones = [pod for pod in found if not pod["spec"].get("nodeName")]
-        if len(found) != count or len(open_ones) != waiting:
+        ours, theirs = await _by_scheduler(world)
+        open_ones = [pod for pod in ours if not pod["spec"].get("nodeName")]
+        if len(ours) != count or len(open_ones) != waiting or len(theirs) != others:
             return None
         told = [await has_event(world, pod["metadata"]["name"]) for pod in open_ones]
-        return found if all(told) else None
+        return ours if all(told) else None
 
     found: list[Document] | None = await within(settled, WITHIN_S, every_s=0.1)
     assert found, f"not {waiting} of {count} pods wait for room: {await story(world)}"
     return Counter(group(pod) for pod in found if pod["spec"].get("nodeName"))
+
+
+async def _by_scheduler(world: Whole) -> tuple[list[Document], list[Document]]:
+    """Kerf's pods, and those of other schedulers."""
+    found = await pods(world)
+    ours = [pod for pod in found if pod["spec"]["schedulerName"] == "kerf"]
+    return ours, [pod for pod in found if pod["spec"]["schedulerName"] != "kerf"]
 
 
 async def story(world: Whole, *controllers: Neighbour) -> str:
