@@ -115,6 +115,8 @@ class Neighbour:
             assert status == 201, answer.decode()
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        """Starts it, after the end of one that runs already."""
+        self.stop()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self.program), *arguments],
@@ -199,14 +201,16 @@ async def serves(world: Whole, document: Document, *controllers: Neighbour) -> N
 async def applied(world: Whole, found: Sequence[Document], *controllers: Neighbour) -> AsyncIterator[None]:
     """Creates the documents in the world's namespace, as `kubectl create -f` would, and deletes them in the end: pods
     that still waited would be placed on the nodes of the next test."""
+    made = []
     try:
         for document in found:
             await serves(world, document, *controllers)
-            await world.ask("POST", collection_of(document, world.namespace), document)
+            path = collection_of(document, world.namespace)
+            answer = await world.ask("POST", path, document)
+            made.append(f"{path}/{answer['metadata']['name']}")
         yield
     finally:
-        for document in found:
-            path = f"{collection_of(document, world.namespace)}/{document['metadata']['name']}"
+        for path in made:
             await asyncio.to_thread(world.plane.request, "DELETE", path, {"propagationPolicy": "Background"})
         await eventually(lambda: _no_pod_left(world), within_s=WITHIN_S, every_s=0.1, what="the pods are gone")
 
