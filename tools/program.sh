@@ -25,13 +25,14 @@ case $name in
   mpi-operator) folder=$here/programs/neighbours package=github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;
   volcano-controllers) folder=$here/programs/volcano package=volcano.sh/volcano/cmd/controller-manager ;;
   volcano-admission) folder=$here/programs/volcano package=volcano.sh/volcano/cmd/webhook-manager ;;
+  volcano-scheduler) folder=$here/programs/volcano package=volcano.sh/volcano/cmd/scheduler ;;
 esac
 die() { # status, text
   echo "tools/program.sh: $2" >&2
   exit "$1"
 }
 [ -n "$name" ] && [ -f "$folder/go.mod" ] || die 2 "name one of: helm promtool nats-server lws jobset trainer mpi-operator \
-kuberay volcano-controllers volcano-admission"
+kuberay volcano-controllers volcano-admission volcano-scheduler"
 export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false CGO_ENABLED=0
 [ -n "$package" ] || package=$(sed -n 's/^tool //p' "$folder/go.mod")
 

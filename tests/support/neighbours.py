@@ -33,16 +33,16 @@ GPUS_OF_NVIDIA = {"kerf.dev/take-over": "nvidia"}
 """The label of a namespace whose pods' `nvidia.com/gpu` are Kerf's."""
 
 
-def controller_or_skip(name: str) -> Path:
-    """The controller `name` of tools/program.sh. Where it is not built the test is skipped; with REQUIRE_NEIGHBOURS=1
-    it is built now, and the test fails if that fails."""
+def controller_or_skip(name: str) -> tuple[Path, Path]:
+    """The controller `name` of tools/program.sh and the folder of its module's source. Where it is not built the test
+    is skipped; with REQUIRE_NEIGHBOURS=1 it is built now, and the test fails if that fails."""
     required = os.environ.get("REQUIRE_NEIGHBOURS") == "1"
     try:
-        return binaries.program(name, build=required)
+        return binaries.program(name, build=required), binaries.source(name)
     except binaries.NoBinaries:
         if required:
             raise
-        pytest.skip(f"the controller {name} is not built; make neighbours builds it")
+        pytest.skip(f"the controller {name} is not built, or its source is not there; make neighbours builds it")
 
 
 def documents(file: Path) -> list[Document]:
@@ -54,8 +54,7 @@ class Neighbour:
 
     def __init__(self, plane: ControlPlane, name: str) -> None:
         self.plane, self.name = plane, name
-        self.program = controller_or_skip(name)
-        self.source = binaries.source(name)
+        self.program, self.source = controller_or_skip(name)
         self.state = plane.state / name
         self.state.mkdir()
         self.port, self.health_port = free_ports(2)
@@ -104,7 +103,8 @@ class Neighbour:
         for document in documents(file):
             if "webhooks" not in document:
                 continue
-            document["metadata"] = {"name": f"{self.name}-{document['metadata']['name']}"}
+            name = document["metadata"]["name"]
+            document["metadata"] = {"name": name if name.startswith(self.name) else f"{self.name}-{name}"}
             for hook in document["webhooks"]:
                 path = hook["clientConfig"]["service"]["path"]
                 hook["clientConfig"] = {
@@ -158,6 +158,24 @@ def neighbour(plane: ControlPlane, name: str) -> Iterator[Neighbour]:
         yield made
     finally:
         made.stop()
+
+
+@contextlib.contextmanager
+def lws_controller(plane: ControlPlane, *, scheduler: str = "") -> Iterator[Neighbour]:
+    """LeaderWorkerSet's. `scheduler`: for which it creates PodGroups."""
+    with neighbour(plane, "lws") as made:
+        made.install(*sorted((made.source / "config/crd/bases").glob("*.yaml")))
+        made.register(made.source / "config/webhook/manifests.yaml")
+        configuration = made.configured({
+            "apiVersion": "config.lws.x-k8s.io/v1alpha1", "kind": "Configuration",
+            "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
+            "webhook": {"host": "127.0.0.1", "port": made.port, "certDir": str(made.certificates)},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{made.health_port}"},
+            "metrics": {"bindAddress": "0"},
+            **({"gangSchedulingManagement": {"schedulerProvider": scheduler}} if scheduler else {}),
+        })  # fmt: skip
+        made.start(f"--config={configuration}")
+        yield made
 
 
 @contextlib.contextmanager

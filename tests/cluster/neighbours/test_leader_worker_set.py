@@ -23,7 +23,7 @@ from tests.support.neighbours import (
     documents,
     gpus_for_each_container,
     label_nodes,
-    neighbour,
+    lws_controller,
     runs,
 )
 from tests.support.whole import Whole, policed_plane, whole
@@ -47,17 +47,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="module")
 def lws(plane: ControlPlane) -> Iterator[Neighbour]:
-    with neighbour(plane, "lws") as made:
-        made.install(*sorted((made.source / "config/crd/bases").glob("*.yaml")))
-        made.register(made.source / "config/webhook/manifests.yaml")
-        configuration = made.configured({
-            "apiVersion": "config.lws.x-k8s.io/v1alpha1", "kind": "Configuration",
-            "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
-            "webhook": {"host": "127.0.0.1", "port": made.port, "certDir": str(made.certificates)},
-            "health": {"healthProbeBindAddress": f"127.0.0.1:{made.health_port}"},
-            "metrics": {"bindAddress": "0"},
-        })  # fmt: skip
-        made.start(f"--config={configuration}")
+    with lws_controller(plane) as made:
         yield made
 
 
