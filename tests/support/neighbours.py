@@ -10,7 +10,9 @@ import asyncio
 import base64
 import contextlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -23,12 +25,14 @@ import yaml
 
 from tests.support import manifests
 from tests.support.waiting import eventually, within
-from tests.support.whole import WITHIN_S, Whole
+from tests.support.whole import Whole
 from tools import binaries, pki
-from tools.control_plane import ControlPlane, die_with_parent, free_ports
+from tools.control_plane import ControlPlane, die_with_parent
 
 Document = dict[str, Any]
 CLUSTER_WIDE = ("ClusterTrainingRuntime", "Queue", *manifests.CLUSTER_WIDE)
+LIMIT_S = 90.0
+"""Of what controllers bring about, one step after the other, on a busy machine."""
 GPUS_OF_NVIDIA = {"kerf.dev/take-over": "nvidia"}
 """The label of a namespace whose pods' `nvidia.com/gpu` are Kerf's."""
 
@@ -57,9 +61,12 @@ class Neighbour:
         self.program, self.source = controller_or_skip(name)
         self.state = plane.state / name
         self.state.mkdir()
-        self.port, self.health_port = free_ports(2)
+        self.port, self.health_port = _ports(2)
         """Of its webhooks, and of its health checks."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._registered: list[str] = []
+        self.beside: tuple[Neighbour, ...] = ()
+        """What belongs to it, such as a webhook of its own process."""
 
     @property
     def log(self) -> Path:
@@ -91,10 +98,10 @@ class Neighbour:
         for document in found:
             status, answer = self.plane.request("POST", collection_of(document), document)
             assert status in (201, 409), answer.decode()
-        deadline = time.monotonic() + WITHIN_S
+        deadline = time.monotonic() + LIMIT_S
         for path in (path for document in found for path in _served_paths(document)):
             while self.plane.request("GET", path)[0] != 200:
-                assert time.monotonic() < deadline, f"{path} is not served after {WITHIN_S:.0f} s"
+                assert time.monotonic() < deadline, f"{path} is not served after {LIMIT_S:.0f} s"
                 time.sleep(0.02)
 
     def register(self, file: Path, *, port: int | None = None) -> None:
@@ -113,6 +120,13 @@ class Neighbour:
                 }
             status, answer = self.plane.request("POST", collection_of(document), document)
             assert status == 201, answer.decode()
+            self._registered.append(f"{collection_of(document)}/{document['metadata']['name']}")
+
+    def unregister(self) -> None:
+        """Its webhooks go with it, or the API server would refuse what they were to see."""
+        for path in self._registered:
+            status, answer = self.plane.request("DELETE", path)
+            assert status == 200, answer.decode()
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         """Starts it, after the end of one that runs already."""
@@ -135,12 +149,26 @@ class Neighbour:
             self._process.wait()
 
     def problem(self) -> str:
-        """The end of its log if it does not run any more."""
-        if self._process is None or self._process.poll() is None:
-            return ""
-        return (
-            f"{self.name} ended with status {self._process.returncode}: {self.log.read_text(errors='replace')[-3000:]}"
-        )
+        """The ends of the logs of those that do not run any more."""
+        own = ""
+        if self._process is not None and self._process.poll() is not None:
+            own = f"{self.name} ended with status {self._process.returncode}: {self.log_end()}\n"
+        return own + "".join(one.problem() for one in self.beside)
+
+    def log_end(self) -> str:
+        own = f"{self.name}: {self.log.read_text(errors='replace')[-3000:]}\n"
+        return own + "".join(one.log_end() for one in self.beside)
+
+
+def _ports(count: int) -> list[int]:
+    """Free ports below those that Linux gives to outgoing connections by default: a controller listens seconds later,
+    and until then no connection may take them."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as one, contextlib.suppress(OSError):  # in use: another one is drawn
+            one.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+            found.append(one.getsockname()[1])
+    return found
 
 
 def _served_paths(document: Document) -> list[str]:
@@ -158,6 +186,7 @@ def neighbour(plane: ControlPlane, name: str) -> Iterator[Neighbour]:
         yield made
     finally:
         made.stop()
+        made.unregister()
 
 
 @contextlib.contextmanager
@@ -206,13 +235,16 @@ def collection_of(document: Document, namespace: str = "") -> str:
 
 async def serves(world: Whole, document: Document, *controllers: Neighbour) -> None:
     """Waits until the API server accepts such a document, which needs its kind and its controller's webhooks."""
+    path, answer = f"{collection_of(document, world.namespace)}?dryRun=All", b""
 
     async def accepted() -> bool:
+        nonlocal answer
         assert not (problem := "".join(one.problem() for one in controllers)), problem
-        path = f"{collection_of(document, world.namespace)}?dryRun=All"
-        return (await asyncio.to_thread(world.plane.request, "POST", path, document))[0] == 201
+        status, answer = await asyncio.to_thread(world.plane.request, "POST", path, document)
+        return status == 201
 
-    await eventually(accepted, within_s=WITHIN_S, every_s=0.1, what=f"{document['kind']} is accepted")
+    found = await within(accepted, LIMIT_S, every_s=0.1)
+    assert found, f"{document['kind']}: {answer.decode()}\n{await story(world, *controllers)}"
 
 
 @contextlib.asynccontextmanager
@@ -230,7 +262,7 @@ async def applied(world: Whole, found: Sequence[Document], *controllers: Neighbo
     finally:
         for path in made:
             await asyncio.to_thread(world.plane.request, "DELETE", path, {"propagationPolicy": "Background"})
-        await eventually(lambda: _no_pod_left(world), within_s=WITHIN_S, every_s=0.1, what="the pods are gone")
+        await eventually(lambda: _no_pod_left(world), within_s=LIMIT_S, every_s=0.1, what="the pods are gone")
 
 
 async def _no_pod_left(world: Whole) -> bool:
@@ -257,7 +289,7 @@ async def all_bound(world: Whole, count: int, *controllers: Neighbour, others: i
         bound = [pod for pod in ours if pod["spec"].get("nodeName")]
         return bound if len(ours) == len(bound) == count and len(theirs) == others else None
 
-    found: list[Document] | None = await within(there, WITHIN_S, every_s=0.05)
+    found: list[Document] | None = await within(there, LIMIT_S, every_s=0.05)
     assert found, f"not {count} pods bound: {await story(world, *controllers)}"
     return found
 
@@ -276,7 +308,7 @@ async def bound_by(
         told = [await has_event(world, pod["metadata"]["name"]) for pod in open_ones]
         return ours if all(told) else None
 
-    found: list[Document] | None = await within(settled, WITHIN_S, every_s=0.1)
+    found: list[Document] | None = await within(settled, LIMIT_S, every_s=0.1)
     assert found, f"not {waiting} of {count} pods wait for room: {await story(world)}"
     return Counter(group(pod) for pod in found if pod["spec"].get("nodeName"))
 
@@ -293,7 +325,7 @@ async def story(world: Whole, *controllers: Neighbour) -> str:
     events = (await world.ask("GET", f"/api/v1/namespaces/{world.namespace}/events"))["items"]
     lines = [f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}" for pod in await pods(world)]
     lines += [f"{e['involvedObject']['name']}: {e['reason']}: {e['message']}" for e in events]
-    lines += [one.log.read_text(errors="replace")[-2000:] for one in controllers]
+    lines += [one.log_end() for one in controllers]
     return "\n".join(lines)
 
 

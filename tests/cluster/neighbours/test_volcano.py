@@ -1,9 +1,8 @@
 """Volcano's real controllers, admission and scheduler, and its project's example, with Kerf.
 
-Volcano's controllers create a job's pods when its PodGroup is `Inqueue`, which its scheduler says; with the action
-`enqueue` it says so only where nodes list enough `nvidia.com/gpu`, which Kerf's do not. So it runs without that action.
-Source: volcano-sh/volcano v1.14.1 `example/MindSpore-example`, `pkg/controllers/job/job_controller_actions.go`,
-`pkg/scheduler/actions/allocate/allocate.go`, `pkg/scheduler/plugins/overcommit`.
+Volcano's controllers create a job's pods when its PodGroup is `Inqueue`, which its scheduler says, also where Kerf
+places the pods. So it runs here, as its project configures it. Source: volcano-sh/volcano v1.14.1
+`example/MindSpore-example`, `installer`, `pkg/controllers/job/job_controller_actions.go`.
 """
 
 from __future__ import annotations
@@ -38,16 +37,8 @@ GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 TASK = "volcano.sh/task-spec"
 LWS = "docs/examples/sample/gang-scheduling/lws-sample-volcano.yaml"
 """Two groups of four pods without GPUs, with Volcano's scheduler; a PodGroup for each group."""
-SCHEDULER = """
-actions: "allocate"
-tiers:
-- plugins:
-  - name: priority
-  - name: gang
-- plugins:
-  - name: predicates
-  - name: proportion
-"""
+INSTALLER = "installer/volcano-development.yaml"
+"""What its project installs: its webhooks and its scheduler's configuration, among others."""
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +55,24 @@ def volcano(plane: ControlPlane) -> Iterator[Neighbour]:
         neighbour(plane, "volcano-admission") as admission,
         neighbour(plane, "volcano-scheduler") as scheduler,
     ):
-        made.install(*sorted((made.source / "config/crd/volcano/bases").glob("*.yaml")))
-        admission.register(made.source / "installer/volcano-development.yaml")
+        made.install(*sorted((made.source / "config/crd").glob("*/bases/*.yaml")))
+        made.beside = (admission, scheduler)
+        admission.register(made.source / INSTALLER)
         config, folder = f"--kubeconfig={plane.kubeconfig()}", admission.certificates
         admission.start(
-            config, f"--port={admission.port}", "--webhook-url=https://127.0.0.1",
+            config, "--listen-address=127.0.0.1", f"--port={admission.port}", "--webhook-url=https://127.0.0.1",
             "--enabled-admission=/jobs/mutate,/jobs/validate,/podgroups/validate,/queues/mutate,/queues/validate,"
             "/hypernodes/validate,/cronjobs/validate",
             f"--tls-cert-file={folder}/tls.crt", f"--tls-private-key-file={folder}/tls.key",
             f"--ca-cert-file={folder}/ca.crt",
         )  # fmt: skip
         file = scheduler.state / "scheduler.conf"
-        file.write_text(SCHEDULER)
+        (configured,) = (
+            one["data"]["volcano-scheduler.conf"]
+            for one in documents(made.source / INSTALLER)
+            if one["metadata"]["name"] == "volcano-scheduler-configmap"
+        )
+        file.write_text(configured)
         scheduler.start(config, f"--scheduler-conf={file}", "--leader-elect=false", "--cache-dumper=false")
         made.start(config, "--leader-elect=false")
         yield made
