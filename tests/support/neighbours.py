@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import os
 import random
 import signal
@@ -99,10 +100,17 @@ class Neighbour:
             status, answer = self.plane.request("POST", collection_of(document), document)
             assert status in (201, 409), answer.decode()
         deadline = time.monotonic() + LIMIT_S
-        for path in (path for document in found for path in _served_paths(document)):
-            while self.plane.request("GET", path)[0] != 200:
-                assert time.monotonic() < deadline, f"{path} is not served after {LIMIT_S:.0f} s"
+        for version, plural in (kind for document in found for kind in _kinds(document)):
+            while not self._is_served(version, plural):
+                assert time.monotonic() < deadline, f"{plural} of {version} are not served after {LIMIT_S:.0f} s"
                 time.sleep(0.02)
+
+    def _is_served(self, version: str, plural: str) -> bool:
+        """By the kind itself and by discovery, where controllers look, which learns of it later."""
+        status, answer = self.plane.request("GET", f"/apis/{version}")
+        if status != 200 or all(one["name"] != plural for one in json.loads(answer)["resources"]):
+            return False
+        return self.plane.request("GET", f"/apis/{version}/{plural}")[0] == 200
 
     def register(self, file: Path, *, port: int | None = None) -> None:
         """Its webhooks, from its project's own manifest, under the addresses where they listen here."""
@@ -171,12 +179,13 @@ def _ports(count: int) -> list[int]:
     return found
 
 
-def _served_paths(document: Document) -> list[str]:
+def _kinds(document: Document) -> list[tuple[str, str]]:
+    """(group and version, plural) of all that a CustomResourceDefinition serves."""
     if document["kind"] != "CustomResourceDefinition":
         return []
     spec = document["spec"]
-    versions = [version["name"] for version in spec["versions"] if version["served"]]
-    return [f"/apis/{spec['group']}/{version}/{spec['names']['plural']}" for version in versions]
+    served = [version["name"] for version in spec["versions"] if version["served"]]
+    return [(f"{spec['group']}/{version}", spec["names"]["plural"]) for version in served]
 
 
 @contextlib.contextmanager
