@@ -9,8 +9,12 @@ STAMP := $(VENV)/.installed
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
+# Of batch systems: those that every `make test` builds and runs, and those that `make neighbours` adds
+NEIGHBOURS := lws jobset
+MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler
+
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
-  protos model sim mutants chaos churn kube fakes bench docs picture clean
+  protos model sim mutants chaos churn kube fakes bench docs picture clean neighbours
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -27,6 +31,7 @@ demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a 
 test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
 	@tools/program.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
+	@for name in $(NEIGHBOURS); do tools/program.sh $$name >/dev/null || echo "the tests of $$name are skipped" >&2; done
 	@status=0; \
 	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node --ignore tests/install || status=$$?; \
 	$(PY) -m pytest -q tests/node || status=$$?; \
@@ -35,6 +40,10 @@ test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernete
 
 test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
 	$(PY) -m pytest -q tests/node
+
+neighbours: $(STAMP) kube  ## Kerf beside the real controllers of batch systems, with their projects' examples
+	@for name in $(NEIGHBOURS) $(MORE_NEIGHBOURS); do tools/program.sh $$name >/dev/null || exit 1; done
+	REQUIRE_NEIGHBOURS=1 $(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests/cluster/neighbours
 
 test-install: $(STAMP) node-binaries fakes  ## the image on a real kubelet, installed, upgraded and removed by helm; needs root
 	@tools/build.sh kube-scheduler kubectl >/dev/null

@@ -304,7 +304,7 @@ class ControlPlane:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if self.with_parent else None,  # noqa: PLW1509  (the child only calls prctl)
+                preexec_fn=die_with_parent if self.with_parent else None,  # noqa: PLW1509  (the child only calls prctl)
             )
 
     def _wait(self, name: str, path: str, limit_s: float = 90.0) -> None:
@@ -330,7 +330,7 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

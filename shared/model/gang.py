@@ -59,6 +59,12 @@ _KUBEFLOW_JOB = "training.kubeflow.org/job-name"
 _KUBEFLOW_OPERATOR = "training.kubeflow.org/operator-name"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
 _JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"
+_JOBSET_JOB = "jobset.sigs.k8s.io/job-key"
+JOBSET_EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+JOBSET_NODE_SELECTORS = "alpha.jobset.sigs.k8s.io/node-selector"
+"""Annotations of a JobSet, of its jobs and their pods: each job has a topology domain of its own, and the nodes were
+labelled for it beforehand."""
+_JOB_INDEX = "batch.kubernetes.io/job-completion-index"
 _COSCHEDULING = "scheduling.x-k8s.io/pod-group"
 _VOLCANO = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
 _VOLCANO_TASK = "volcano.sh/task-spec"
@@ -175,7 +181,7 @@ def _inferred(pod: Pod) -> GangRef | None:
     if (group := meta.labels.get(_KUEUE_NAME)) and _COUNT.fullmatch(count := meta.annotations.get(_KUEUE_COUNT, "")):
         return GangRef(name=f"kueue/{group}", minimum=int(count))
     if group := meta.labels.get(_JOBSET):
-        return _by(f"jobset.jobset.x-k8s.io/{group}", part=meta.labels.get(_JOBSET_PART, ""))
+        return _jobset(pod, f"jobset.jobset.x-k8s.io/{group}")
     if (group := meta.labels.get(_RAY_CLUSTER)) and meta.labels.get(_RAY_TYPE) != _RAY_CLEANUP:
         return _by(f"raycluster.ray.io/{group}", part=meta.labels.get(_RAY_GROUP, ""))
     if (group := meta.labels.get(f"{_LWS}name")) and (key := meta.labels.get(f"{_LWS}group-key")):
@@ -185,6 +191,20 @@ def _inferred(pod: Pod) -> GangRef | None:
     if (group := meta.labels.get(_KUBEFLOW_JOB)) and (kind := _kubeflow_kind(pod)):
         return _by(f"{kind}.kubeflow.org/{group}")
     return None
+
+
+def jobset_followers(job: str) -> str:
+    """The part of those pods of a replicated job that are created when its first one has a node."""
+    return f"{job}/followers"
+
+
+def _jobset(pod: Pod, source: str) -> GangRef:
+    labels, notes = pod.metadata.labels, pod.metadata.annotations
+    job = labels.get(_JOBSET_PART, "")
+    exclusive = JOBSET_EXCLUSIVE in notes and JOBSET_NODE_SELECTORS not in notes
+    if exclusive and notes.get(_JOB_INDEX) != "0":
+        return _by(source, part=jobset_followers(job), instance=labels.get(_JOBSET_JOB, ""))
+    return _by(source, part=job)
 
 
 def _by(source: str, *, part: str = "", instance: str = "") -> GangRef:

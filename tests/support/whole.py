@@ -38,8 +38,8 @@ def policed_plane() -> Iterator[ControlPlane]:
 class Whole:
     """The cluster as its user sees it, through the API server alone; and Kerf, running."""
 
-    def __init__(self, plane: ControlPlane, made: Stack, namespace: str) -> None:
-        self.plane, self.made, self.namespace = plane, made, namespace
+    def __init__(self, plane: ControlPlane, made: Stack, namespace: str, nodes: Sequence[str] = ()) -> None:
+        self.plane, self.made, self.namespace, self.nodes = plane, made, namespace, nodes
 
     async def ask(self, method: str, path: str, body: Any = None, *, content_type: str = "application/json") -> Any:
         status, answer = await asyncio.to_thread(self.plane.request, method, path, body, content_type=content_type)
@@ -105,7 +105,9 @@ async def whole(
     dra: bool = False,
     firm: bool = False,
     preemption: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Whole]:
+    """`labels`: the namespace's, from its creation on. Admission learns of later ones a moment late."""
     names = [f"{namespace}-{i}" for i in range(nodes)]
     hollow = [
         {"name": name, "model": "NVIDIA-A100", "count": gpus, "memory_mib": memory_mib, "dra": dra, "firm": firm}
@@ -113,8 +115,8 @@ async def whole(
     ]
     account = str(plane.service_account("kerf-system", "kerf-watcher"))
     async with stack(hollow, kubeconfig=account, trace_ratio=1.0, preemption=preemption) as running:
-        world = Whole(plane, running, namespace)
-        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        world = Whole(plane, running, namespace, names)
+        await world.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace, "labels": labels or {}}})
         for name in names:
             document = node_object({"name": name})
             await world.ask("POST", "/api/v1/nodes", document)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from shared.kube.gangs import (
     raycluster,
     workload,
 )
-from shared.model.kube_object import Meta
+from shared.model.kube_object import Labels, Meta
 from shared.model.objects import Gang
 
 
@@ -28,28 +28,34 @@ class _Source(msgspec.Struct, frozen=True):
     spec: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-S = TypeVar("S")
+Reader = Callable[[Any, Labels], dict[str, Any]]
+"""The fields of Gang that an object's spec and its annotations give."""
 
-SOURCES: dict[str, tuple[type[Any], Callable[[Any], dict[str, Any]]]] = {
-    "podgroup": (pod_group.PodGroupSpec, pod_group.read),
-    "workload": (workload.WorkloadSpec, workload.read),
+
+def _by_spec(read: Callable[[Any], dict[str, Any]]) -> Reader:
+    return lambda spec, _: read(spec)
+
+
+SOURCES: dict[str, tuple[type[Any], Reader]] = {
+    "podgroup": (pod_group.PodGroupSpec, _by_spec(pod_group.read)),
+    "workload": (workload.WorkloadSpec, _by_spec(workload.read)),
     "jobset": (jobset.JobSetSpec, jobset.read),
-    "job": (job.JobSpec, job.read),
-    "raycluster": (raycluster.RayClusterSpec, raycluster.read),
-    "podgang": (podgang.PodGangSpec, podgang.read),
+    "job": (job.JobSpec, _by_spec(job.read)),
+    "raycluster": (raycluster.RayClusterSpec, _by_spec(raycluster.read)),
+    "podgang": (podgang.PodGangSpec, _by_spec(podgang.read)),
     "leaderworkerset": (leaderworkerset.LeaderWorkerSetSpec, leaderworkerset.read),
 }
-"""How each kind is read, besides those of kubeflow.org: its spec, and the fields of Gang that it gives."""
+"""How each kind is read, besides those of kubeflow.org: its spec, and its reader."""
 
 
 class GangDecoder:
     """One kind of source. `decode` raises msgspec.DecodeError, and ValidationError where a field has another form."""
 
-    def __init__(self, title: str, spec: type[S], read: Callable[[S], dict[str, Any]]) -> None:
+    def __init__(self, title: str, spec: type[Any], read: Reader) -> None:
         self._title = title
         self._source = msgspec.json.Decoder(_Source)
         self._spec: msgspec.json.Decoder[Any] = msgspec.json.Decoder(spec)
-        self._read: Callable[[Any], dict[str, Any]] = read
+        self._read = read
 
     def decode(self, raw: bytes | msgspec.Raw) -> Gang:
         source = self._source.decode(raw)
@@ -60,7 +66,7 @@ class GangDecoder:
             uid=meta.uid,
             resource_version=meta.resource_version,
         )
-        return Gang(metadata=kept, **self._read(self._spec.decode(source.spec)))
+        return Gang(metadata=kept, **self._read(self._spec.decode(source.spec), meta.annotations))
 
 
 def decoder_of(plural: str, group: str) -> GangDecoder:
@@ -68,7 +74,7 @@ def decoder_of(plural: str, group: str) -> GangDecoder:
     kind = plural.removesuffix("s")
     title = f"{kind}.{group}"
     if group == "kubeflow.org":
-        return GangDecoder(title, kubeflow.KubeflowSpec, kubeflow.read)
+        return GangDecoder(title, kubeflow.KubeflowSpec, _by_spec(kubeflow.read))
     if kind not in SOURCES:
         raise KeyError(f"{title} says nothing of gangs")
     return GangDecoder(title, *SOURCES[kind])

@@ -1,7 +1,9 @@
 """LeaderWorkerSets: groups of a leader and its workers; each group is a gang.
 
-With the startup policy LeaderReady the workers' pods are created when the leader is ready, so leader and workers are
-gangs of their own then. Source: kubernetes-sigs/lws `api/leaderworkerset/v1/leaderworkerset_types.go`.
+With the startup policy LeaderReady the workers' pods are created when the leader is ready, and with an exclusive
+topology when the leader has a node, whose topology their node selector names. Leader and workers are gangs of their
+own then. Sources: kubernetes-sigs/lws `api/leaderworkerset/v1/leaderworkerset_types.go`,
+`pkg/controllers/pod_controller.go`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from typing import Any
 
 from shared.kube.gangs.base import Spec
 from shared.model.gang import LWS_LEADER, LWS_WORKERS
+from shared.model.kube_object import Labels
 from shared.model.subgroup import Subgroup
+
+EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+"""An annotation of the set. It does not matter what it says."""
 
 
 class _Template(Spec, frozen=True):
@@ -22,8 +28,8 @@ class LeaderWorkerSetSpec(Spec, frozen=True):
     startup_policy: str = ""
 
 
-def read(spec: LeaderWorkerSetSpec) -> dict[str, Any]:
+def read(spec: LeaderWorkerSetSpec, annotations: Labels) -> dict[str, Any]:
     workers = max(0, (spec.leader_worker_template.size or 1) - 1)
-    if spec.startup_policy == "LeaderReady":
+    if spec.startup_policy == "LeaderReady" or EXCLUSIVE_TOPOLOGY in annotations:
         return {"parts": {LWS_LEADER: 1, LWS_WORKERS: workers}}
     return {"subgroups": (Subgroup(name=LWS_LEADER, minimum=1), Subgroup(name=LWS_WORKERS, minimum=workers))}

@@ -1,8 +1,8 @@
 """Gangs of Ray, LeaderWorkerSet, Grove, KAI and Volcano on a real API server: objects and pods as they are written.
 
-The controllers themselves do not run here. What they write is taken from: ray-project/kuberay
-`controllers/ray/common/pod.go` (labels), kubernetes-sigs/lws `pkg/webhooks/pod_webhook.go`, ai-dynamo/grove
-`scheduler/api/core/v1alpha1`, NVIDIA/KAI-Scheduler `pkg/podgrouper`, volcano-sh/apis `scheduling/v1beta1`.
+What a gang's pods are told while one of them lacks, pod by pod. The controllers themselves run in the tests beside this
+one, except for Grove's and KAI's, which no module has. What those write is taken from: ai-dynamo/grove
+`scheduler/api/core/v1alpha1`, NVIDIA/KAI-Scheduler `pkg/podgrouper`.
 """
 
 from __future__ import annotations

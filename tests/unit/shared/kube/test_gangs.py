@@ -13,9 +13,10 @@ from shared.kube.resources import BY_KIND, GANG_SOURCES, REFLECTED
 from shared.model.objects import Gang
 
 
-def read(plural: str, group: str, spec: dict[str, Any]) -> Gang:
+def read(plural: str, group: str, spec: dict[str, Any], *, notes: dict[str, str] | None = None) -> Gang:
+    meta = {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}}
     document = {
-        "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "labels": {"x": "y"}},
+        "metadata": meta | {"annotations": notes or {}},
         "spec": spec,
         "status": {"phase": 5},
     }
@@ -92,6 +93,30 @@ def test_jobs_that_start_one_after_the_other_are_gangs_of_their_own(order: Any) 
         jobs[1]["dependsOn"] = [{"name": "leader", "status": "Ready"}]
     found = read("jobsets", "jobset.x-k8s.io", {"replicatedJobs": jobs, **(order if isinstance(order, dict) else {})})
     assert (found.minimum, found.parts) == (0, {"leader": 1, "workers": 8})
+
+
+EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "pool"}
+LABELLED = EXCLUSIVE | {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
+
+
+@pytest.mark.parametrize(("notes", "of_job", "order", "minimum", "parts"), [
+    (EXCLUSIVE, {}, "", 3, {"driver/followers": 0, "workers/followers": 3}),
+    ({}, EXCLUSIVE, "", 3, {"workers/followers": 3}),
+    (LABELLED, {}, "", 9, {}),
+    ({}, EXCLUSIVE, "InOrder", 0, {"driver": 1, "workers": 2, "workers/followers": 3}),
+])  # fmt: skip
+def test_in_topologies_of_their_own_the_first_pods_of_a_jobsets_jobs_are_the_gang(
+    notes: dict[str, str], of_job: dict[str, str], order: str, minimum: int, parts: dict[str, int]
+) -> None:
+    """The API server accepts the others when the first one of their job has a node."""
+    meta = {"creationTimestamp": None, "annotations": of_job}
+    jobs = [
+        {"name": "driver", "template": {"metadata": {"creationTimestamp": None, "annotations": None}, "spec": {}}},
+        {"name": "workers", "replicas": 2, "template": {"metadata": meta, "spec": {"parallelism": 4}}},
+    ]
+    spec = {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": order}}
+    found = read("jobsets", "jobset.x-k8s.io", spec, notes=notes)
+    assert (found.minimum, found.parts) == (minimum, parts)
 
 
 @pytest.mark.parametrize(("kind", "field"), [
@@ -230,14 +255,15 @@ def test_groves_groups_of_pod_groups_share_a_domain() -> None:
     assert found.subgroups[0].subgroups[1].preferred == "host"
 
 
-@pytest.mark.parametrize(("policy", "subgroups", "parts"), [
-    ("", {"leader": 1, "workers": 3}, {}),
-    ("LeaderCreated", {"leader": 1, "workers": 3}, {}),
-    ("LeaderReady", {}, {"leader": 1, "workers": 3}),
+@pytest.mark.parametrize(("policy", "notes", "subgroups", "parts"), [
+    ("", {}, {"leader": 1, "workers": 3}, {}),
+    ("LeaderCreated", {}, {"leader": 1, "workers": 3}, {}),
+    ("LeaderReady", {}, {}, {"leader": 1, "workers": 3}),
+    ("", {"leaderworkerset.sigs.k8s.io/exclusive-topology": "pool"}, {}, {"leader": 1, "workers": 3}),
 ])  # fmt: skip
-def test_workers_that_are_created_when_their_leader_is_ready_are_a_gang_of_their_own(
-    policy: str, subgroups: dict[str, int], parts: dict[str, int]
+def test_workers_that_are_created_after_their_leader_has_a_node_are_a_gang_of_their_own(
+    policy: str, notes: dict[str, str], subgroups: dict[str, int], parts: dict[str, int]
 ) -> None:
     spec = {"leaderWorkerTemplate": {"size": 4}} | ({"startupPolicy": policy} if policy else {})
-    found = read("leaderworkersets", "leaderworkerset.x-k8s.io", spec)
+    found = read("leaderworkersets", "leaderworkerset.x-k8s.io", spec, notes=notes)
     assert (leaves(found), found.parts) == (subgroups, parts)

@@ -114,6 +114,25 @@ def test_parts_of_a_jobset_and_of_a_workload_are_read() -> None:
     assert (workload.source, workload.part, workload.instance) == ("workload.scheduling.k8s.io/w", "workers", "2")
 
 
+EXCLUSIVE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "pool"}
+
+
+@pytest.mark.parametrize(("notes", "part", "instance"), [
+    ({"batch.kubernetes.io/job-completion-index": "0"} | EXCLUSIVE, "workers", ""),
+    ({"batch.kubernetes.io/job-completion-index": "1"} | EXCLUSIVE, "workers/followers", "9f2b"),
+    ({"batch.kubernetes.io/job-completion-index": "1"}, "workers", ""),
+    ({"batch.kubernetes.io/job-completion-index": "1", "alpha.jobset.sigs.k8s.io/node-selector": "true"} | EXCLUSIVE,
+     "workers", ""),
+])  # fmt: skip
+def test_the_other_pods_of_a_job_in_a_topology_of_its_own_are_a_part_by_themselves(
+    notes: dict[str, str], part: str, instance: str
+) -> None:
+    labels = {"jobset-name": "js", "replicatedjob-name": "workers", "job-key": "9f2b"}
+    found = read(notes, {f"jobset.sigs.k8s.io/{key}": value for key, value in labels.items()})
+    assert found is not None
+    assert (found.source, found.part, found.instance) == ("jobset.jobset.x-k8s.io/js", part, instance)
+
+
 def test_a_pod_group_of_kueue_has_its_size_on_the_pod() -> None:
     asked = read(
         annotations={
