@@ -13,6 +13,7 @@ from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import PendingReasons
+from services.placement.explain.pod_groups import PodGroupConditions
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -93,6 +94,9 @@ class Core:
             unplaced=self.unplaced,
             first_seen=self.scheduler.first_seen,
         )
+        self.pod_groups = PodGroupConditions(
+            self.book, self.gangs, self.pending_reasons.gangs_said, self.pending_reasons.said
+        )
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
         self._capacity_changes = CapacityChanges()
@@ -157,8 +161,9 @@ class Core:
                 self._snapshot(event, now)
             case m.FactsSeen():
                 for fact in event.facts:
-                    self._changes(self.book.apply(fact), now)
-                    if isinstance(fact.object, Gang):
+                    changes = self.book.apply(fact)
+                    self._changes(changes, now)
+                    if isinstance(fact.object, Gang) and changes:
                         self.scheduler.gang_changed(fact.object, now)
                     elif isinstance(fact.object, ConfigMap):
                         self._out += self.scheduler.policy_changed(now)
@@ -374,5 +379,8 @@ class Core:
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))
+        if groups := self.pod_groups.due(now):
+            # In a message of its own: a watcher of the version before cannot read it.
+            self._out.append(m.SendPatches(groups))
         self._out += self.pending_reasons.repeat(self.holds, now)
         self._out += self.late_claims.repeat(now)
