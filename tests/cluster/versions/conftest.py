@@ -21,6 +21,15 @@ def kube(request: pytest.FixtureRequest) -> Iterator[Site]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def no_pods_are_left(kube: Site) -> Iterator[None]:
+    """Else the next test's instance of Kerf would place them on its nodes."""
+    yield
+    for pod in kube.call("GET", "/api/v1/pods")["items"]:
+        meta = pod["metadata"]
+        kube.call("DELETE", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}?gracePeriodSeconds=0")
+
+
 @pytest.fixture
 async def world(kube: Site) -> AsyncIterator[Whole]:
     """All of Kerf on that server, with two nodes of two GPUs of 40 GiB, and its webhook."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import structlog
 
+from services.watcher.kube_source import KubeSource
 from shared.contracts import commands as c
 from shared.kube import resources
 from shared.kube.access import load_access
 from shared.kube.client import transport_for
-from shared.kube.discovery import served
+from shared.kube.transport import Transport
 from shared.kube.writes import Writes
 from shared.model.grant import decode_grant
 from tests.cluster.versions.site import Site, admission, skip_below
@@ -45,19 +49,19 @@ async def test_a_pod_is_admitted_bound_with_its_grant_and_released(world: Whole,
     assert world.made.failed() == ""
 
 
-async def test_every_kind_is_followed(world: Whole) -> None:
-    """By WatchList where the server has it, else by paged list; kinds that it lacks are empty."""
-    await world.pod("p", gpu="1")
-    await world.bound("p")
-    async with transport_for(
-        load_access(str(world.plane.service_account("kerf-system", "kerf-watcher")), "")
-    ) as watcher:
-        for resource in resources.REFLECTED:
-            found = await served(watcher, resource) if resource.discovered else resource
-            if found is None:
-                continue
-            answer = await watcher.request("GET", f"{found.collection(found.only[0])}?limit=1", timeout_s=10.0)
-            assert answer.status == 200 or (answer.status == 404 and resource.optional), (resource.title, answer.body)
+@pytest.mark.parametrize("watch_list", [True, False], ids=["watchlist", "paged"])
+async def test_every_kind_is_followed_under_the_watchers_own_account(kube: Site, watch_list: bool) -> None:
+    """Kinds that this version lacks are empty; of kinds with several versions the server is asked."""
+    async with _as_watcher(kube.plane) as transport:
+        source = KubeSource(transport, structlog.get_logger(), reporter="test", watch_list=watch_list)
+        following = asyncio.create_task(source.run(lambda _: None))
+        try:
+            await asyncio.wait_for(source.wait_synced(), WITHIN_S)
+            assert source.detail == "every kind is followed"
+            groups = source.reflectors[resources.KUBERNETES_POD_GROUP.title].resource
+            assert groups.version == {36: "v1alpha2"}.get(kube.number, "v1beta1")
+        finally:
+            following.cancel()
 
 
 async def test_a_stale_binding_is_refused(kube: Site) -> None:
@@ -69,13 +73,14 @@ async def test_a_stale_binding_is_refused(kube: Site) -> None:
             uid=made["metadata"]["uid"], namespace="stale", name="p",
             resource_version=made["metadata"]["resourceVersion"], node="n", grant="{}",
         )  # fmt: skip
-        async with transport_for(load_access(str(_watcher(kube.plane)), "")) as transport:
+        async with _as_watcher(kube.plane) as transport:
             writes = Writes(transport, reporter="test")
             touched = await writes.pods.annotate("stale", "p", order.uid, {"kerf.dev/touched": "1"})
             assert touched.outcome == "done", touched
             late = await writes.bindings.bind(order)
+            version = kube.call("GET", "/api/v1/namespaces/stale/pods/p")["metadata"]["resourceVersion"]
             other = await writes.bindings.bind(
-                c.Bind(uid="another", namespace="stale", name="p", resource_version="", node="n", grant="{}")
+                c.Bind(uid="another", namespace="stale", name="p", resource_version=version, node="n", grant="{}")
             )
     assert (late.outcome, other.outcome) == ("conflict", "conflict")
     seen = kube.call("GET", "/api/v1/namespaces/stale/pods/p")
@@ -151,8 +156,14 @@ async def test_a_claim_is_allocated_where_the_api_is_stable(kube: Site) -> None:
         await eventually(published, within_s=WITHIN_S, what="the node's ResourceSlice")
 
 
-def _watcher(plane: ControlPlane) -> Any:
-    return plane.service_account("kerf-system", "kerf-watcher")
+@contextlib.asynccontextmanager
+async def _as_watcher(plane: ControlPlane) -> AsyncIterator[Transport]:
+    """Requests under the watcher's own account."""
+    transport = transport_for(await load_access(str(plane.service_account("kerf-system", "kerf-watcher"))))
+    try:
+        yield transport
+    finally:
+        await transport.close()
 
 
 def _namespace(kube: Site, name: str) -> None:
