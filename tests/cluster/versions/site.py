@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import tempfile
-import urllib.parse
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,9 @@ from typing import Any
 import pytest
 
 from services.admission.service import Admission, Config
+from shared.kube.access import load_access
+from shared.kube.client import transport_for
+from shared.kube.transport import Transport
 from shared.service import running
 from tests.support import manifests
 from tests.support.cluster import binaries_or_skip, program_or_skip
@@ -111,21 +113,39 @@ async def admission(made: Site) -> AsyncIterator[None]:
             services.append(self)
 
     files = {"certificate_file": str(plane.pki / "webhook.crt"), "key_file": str(plane.pki / "webhook.key")}
+    installed = made.call("GET", WEBHOOKS)["webhooks"]
     async with running(Known, Config(host="127.0.0.1", port=0, **files)):
         await asyncio.to_thread(_lead, made, services[0].port)
-        await asyncio.to_thread(manifests.wait_for_policies, plane)
-        await eventually(lambda: asyncio.to_thread(_translates, made), what="the webhook translates a dialect")
-        yield
+        try:
+            await asyncio.to_thread(manifests.wait_for_policies, plane)
+            await eventually(lambda: asyncio.to_thread(_translates, made), what="the webhook translates a dialect")
+            yield
+        finally:
+            await asyncio.to_thread(_replace, made, installed)
+
+
+@contextlib.asynccontextmanager
+async def transport(made: Site, account: str = "") -> AsyncIterator[Transport]:
+    """Requests as administrator, or as one of Kerf's accounts."""
+    kubeconfig = made.plane.service_account("kerf-system", account) if account else made.plane.kubeconfig()
+    client = transport_for(await load_access(str(kubeconfig)))
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 def _lead(made: Site, port: int) -> None:
-    config = made.call("GET", WEBHOOKS)
+    webhooks = made.call("GET", WEBHOOKS)["webhooks"]
     authority = base64.b64encode((made.plane.pki / "ca.crt").read_bytes()).decode()
-    for hook in config["webhooks"]:
-        client = hook["clientConfig"]
-        path = client["service"]["path"] if "service" in client else urllib.parse.urlsplit(client["url"]).path
+    for hook in webhooks:
+        path = hook["clientConfig"]["service"]["path"]
         hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}
-    made.call("PUT", WEBHOOKS, config)
+    _replace(made, webhooks)
+
+
+def _replace(made: Site, webhooks: list[Any]) -> None:
+    made.call("PUT", WEBHOOKS, made.call("GET", WEBHOOKS) | {"webhooks": webhooks})
 
 
 def _translates(made: Site) -> bool:

@@ -7,13 +7,25 @@ import json
 from typing import Any
 
 import pytest
+import structlog
 
+from cli.doctor.base import Finding
+from cli.doctor.base import Site as DoctorSite
+from cli.doctor.kubernetes import Kubernetes
 from services.admission.core import Policy, review
 from services.admission.messages import Allowed, Request
+from services.operator.conditions import conditions
+from services.operator.config import Config as OperatorConfig
+from services.operator.messages import Condition
+from services.operator.objects import TYPES, followed
+from services.operator.observed import Observed
 from services.simulator.patch import json_patch
-from tests.cluster.versions.site import WEBHOOKS, Site, admission, helm
+from shared.kube.reflector import Reflector
+from tests.cluster.versions.site import WEBHOOKS, Site, admission, helm, transport
 from tests.support import manifests
+from tests.support.waiting import eventually
 
+GROUPS = {36: "podgroups.v1alpha2.scheduling.k8s.io", 37: "podgroups.v1beta1.scheduling.k8s.io"}
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -112,6 +124,64 @@ async def test_what_makes_no_sense_is_refused_with_its_code(kube: Site, spec: di
             kube.plane.request, "POST", "/api/v1/namespaces/default/pods?dryRun=All", spec
         )
     assert (status in (403, 422), manifests.code_of(json.loads(answer)["message"])) == (True, code), answer
+
+
+async def test_doctor_and_operator_say_what_completes_pods(kube: Site) -> None:
+    """The operator by what it follows under its own account, `kerf doctor` by what the server answers."""
+    reason = "ByPolicy" if kube.has_policies else "ByWebhook"
+    assert (await operators_condition(kube)).reason == reason
+    async with admission(kube), transport(kube) as client:
+        first, *others = await Kubernetes().run(DoctorSite(url="", user="", kube=client))
+    assert first.status == "ok", first
+    assert f"Kubernetes v{kube.minor}." in first.text
+    assert ("MutatingAdmissionPolicy kerf-canonical completes" in first.text) == kube.has_policies
+    assert ("does not serve MutatingAdmissionPolicy" in first.text) != kube.has_policies
+    groups = [finding.text for finding in others if "PodGroups" in finding.text]
+    assert groups == ([f"gangs are also read from PodGroups ({GROUPS[kube.number]})"] if kube.number in GROUPS else [])
+
+
+async def test_admission_that_is_installed_and_does_not_work_is_a_failure_of_doctor(kube: Site) -> None:
+    """A policy that is not in force, as where its admission plugin is switched off, leaves pods to a scheduler that
+    can never place them; a webhook that nothing answers."""
+    if kube.has_policies:
+        kube.call("DELETE", f"{ADMISSION}/mutatingadmissionpolicybindings/kerf-canonical")
+    wanted = "[other-scheduler]" if kube.has_policies else "failed calling webhook"
+
+    async def told() -> Finding | None:
+        async with transport(kube) as client:
+            first, *_ = await Kubernetes().run(DoctorSite(url="", user="", kube=client))
+        return first if first.status == "fail" else None
+
+    try:
+        found = await eventually(told, within_s=30, every_s=0.2, what="a failure of doctor")
+    finally:
+        helm(kube, "upgrade")
+    assert wanted in found.text
+    assert found.do
+
+
+async def operators_condition(kube: Site) -> Condition:
+    seen, config = Observed(), OperatorConfig()
+
+    def take(facts: list[Any]) -> None:
+        for fact in facts:
+            seen.put(fact.object)
+
+    kinds = {"MutatingAdmissionPolicy", "MutatingWebhookConfiguration"}
+    async with transport(kube, "kerf-operator") as client:
+        reflectors = [
+            Reflector(client, one, take, structlog.get_logger(), kind=TYPES[one.kind])
+            for one in followed(config.namespace, config.webhook)
+            if one.kind in kinds
+        ]
+        tasks = [asyncio.create_task(one.run()) for one in reflectors]
+        try:
+            await asyncio.wait_for(asyncio.gather(*(one.wait_synced() for one in reflectors)), 30)
+        finally:
+            for task in tasks:
+                task.cancel()
+    (found,) = [one for one in conditions(seen, config, 0.0) if one.type == "CanonicalAdmission"]
+    return found
 
 
 def test_the_whole_chart_has_rights_for_no_more_than_it_uses(kube: Site) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,16 +12,12 @@ import structlog
 from services.watcher.kube_source import KubeSource
 from shared.contracts import commands as c
 from shared.kube import resources
-from shared.kube.access import load_access
-from shared.kube.client import transport_for
-from shared.kube.transport import Transport
 from shared.kube.writes import Writes
 from shared.model.grant import decode_grant
-from tests.cluster.versions.site import Site, admission, skip_below
+from tests.cluster.versions.site import Site, admission, skip_below, transport
 from tests.support import manifests
 from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, whole
-from tools.control_plane import ControlPlane
 
 ASKS: dict[str, dict[str, str]] = {
     "whole": {"gpu": "1"},
@@ -52,8 +46,8 @@ async def test_a_pod_is_admitted_bound_with_its_grant_and_released(world: Whole,
 @pytest.mark.parametrize("watch_list", [True, False], ids=["watchlist", "paged"])
 async def test_every_kind_is_followed_under_the_watchers_own_account(kube: Site, watch_list: bool) -> None:
     """Kinds that this version lacks are empty; of kinds with several versions the server is asked."""
-    async with _as_watcher(kube.plane) as transport:
-        source = KubeSource(transport, structlog.get_logger(), reporter="test", watch_list=watch_list)
+    async with transport(kube, "kerf-watcher") as client:
+        source = KubeSource(client, structlog.get_logger(), reporter="test", watch_list=watch_list)
         following = asyncio.create_task(source.run(lambda _: None))
         try:
             await asyncio.wait_for(source.wait_synced(), WITHIN_S)
@@ -73,8 +67,8 @@ async def test_a_stale_binding_is_refused(kube: Site) -> None:
             uid=made["metadata"]["uid"], namespace="stale", name="p",
             resource_version=made["metadata"]["resourceVersion"], node="n", grant="{}",
         )  # fmt: skip
-        async with _as_watcher(kube.plane) as transport:
-            writes = Writes(transport, reporter="test")
+        async with transport(kube, "kerf-watcher") as client:
+            writes = Writes(client, reporter="test")
             touched = await writes.pods.annotate("stale", "p", order.uid, {"kerf.dev/touched": "1"})
             assert touched.outcome == "done", touched
             late = await writes.bindings.bind(order)
@@ -154,16 +148,6 @@ async def test_a_claim_is_allocated_where_the_api_is_stable(kube: Site) -> None:
             return [one["spec"]["nodeName"] for one in slices["items"]] == [f"{world.namespace}-0"]
 
         await eventually(published, within_s=WITHIN_S, what="the node's ResourceSlice")
-
-
-@contextlib.asynccontextmanager
-async def _as_watcher(plane: ControlPlane) -> AsyncIterator[Transport]:
-    """Requests under the watcher's own account."""
-    transport = transport_for(await load_access(str(plane.service_account("kerf-system", "kerf-watcher"))))
-    try:
-        yield transport
-    finally:
-        await transport.close()
 
 
 def _namespace(kube: Site, name: str) -> None:
