@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from cli.ask import ask
+from shared.contracts import queries
+from shared.contracts.queries import InspectAnswer, InspectQuery
 from tests.cluster.versions.site import Site, admission, chosen, site
-from tests.support.whole import Whole, whole
+from tests.support.waiting import eventually
+from tests.support.whole import WITHIN_S, Whole, whole
 
 FOLDER = Path(__file__).parent
 _NUMBERS = itertools.count(1)
@@ -34,6 +38,13 @@ def no_pods_are_left(kube: Site) -> Iterator[None]:
 async def world(kube: Site) -> AsyncIterator[Whole]:
     """All of Kerf on that server, with two nodes of two GPUs of 40 GiB, and its webhook."""
     async with admission(kube), whole(kube.plane, f"whole-{next(_NUMBERS)}") as cluster:
+
+        async def both() -> bool:
+            """Else the first reason of a pod that waits tells of one node alone."""
+            found = await ask(cluster.made.bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
+            return [node.ready and node.synced for node in found.nodes] == [True, True]
+
+        await eventually(both, within_s=WITHIN_S, every_s=0.05, what="both nodes have room")
         yield cluster
 
 
