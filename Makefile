@@ -6,6 +6,8 @@ PODS ?= 1000
 SEEDS ?= 1000
 SECONDS ?= 600
 STAMP := $(VENV)/.installed
+# Minor versions of Kubernetes besides the main one, each pinned in a module of its own
+MINORS := $(sort $(patsubst tools/k8s/%/go.mod,%,$(wildcard tools/k8s/*/go.mod)))
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
@@ -14,7 +16,7 @@ NEIGHBOURS := lws jobset
 MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler
 
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
-  protos model sim mutants chaos churn kube fakes bench docs picture clean neighbours
+  protos model sim mutants chaos churn kube kube-versions versions fakes bench docs picture clean neighbours
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -28,7 +30,7 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP)  ## openb pods on openb nodes, everything embedded; KUBE=1 for a real API server, STAY=1 keeps the live page
 	@$(PY) -m cli demo --pods $(PODS) $(if $(KUBE),--kube) $(if $(STAY),--stay)
 
-test: $(STAMP) lint fakes kube  ## everything, on real NATS and a real Kubernetes control plane
+test: $(STAMP) lint fakes kube kube-versions  ## everything, on real NATS and a real Kubernetes control plane
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
 	@tools/program.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
 	@for name in $(NEIGHBOURS); do tools/program.sh $$name >/dev/null || echo "the tests of $$name are skipped" >&2; done
@@ -84,6 +86,13 @@ node-binaries:
 
 kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
 	@tools/build.sh >/dev/null
+
+kube-versions:  ## the API servers of the oldest and the newest version: six minutes of a processor each the first time
+	@for minor in $(firstword $(MINORS)) $(lastword $(MINORS)); do tools/build.sh --kubernetes $$minor >/dev/null || exit; done
+
+versions: $(STAMP) kube  ## nightly: the contract with Kubernetes on an API server of every minor version
+	@for minor in $(MINORS); do tools/build.sh --kubernetes $$minor >/dev/null || exit; done
+	KERF_KUBERNETES=all $(PY) -m pytest -q -rs -n $(JOBS) --dist loadgroup tests/cluster/versions
 
 protos: $(STAMP)  ## after a change of a .proto of services/node_agent
 	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. services/node_agent/kubelet_api/*.proto

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,36 +25,51 @@ NODE = (
 """What a sandbox with a real kubelet runs: `tools/build.sh node`."""
 
 
+MINOR_VERSIONS = tuple(sorted((path.parent.name for path in HERE.glob("k8s/*/go.mod")), key=lambda v: v.split(".")))
+"""Minor versions of Kubernetes besides the main one whose API server is pinned here."""
+
+
 class NoBinaries(RuntimeError):
     """There is no control plane to start; the text says how to get one."""
 
 
-def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Path:
+def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False, kubernetes: str = "") -> Path:
     """The directory that holds all of `names`: KUBEBUILDER_ASSETS, or the cache of tools/build.sh (built now if
-    `build`).
+    `build`). `kubernetes`: another minor version, of which there are etcd and the API server.
 
     Raises NoBinaries.
     """
-    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    other = kubernetes if kubernetes in MINOR_VERSIONS else ""
+    if kubernetes and not other and not KUBERNETES_VERSION.startswith(f"v{kubernetes}."):
+        raise NoBinaries(f"Kubernetes {kubernetes} is not pinned in tools/k8s; there are {', '.join(MINOR_VERSIONS)}")
+    assets = None if other else os.environ.get("KUBEBUILDER_ASSETS")
     if assets and all(os.access(Path(assets) / name, os.X_OK) for name in names):
         return Path(assets)
     if build:
-        done = subprocess.run([HERE / "build.sh", *names], stdout=subprocess.PIPE, text=True, check=False)
+        command = [HERE / "build.sh", *(("--kubernetes", other) if other else ()), *names]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise NoBinaries(f"tools/build.sh failed with status {done.returncode}")
         return Path(done.stdout.strip())
-    pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum")), *sorted(HERE.glob("*/*.go"))]
+    if other:
+        pins = [HERE / "k8s" / other / file for file in ("go.mod", "go.sum")]
+    else:
+        pins = [*sorted(HERE.glob("*/go.mod")), *sorted(HERE.glob("*/go.sum")), *sorted(HERE.glob("*/*.go"))]
     key = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:12]
-    cache = (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        / "kerf"
-        / "kube"
-        / f"{KUBERNETES_VERSION}-{key}"
-    )
+    version = pinned_version(other) if other else KUBERNETES_VERSION
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kerf" / "kube" / f"{version}-{key}"
     missing = [name for name in names if not os.access(cache / name, os.X_OK)]
     if missing:
         raise NoBinaries(f"no {', '.join(missing)} in $KUBEBUILDER_ASSETS or {cache}; tools/build.sh builds them")
     return cache
+
+
+def pinned_version(minor: str) -> str:
+    """v1.32.13 for 1.32. Raises NoBinaries."""
+    found = re.search(r"k8s\.io/kubernetes (v[0-9.]+)", (HERE / "k8s" / minor / "go.mod").read_text())
+    if found is None:
+        raise NoBinaries(f"tools/k8s/{minor}/go.mod requires no k8s.io/kubernetes; run python -m tools.pin_kubernetes")
+    return found[1]
 
 
 def program(name: str, *, build: bool = True) -> Path:

@@ -14,6 +14,12 @@ from tools.binaries import KUBERNETES_VERSION, program
 
 K8S = Path(__file__).resolve().parents[1] / "k8s"
 _SOURCE = "# Source: kerf/templates/"
+_DEFAULTS = (
+    "--set=namespace.create=true",
+    "--set=admission.canonical=policy",
+    "--set=dynamicResourceAllocation.enabled=true",
+)
+"""What `auto` stands for on the main version of Kubernetes: helm asks no cluster here."""
 _HEAD = "# Rendered from chart/templates/{name} with the chart's default values: make manifests\n"
 
 
@@ -28,7 +34,7 @@ def template(*options: str) -> str:
 def render() -> dict[str, str]:
     """The text of every plain manifest by its file name."""
     files: dict[str, list[str]] = {}
-    for document in template("--no-hooks", "--set=namespace.create=true").split("\n---\n"):
+    for document in template("--no-hooks", *_DEFAULTS).split("\n---\n"):
         source, _, text = document.removeprefix("---\n").partition("\n")
         lines = [line.rstrip() for line in text.splitlines()]
         if any(line and not line.startswith("#") for line in lines):

@@ -15,6 +15,7 @@ from cli.doctor.cdi import Cdi
 from cli.doctor.certificates import Certificates
 from cli.doctor.clocks import Clocks
 from cli.doctor.drivers import Drivers
+from cli.doctor.kubernetes import Kubernetes
 from cli.doctor.nats import Nats
 from cli.doctor.rights import Rights
 from cli.doctor.services import Services
@@ -39,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     Clocks(),
     Drivers(),
     Cdi(),
+    Kubernetes(),
     Certificates(),
 )
 

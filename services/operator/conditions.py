@@ -13,6 +13,8 @@ from services.operator.objects import NATS_USERS, SCHEDULERS, ConfigMap
 from services.operator.observed import Observed
 from shared.model import names
 
+CANONICAL_WEBHOOK = "canonical.kerf.dev"
+"""The chart has it where the API server has no MutatingAdmissionPolicy."""
 LISTED = "system:kube-scheduler"
 """What ConfigMap kerf-schedulers begins with."""
 
@@ -23,6 +25,7 @@ def conditions(seen: Observed, config: Config, now_s: float) -> list[Condition]:
         _users(seen, config),
         _certificates(seen, config, now_s),
         _webhook(seen, config),
+        _canonical(seen, config),
         _nats(seen, config),
         _pods(seen, config, now_s),
         _nodes(seen, config),
@@ -71,6 +74,28 @@ def _webhook(seen: Observed, config: Config) -> Condition:
         message = f"MutatingWebhookConfiguration {name} has no caBundle: creating pods of other dialects fails"
         return Condition(type=kind, status="False", reason="CaBundleMissing", message=message)
     return Condition(type=kind, status="True", reason="CaBundleSet", message=f"{name} trusts Kerf's CA")
+
+
+def _canonical(seen: Observed, config: Config) -> Condition:
+    """What completes pods that ask for kerf.dev GPUs: the API server itself, or the webhook where it cannot."""
+    kind = "CanonicalAdmission"
+    hooks = () if seen.webhooks is None else seen.webhooks.webhooks
+    if not config.webhook:
+        return Condition(type=kind, status="True", reason="NoWebhook", message="admission is not managed")
+    if seen.policy is not None:
+        message = f"MutatingAdmissionPolicy {seen.policy.metadata.name} completes pods that ask for kerf.dev GPUs"
+        return Condition(type=kind, status="True", reason="ByPolicy", message=message)
+    if any(webhook.name == CANONICAL_WEBHOOK for webhook in hooks):
+        message = (
+            f"webhook {CANONICAL_WEBHOOK} completes pods that ask for kerf.dev GPUs; while it is down, none can be "
+            "created"
+        )
+        return Condition(type=kind, status="True", reason="ByWebhook", message=message)
+    message = (
+        "nothing completes pods that ask for kerf.dev GPUs: they are refused. Render the chart for this cluster, with "
+        "admission.canonical=webhook where it serves no MutatingAdmissionPolicy v1"
+    )
+    return Condition(type=kind, status="False", reason="NotAdmitted", message=message)
 
 
 def _nats(seen: Observed, config: Config) -> Condition:

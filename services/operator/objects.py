@@ -33,6 +33,15 @@ WEBHOOKS = Resource(
     "mutatingwebhookconfigurations",
     False,
 )
+POLICIES = Resource(
+    "MutatingAdmissionPolicy",
+    "apis/admissionregistration.k8s.io/v1",
+    "mutatingadmissionpolicies",
+    False,
+    optional=True,
+    fields="metadata.name=kerf-canonical",
+)
+"""Kubernetes 1.36 and later have the kind."""
 CLUSTER_ROLE = Resource("ClusterRole", "apis/rbac.authorization.k8s.io/v1", "clusterroles", False)
 CLUSTER_ROLE_BINDING = Resource("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False)
 STATEFUL_SET = Resource("StatefulSet", "apis/apps/v1", "statefulsets", True)
@@ -70,6 +79,10 @@ class Webhook(KubeObject, frozen=True):
 class WebhookConfiguration(KubeObject, frozen=True):
     metadata: Meta = Meta()
     webhooks: tuple[Webhook, ...] = ()
+
+
+class AdmissionPolicy(KubeObject, frozen=True):
+    metadata: Meta = Meta()
 
 
 class MetadataFields(KubeObject, frozen=True):
@@ -185,6 +198,7 @@ TYPES: dict[str, type[Any]] = {
     "Secret": Secret,
     "ConfigMap": ConfigMap,
     "MutatingWebhookConfiguration": WebhookConfiguration,
+    "MutatingAdmissionPolicy": AdmissionPolicy,
     "Node": Node,
     "Pod": Pod,
     "StatefulSet": StatefulSet,
@@ -199,6 +213,7 @@ def followed(namespace: str, webhook: str) -> tuple[Resource, ...]:
         *(SECRET._replace(only=(namespace, name)) for name in SECRETS),
         *(CONFIG_MAP._replace(only=(namespace, name)) for name in CONFIG_MAPS),
         *((WEBHOOKS._replace(fields=f"metadata.name={webhook}"),) if webhook else ()),
+        *((POLICIES,) if webhook else ()),
         STATEFUL_SET._replace(only=(namespace, NATS_SERVERS)),
         NODE,
         POD,

@@ -15,6 +15,7 @@ from services.operator.objects import (
     BUNDLE,
     NATS_TLS,
     TERMINAL,
+    AdmissionPolicy,
     ClusterRole,
     ClusterRoleBinding,
     ConfigMap,
@@ -51,6 +52,8 @@ class Observed:
         """Secrets that were there and are gone: what they held is put back, for servers and clients run with it."""
         self.maps: dict[str, ConfigMap] = {}
         self.webhooks: WebhookConfiguration | None = None
+        self.policy: AdmissionPolicy | None = None
+        """Which completes pods in Kerf's own words."""
         self.roles: dict[str, ClusterRole] = {}
         self.bindings: dict[str, ClusterRoleBinding] = {}
         self.nodes: dict[str, Node] = {}
@@ -77,6 +80,8 @@ class Observed:
                 self.maps[name] = seen
             case WebhookConfiguration():
                 self.webhooks = seen
+            case AdmissionPolicy():
+                self.policy = seen
             case ClusterRole():
                 self.roles[name] = seen
             case ClusterRoleBinding():
@@ -106,6 +111,8 @@ class Observed:
                 self.maps.pop(name, None)
             case WebhookConfiguration():
                 self.webhooks = None
+            case AdmissionPolicy():
+                self.policy = None
             case ClusterRole():
                 self.roles.pop(name, None)
             case ClusterRoleBinding():

@@ -14,6 +14,7 @@ from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import PendingReasons
+from services.placement.explain.pod_groups import PodGroupConditions
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -94,6 +95,9 @@ class Core:
             unplaced=self.unplaced,
             first_seen=self.scheduler.first_seen,
         )
+        self.pod_groups = PodGroupConditions(
+            self.book, self.gangs, self.pending_reasons.gangs_said, self.pending_reasons.said
+        )
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
         self._capacity_changes = CapacityChanges()
@@ -165,14 +169,7 @@ class Core:
             case m.SnapshotSeen():
                 self._snapshot(event, now)
             case m.FactsSeen():
-                for fact in event.facts:
-                    self._changes(self.book.apply(fact), now)
-                    if isinstance(fact.object, Gang):
-                        self.scheduler.gang_changed(fact.object, now)
-                    elif isinstance(fact.object, ConfigMap):
-                        self._out += self.scheduler.policy_changed(now)
-                    elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
-                        self._out += self.suspension.annotation_seen(self.book.pods[fact.object.metadata.uid], now)
+                self._facts(event, now)
             case m.InventorySeen():
                 self._out += self.nodes.inventory(event.inventory, now)
                 self.signals.inventory_changed(event.inventory.node)
@@ -216,6 +213,17 @@ class Core:
         self._out += self.pending_reasons.refusals()
         out, self._out = self._out, []
         return self.inputs.mark(out)
+
+    def _facts(self, event: m.FactsSeen, now: float) -> None:
+        for fact in event.facts:
+            changes = self.book.apply(fact)
+            self._changes(changes, now)
+            if isinstance(fact.object, Gang) and changes:
+                self.scheduler.gang_changed(fact.object, now)
+            elif isinstance(fact.object, ConfigMap):
+                self._out += self.scheduler.policy_changed(now)
+            elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
+                self._out += self.suspension.annotation_seen(self.book.pods[fact.object.metadata.uid], now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         gangs = dict(self.book.others.get("Gang", {}))
@@ -388,5 +396,8 @@ class Core:
         signals = self.signals.due(now)
         if signals:
             self._out.append(m.SendPatches(signals))
+        if groups := self.pod_groups.due(now):
+            # In a message of its own: a watcher of the version before cannot read it.
+            self._out.append(m.SendPatches(groups))
         self._out += self.pending_reasons.repeat(self.holds, now)
         self._out += self.late_claims.repeat(now)

@@ -20,7 +20,7 @@ from shared.contracts.facts import Fact, Gone, Put
 from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
 from shared.model.kinds import Object
-from shared.model.objects import Node, Pod, version
+from shared.model.objects import Gang, Node, Pod, version
 
 SEQUENCE_MOST = 2**53
 """Sequences begin at the time in milliseconds: this is the year 287,000."""
@@ -76,7 +76,10 @@ class Book(Ledger):
         if isinstance(obj, Node):
             return self._put_node(obj)
         kind = type(obj).__name__
-        self.others.setdefault(kind, {})[_path(obj)] = obj
+        known = self.others.setdefault(kind, {}).get(_path(obj))
+        self.others[kind][_path(obj)] = obj
+        if isinstance(obj, Gang) and isinstance(known, Gang) and _described(known) == _described(obj):
+            return []  # its condition alone is another one: Kerf wrote it
         return [Change("other", kind), *self._claim_changed(obj)]
 
     def _gone(self, obj: Object, certain: bool) -> list[Change]:
@@ -331,6 +334,12 @@ def _living_grant(state: PodState) -> Grant | None:
 def _path(obj: Any) -> str:
     namespace = obj.metadata.namespace
     return f"{namespace}/{obj.metadata.name}" if namespace else str(obj.metadata.name)
+
+
+def _described(gang: Gang) -> Gang:
+    """Without its version, and what the scheduler itself has written to it."""
+    meta = msgspec.structs.replace(gang.metadata, resource_version="")
+    return msgspec.structs.replace(gang, metadata=meta, scheduled=None, generation=0)
 
 
 def _identity(obj: Any) -> tuple[str, str]:

@@ -218,9 +218,24 @@ class Gangs:
         return list(found.values())
 
     def unknown_source(self, state: PodState) -> str:
-        """The object that has the size of the pod's gang, where there is no such object (yet)."""
+        """The object that has the size of the pod's gang, where there is no such object (yet), or it alone does not
+        tell."""
         ref = state.gang
         return ref.source if ref is not None and ref.source and self._source(state, ref) is None else ""
+
+    def composite(self, state: PodState) -> str:
+        """The CompositePodGroup of which the pod's PodGroup is a part; empty: none."""
+        ref = state.gang
+        found = None if ref is None else self._object(state, ref)
+        return "" if found is None else found.parent
+
+    def sources(self) -> Iterable[str]:
+        """The namespace/name of each object that pods name, whether or not it exists."""
+        return self._by_source.keys()
+
+    def naming(self, path: str) -> list[str]:
+        """uids of the pods that name the object with this namespace/name."""
+        return sorted(self._by_source.get(path, ()))
 
     def start_over(self, now: float) -> None:
         """Takes over all of the book's pods, and no others."""
@@ -281,7 +296,7 @@ class Gangs:
 
     def named_by(self, source: Gang) -> list[str]:
         """uids of the pods that name this object."""
-        return sorted(self._by_source.get(f"{source.metadata.namespace}/{source.metadata.name}", ()))
+        return self.naming(f"{source.metadata.namespace}/{source.metadata.name}")
 
     # --- ends that break it -----------------------------------------------------------------------------------
 
@@ -406,6 +421,12 @@ class Gangs:
             self._by_source.setdefault(path, set()).add(uid)
 
     def _source(self, state: PodState, ref: GangRef) -> Gang | None:
+        """None also for a part of a CompositePodGroup: that says how many of its groups must be placed together, and
+        it is not read."""
+        found = self._object(state, ref)
+        return None if found is None or found.parent else found
+
+    def _object(self, state: PodState, ref: GangRef) -> Gang | None:
         found: Gang | None = self.book.others.get("Gang", {}).get(f"{state.pod.metadata.namespace}/{ref.source}")
         return found
 

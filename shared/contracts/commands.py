@@ -189,6 +189,20 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     """The only version that it is for: a decision of an earlier leader must not be carried out later."""
 
 
+class ReportPodGroup(Message, tag="pod-group", tag_field="patch", frozen=True):
+    """The condition of a PodGroup of scheduling.k8s.io that says whether its pods have been scheduled together. The
+    watcher knows what the API server's version calls it."""
+
+    uid: str
+    namespace: str
+    name: str
+    scheduled: bool
+    """Once true, it stays: later reports are not written."""
+    reason: str
+    """Scheduled or Unschedulable or SchedulerError, as kube-scheduler writes them."""
+    message: str
+
+
 Patch = (
     TouchPod
     | ReportPending
@@ -201,6 +215,7 @@ Patch = (
     | SelectNode
     | PublishSlice
     | SuspendPod
+    | ReportPodGroup
 )
 
 

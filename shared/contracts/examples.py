@@ -222,6 +222,14 @@ _EXAMPLES: tuple[Any, ...] = (
                 resource_version=VERSION,
             ),
             c.SelectNode(namespace=NAMESPACE, claim="data-train-0", node=NODE, volume="pv-7"),
+            c.ReportPodGroup(
+                uid=UID_2,
+                namespace=NAMESPACE,
+                name="train",
+                scheduled=False,
+                reason="Unschedulable",
+                message="1 of the 2 pods of gang podgroup.scheduling.k8s.io/train are there",
+            ),
         )
     ),
     c.EvictBatch(

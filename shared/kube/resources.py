@@ -31,6 +31,10 @@ class Resource(NamedTuple):
         return self.prefix.split("/")[1] if self.prefix.startswith("apis/") else ""
 
     @property
+    def version(self) -> str:
+        return self.prefix.split("/")[-1]
+
+    @property
     def title(self) -> str:
         """As in `kubectl get`, with the version: podgroups.v1alpha1.scheduling.x-k8s.io. Kinds come from several
         groups."""
@@ -72,9 +76,11 @@ def _gang_source(prefix: str, plural: str) -> Resource:
     return Resource("Gang", prefix, plural, True, optional=True, discovered=True)
 
 
+KUBERNETES_POD_GROUP = _gang_source("apis/scheduling.k8s.io/v1beta1", "podgroups")
+
 GANG_SOURCES = (
     Resource("Gang", "apis/batch/v1", "jobs", True),
-    _gang_source("apis/scheduling.k8s.io/v1beta1", "podgroups"),
+    KUBERNETES_POD_GROUP,
     _gang_source("apis/scheduling.k8s.io/v1alpha1", "workloads"),
     _gang_source("apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
     _gang_source("apis/scheduling.volcano.sh/v1beta1", "podgroups"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.kube.binding_writes import BindingWrites
 from shared.kube.device_writes import DeviceWrites
 from shared.kube.event_writes import EventWrites
+from shared.kube.group_writes import GroupWrites
 from shared.kube.object_writes import ObjectWrites
 from shared.kube.outcomes import WRITE_TIMEOUT_S
 from shared.kube.pod_writes import PodWrites
@@ -19,6 +20,7 @@ class Writes:
         send = Sender(transport, timeout_s=timeout_s).send
         self.bindings = BindingWrites(send)
         self.pods = PodWrites(send)
+        self.groups = GroupWrites(transport, send)
         self.objects = ObjectWrites(send)
         self.events = EventWrites(send, reporter=reporter)
         self.devices = DeviceWrites(transport, timeout_s=timeout_s)

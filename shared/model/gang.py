@@ -29,6 +29,9 @@ MOST_DEPTH = 8
 """How many subgroups may be inside of each other."""
 MOST_TIMEOUT_S = 86_400
 
+POD_GROUP = "podgroup.scheduling.k8s.io"
+"""Kubernetes' own PodGroups, in GangRef.source before the name."""
+
 LEVELS = {
     "node": "kubernetes.io/hostname",
     "nvlink": "nvidia.com/gpu.clique",
@@ -166,7 +169,7 @@ def _inferred(pod: Pod) -> GangRef | None:
     """By what others write on their pods, the most definite first."""
     meta, spec = pod.metadata, pod.spec
     if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
-        return _by(f"podgroup.scheduling.k8s.io/{spec.scheduling_group.pod_group_name}")
+        return _by(f"{POD_GROUP}/{spec.scheduling_group.pod_group_name}")
     if spec.workload_ref is not None and spec.workload_ref.name:
         ref = spec.workload_ref
         return _by(f"workload.scheduling.k8s.io/{ref.name}", part=ref.pod_group, instance=ref.pod_group_replica_key)

@@ -223,6 +223,15 @@ class PodDisruptionBudget(KubeObject, tag="PodDisruptionBudget", tag_field="kind
     status: DisruptionBudgetStatus = DisruptionBudgetStatus()
 
 
+class GroupCondition(KubeObject, frozen=True):
+    """The condition by which a PodGroup of Kubernetes says whether its pods have been scheduled."""
+
+    status: str = ""
+    """True, False or Unknown. True stays, whatever becomes of the pods later."""
+    reason: str = ""
+    message: str = ""
+
+
 class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     """What another object says of pods that belong together: a PodGroup, JobSet, Kubeflow job, Workload or Job, all in
     one form. The watcher creates it. `metadata` is that object's own, except for the name, which is as in `kubectl
@@ -241,6 +250,12 @@ class Gang(KubeObject, tag="Gang", tag_field="kind", frozen=True):
     """Its parts, where they are one gang together."""
     min_subgroups: int = 0
     """How many of them it needs; 0: all."""
+    parent: str = ""
+    """The CompositePodGroup that it is a part of (Kubernetes 1.37); empty: none."""
+    scheduled: GroupCondition | None = None
+    """Of a PodGroup of Kubernetes alone. None: there is no such condition yet."""
+    generation: int = 0
+    """Of a PodGroup of Kubernetes alone: the spec to which a condition belongs."""
 
 
 class ConfigMap(KubeObject, tag="ConfigMap", tag_field="kind", frozen=True):

@@ -89,6 +89,7 @@ ALLOWED = [
     ("patch", "", "persistentvolumeclaims", ""),
     ("patch", "", "persistentvolumes", ""),
     ("create patch", "events.k8s.io", "events", ""),
+    ("patch", "scheduling.k8s.io", "podgroups", "status"),
 ]
 DENIED = [
     ("create update", "", "pods", ""),
@@ -99,6 +100,7 @@ DENIED = [
     ("create", "", "serviceaccounts", "token"),
     ("update delete", "", "persistentvolumes", ""),
     ("get update", "", "configmaps", ""),
+    ("create update patch delete", "scheduling.k8s.io", "podgroups", ""),
     ("escalate bind", "rbac.authorization.k8s.io", "clusterroles", ""),
 ]
 

@@ -16,12 +16,12 @@ from tools.control_plane import ControlPlane, NoBinaries, find_binaries
 _NUMBERS = itertools.count(1)
 
 
-def binaries_or_skip(*names: str) -> Path:
+def binaries_or_skip(*names: str, kubernetes: str = "") -> Path:
     """The folder of the binaries. Without them it skips; with REQUIRE_KUBE=1 it tries to build them and fails if it
-    cannot."""
+    cannot. `kubernetes`: of another minor version."""
     required = os.environ.get("REQUIRE_KUBE") == "1"
     try:
-        return find_binaries(names or ("etcd", "kube-apiserver"), build=required)
+        return find_binaries(names or ("etcd", "kube-apiserver"), build=required, kubernetes=kubernetes)
     except NoBinaries as error:
         if required:
             raise

@@ -127,6 +127,10 @@ async def whole(
                 {"spec": document["spec"]},
                 content_type="application/merge-patch+json",
             )
+        if not plane.controllers:
+            await world.ask(
+                "POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}}
+            )
         await eventually(lambda: has_account(world), within_s=WITHIN_S, what="the namespace's account")
         try:
             yield world

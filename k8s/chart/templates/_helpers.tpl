@@ -194,3 +194,20 @@ exec:
   - -c
   - "import socket as k,sys;s=k.create_connection(('127.0.0.1',8222),2);s.sendall(b'GET {{ . }} HTTP/1.0\\r\\n\\r\\n');sys.exit(b' 200 ' not in s.recv(64))"
 {{- end }}
+
+{{- /* What completes requests in Kerf's own words: policy or webhook. */ -}}
+{{- define "kerf.canonical" -}}
+{{- if ne .Values.admission.canonical "auto" -}}
+{{- .Values.admission.canonical -}}
+{{- else if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" -}}
+policy
+{{- else -}}
+webhook
+{{- end -}}
+{{- end -}}
+{{- /* Whether a container asks for GPUs in Kerf's own words, or the pod for Kerf's by its claims. */ -}}
+{{- define "kerf.asks" -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+  c.?resources.?limits.orValue({}).exists(k, k in ['kerf.dev/gpu', 'kerf.dev/gpu-memory', 'kerf.dev/gpu-compute', 'kerf.dev/gpu-memory-percent'] || k.startsWith('kerf.dev/mig-')))
+|| (object.spec.?schedulerName.orValue('') == 'kerf' && size(object.spec.?resourceClaims.orValue([])) > 0)
+{{- end -}}

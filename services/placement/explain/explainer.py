@@ -18,7 +18,7 @@ from services.placement.free_capacity import fits_room
 from services.placement.policies.base import largest_ask
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.messages import owed_first
-from services.placement.scheduling.gangs.messages import gang_unknown, verdict
+from services.placement.scheduling.gangs.messages import gang_composite, gang_unknown, verdict
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.quota import over_quota
 from services.placement.scheduling.trial import Trial
@@ -111,7 +111,8 @@ class Explainer:
     def _in_gang(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
         unknown, gang = self.gangs.unknown_source(state), self.gangs.of(state.uid)
         if unknown:
-            why = gang_unknown(unknown)
+            composite = self.gangs.composite(state)
+            why = gang_composite(unknown, composite) if composite else gang_unknown(unknown)
             return replace(base, state="waiting", sentence=why.sentence, summary=(why,), helps=(why.helps,))
         if gang is None:
             return finish(self._unplaced(state, base, max_nodes))

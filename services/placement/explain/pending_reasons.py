@@ -35,7 +35,7 @@ it."""
 REFUSED = "Refused"
 
 
-class _Said(NamedTuple):
+class Said(NamedTuple):
     sentence: str
     reason: str
     """Of the pod's condition."""
@@ -58,9 +58,10 @@ class PendingReasons:
         """`first_seen`: when each waiting pod was, by uid."""
         self._book, self._explainer, self._queue, self._gangs = book, explainer, queue, gangs
         self._unplaced, self._first_seen = unplaced, first_seen
-        self._said: dict[str, _Said] = {}
+        self.said: dict[str, Said] = {}
         """By uid: what was reported last."""
-        self._gangs_said: dict[str, str] = {}
+        self.gangs_said: dict[str, str] = {}
+        """By the namespace/name of a gang: the sentence that was reported last."""
         self._repeat_at = self._remind_at = self._changed_at = self._explain_at = 0.0
 
     def refusals(self) -> list[m.Command]:
@@ -102,7 +103,7 @@ class PendingReasons:
         self._repeat_at = now + SAY_AGAIN_S
         self._forget()
         lost: list[ReportPending] = []
-        for uid, said in self._said.items():
+        for uid, said in self.said.items():
             state = self._book.pods.get(uid)
             if state is None or uid in held or now - said.at < SAY_AGAIN_S or not state.wants_place or _told(state):
                 continue
@@ -140,27 +141,28 @@ class PendingReasons:
         self._forget()
         found = [
             (said.at, uid)
-            for uid, said in self._said.items()
+            for uid, said in self.said.items()
             if said.at < self._changed_at and now - said.at >= _AGAIN_AFTER_S and uid not in self._unplaced.unexplained
         ]
         return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 
     def _forget(self) -> None:
         """Drops what is known of pods and gangs that the scheduler has forgotten."""
-        if len(self._said) > len(self._unplaced.explained):
-            self._said = {uid: said for uid, said in self._said.items() if uid in self._unplaced.explained}
+        if len(self.said) > len(self._unplaced.explained):
+            for uid in self.said.keys() - self._unplaced.explained:
+                del self.said[uid]
         for key in self._unplaced.gone_gangs:
-            self._gangs_said.pop(key, None)
+            self.gangs_said.pop(key, None)
         self._unplaced.gone_gangs.clear()
 
     def _remember(self, uid: str, sentence: str, reason: str, now: float) -> None:
-        self._said[uid] = _Said(sentence, reason, now)
+        self.said[uid] = Said(sentence, reason, now)
         self._unplaced.explained.add(uid)
 
     def _refused(self, state: PodState, why: Reason) -> list[m.Command]:
         meta = state.pod.metadata
         sentence = f"{why.sentence}; {why.helps}" if why.helps else why.sentence
-        said = self._said.get(state.uid)
+        said = self.said.get(state.uid)
         if said is not None and said.sentence == sentence:
             return []
         self._remember(state.uid, sentence, REFUSED, 0.0)
@@ -177,7 +179,7 @@ class PendingReasons:
 
     def _explain(self, state: PodState, now: float) -> list[m.Command]:
         """Nothing if it was reported lately, or has not changed."""
-        said = self._said.get(state.uid)
+        said = self.said.get(state.uid)
         if said is not None and now - said.at < _AGAIN_AFTER_S:
             return []
         waiting_s = now - self._first_seen.get(state.uid, now)
@@ -197,9 +199,9 @@ class PendingReasons:
     def _gang_waits(self, namespace: str, explanation: PodExplanation) -> list[m.Command]:
         """Once for all members, and again when the reason changes."""
         gang = explanation.gang
-        if gang is None or self._gangs_said.get(key := f"{namespace}/{gang.name}") == explanation.sentence:
+        if gang is None or self.gangs_said.get(key := f"{namespace}/{gang.name}") == explanation.sentence:
             return []
-        self._gangs_said[key] = explanation.sentence
+        self.gangs_said[key] = explanation.sentence
         event = GangWaiting(namespace=namespace, name=gang.name, sentence=explanation.sentence, gang=gang)
         return [m.Publish(event, namespace=namespace, uid=gang_trace(namespace, gang.name))]
 

@@ -11,6 +11,8 @@ from shared.contracts import commands as c
 from shared.kube.outcomes import Result, refused_for_certain
 from shared.kube.writes import Writes
 from shared.model import names
+from shared.model.gang import POD_GROUP
+from shared.model.objects import Gang, GroupCondition
 from shared.model.suspension import annotated_suspension, suspension_patch
 
 
@@ -52,6 +54,8 @@ class Patches:
                 return await self._select(order)
             case c.PublishSlice():
                 return await self._publish(order)
+            case c.ReportPodGroup():
+                return await self._report_group(order)
 
     async def _touch(self, order: c.TouchPod) -> Result:
         """By an annotation, which `kubectl describe` shows. A pod that cannot be annotated (its annotations are at the
@@ -159,6 +163,16 @@ class Patches:
         if node is None:
             return Result("gone", f"node {order.node} is not known to this watcher")
         return await self._writes.devices.publish(order, node.metadata.uid)
+
+    async def _report_group(self, order: c.ReportPodGroup) -> Result:
+        """Writes nothing if the PodGroup says so already, or has been scheduled once."""
+        known: Gang | None = self._core.find(Gang.__name__, f"{POD_GROUP}/{order.name}", order.namespace)
+        if known is None or known.metadata.uid != order.uid:
+            return Result("gone", f"PodGroup {order.namespace}/{order.name} is not known to this watcher")
+        said, wanted = known.scheduled, GroupCondition(status="False", reason=order.reason, message=order.message)
+        if said is not None and (said.status == "True" or (not order.scheduled and said == wanted)):
+            return Result("done")
+        return await self._writes.groups.report(order, known, now_s=time.time())
 
 
 def _subject(order: c.Patch) -> str:

@@ -17,15 +17,21 @@ from shared.kube.gangs import (
     raycluster,
     workload,
 )
+from shared.model.gang import POD_GROUP
 from shared.model.kube_object import Labels, Meta
 from shared.model.objects import Gang
 
 
-class _Source(msgspec.Struct, frozen=True):
-    """One object of any of these kinds. Its spec is decoded once its kind is known."""
+class _SourceMeta(Meta, frozen=True, kw_only=True):
+    generation: int = 0
 
-    metadata: Meta = Meta()
+
+class _Source(msgspec.Struct, frozen=True):
+    """One object of any of these kinds. Its spec and status are decoded once its kind is known."""
+
+    metadata: _SourceMeta = _SourceMeta()
     spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 Reader = Callable[[Any, Labels], dict[str, Any]]
@@ -55,6 +61,7 @@ class GangDecoder:
         self._title = title
         self._source = msgspec.json.Decoder(_Source)
         self._spec: msgspec.json.Decoder[Any] = msgspec.json.Decoder(spec)
+        self._status = msgspec.json.Decoder(pod_group.PodGroupStatus)
         self._read = read
 
     def decode(self, raw: bytes | msgspec.Raw) -> Gang:
@@ -66,7 +73,11 @@ class GangDecoder:
             uid=meta.uid,
             resource_version=meta.resource_version,
         )
-        return Gang(metadata=kept, **self._read(self._spec.decode(source.spec), meta.annotations))
+        fields = self._read(self._spec.decode(source.spec), meta.annotations)
+        if self._title == POD_GROUP:
+            status = self._status.decode(source.status)
+            fields |= {"scheduled": pod_group.scheduled(status), "generation": meta.generation}
+        return Gang(metadata=kept, **fields)
 
 
 def decoder_of(plural: str, group: str) -> GangDecoder:

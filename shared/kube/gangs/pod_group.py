@@ -13,7 +13,18 @@ import msgspec
 
 from shared.kube.gangs.base import Spec
 from shared.model.gang import MOST_DEPTH, MOST_SUBGROUPS
+from shared.model.objects import GroupCondition
 from shared.model.subgroup import Subgroup
+
+CONDITION = "PodGroupInitiallyScheduled"
+_CONDITIONS = {"v1alpha2": "PodGroupScheduled"}
+"""What versions call the condition, where it is not CONDITION: v1alpha2 of Kubernetes 1.36. The types are in
+kubernetes/api `scheduling/v1alpha2/types.go` and `scheduling/v1beta1/types.go` (1.37)."""
+
+
+def condition_type(version: str) -> str:
+    """The type of the condition in this version of the API, such as v1beta1."""
+    return _CONDITIONS.get(version, CONDITION)
 
 
 class GangPolicy(Spec, frozen=True):
@@ -57,6 +68,27 @@ class PodGroupSpec(Spec, frozen=True):
     min_task_member: dict[str, int] | None = None
     sub_groups: tuple[_KaiSubgroup, ...] | None = None
     min_sub_group: int | None = None
+    parent_composite_pod_group_name: str | None = None
+
+
+class _Condition(Spec, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class PodGroupStatus(Spec, frozen=True):
+    """Of Kubernetes' own PodGroups."""
+
+    conditions: tuple[_Condition, ...] | None = None
+
+
+def scheduled(status: PodGroupStatus) -> GroupCondition | None:
+    """The condition on being scheduled, by any of its names. An object that a new version has stored may have both."""
+    found = {one.type: one for one in status.conditions or ()}
+    said = next((found[name] for name in (CONDITION, *_CONDITIONS.values()) if name in found), None)
+    return None if said is None else GroupCondition(status=said.status, reason=said.reason, message=said.message)
 
 
 def read(spec: PodGroupSpec) -> dict[str, Any]:
@@ -74,6 +106,7 @@ def read(spec: PodGroupSpec) -> dict[str, Any]:
         "preferred": kai.preferred_topology_level,
         "subgroups": _kai_tree(spec.sub_groups) if spec.sub_groups else _tasks(spec),
         "min_subgroups": spec.min_sub_group or 0,
+        "parent": spec.parent_composite_pod_group_name or "",
     }
 
 

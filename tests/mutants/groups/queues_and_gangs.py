@@ -6,6 +6,7 @@ _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
 _SUBGROUPS = "tests/unit/services/placement/scheduling/gangs/test_gangs_subgroups.py::"
 _QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
+_POD_GROUPS = "tests/unit/services/placement/explain/test_pod_groups.py::"
 _SUSPENSION = "tests/unit/services/placement/protocol/test_suspension.py::"
 _PREEMPTION = "services/placement/preemption/plans.py"
 
@@ -235,5 +236,46 @@ MUTANTS = [
         old="    if state.excluded:\n",
         new="    if False:\n",
         tests=("tests/unit/services/placement/protocol/test_recovery.py::test_an_excluded_pod_gets_a_reason_and_kerf_why_states_it",),
+    ),
+    # --- Kubernetes' PodGroups ------------------------------------------------------------------------------------
+    Mutant(
+        name="scheduled-group-is-reported-again",
+        what="a PodGroup that was scheduled once is reported as unschedulable later",
+        file="services/placement/explain/pod_groups.py",
+        old='        if not ours or (group.scheduled is not None and group.scheduled.status == "True"):\n',
+        new="        if not ours:\n",
+        tests=(_POD_GROUPS + "test_a_condition_that_is_true_stays_whatever_becomes_of_the_pods",),
+    ),
+    Mutant(
+        name="group-is-scheduled-before-it-is-bound",
+        what="a PodGroup is reported as scheduled by its places, before its pods are bound",
+        file="services/placement/explain/pod_groups.py",
+        old="    if gang.whole:\n",
+        new="    if gang.satisfied:\n",
+        tests=(_POD_GROUPS + "test_a_group_whose_minimum_is_bound_is_scheduled_and_not_before",),
+    ),
+    Mutant(
+        name="condition-is-news",
+        what="each report on a PodGroup has its gang tried again",
+        file="shared/book/book.py",
+        old="        if isinstance(obj, Gang) and isinstance(known, Gang) and _described(known) == _described(obj):\n",
+        new="        if False:\n",
+        tests=(_POD_GROUPS + "test_the_condition_alone_changes_nothing_in_the_book",),
+    ),
+    Mutant(
+        name="part-of-a-composite-group-is-placed",
+        what="a PodGroup that is a part of a CompositePodGroup is placed by itself",
+        file="shared/book/gangs.py",
+        old="        return None if found is None or found.parent else found\n",
+        new="        return found\n",
+        tests=(_POD_GROUPS + "test_a_part_of_a_composite_group_waits_and_says_which_group_is_not_read",),
+    ),
+    Mutant(
+        name="group-that-says-so-is-written-again",
+        what="the watcher writes a condition that the PodGroup has already",
+        file="services/watcher/executors/patches.py",
+        old='        if said is not None and (said.status == "True" or (not order.scheduled and said == wanted)):\n',
+        new="        if False:\n",
+        tests=("tests/unit/services/watcher/test_executors.py::test_a_pod_groups_condition_is_not_written_again",),
     ),
 ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
+import yaml
 
 from tools.manifests import template
 
@@ -20,3 +22,25 @@ def test_the_setting_alone_is_refused_with_the_name_of_the_value(capfd: pytest.C
     with pytest.raises(subprocess.CalledProcessError):
         template("--set=settings.node_agent.mount_slices=false")
     assert "set agent.mountSlices instead" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["policy", "webhook"])
+def test_one_value_says_what_completes_pods_where_helm_asks_no_cluster(way: str) -> None:
+    shown = template(f"--set=admission.canonical={way}")
+    assert ("kind: MutatingAdmissionPolicy\n" in shown) == (way == "policy")
+    assert ("name: canonical.kerf.dev\n" in shown) == (way == "webhook")
+
+
+def test_policy_and_webhook_have_the_same_match_conditions() -> None:
+    """Else a pod would be completed on one version of Kubernetes and not on another."""
+    (policy,) = _documents("policy", "MutatingAdmissionPolicy")
+    (config,) = _documents("webhook", "MutatingWebhookConfiguration")
+    (webhook,) = [hook for hook in config["webhooks"] if hook["name"] == "canonical.kerf.dev"]
+    assert webhook["matchConditions"] == policy["spec"]["matchConditions"]
+    assert "namespaceSelector" not in webhook
+    assert webhook["failurePolicy"] == policy["spec"]["failurePolicy"] == "Fail"
+
+
+def _documents(way: str, kind: str) -> list[Any]:
+    made = yaml.safe_load_all(template(f"--set=admission.canonical={way}"))
+    return [document for document in made if document and document["kind"] == kind]

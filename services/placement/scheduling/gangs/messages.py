@@ -29,6 +29,16 @@ def gang_unknown(source: str) -> Reason:
     )
 
 
+def gang_composite(source: str, composite: str) -> Reason:
+    return Reason(
+        code="gang-composite",
+        sentence=f"{source} is a part of CompositePodGroup {composite}, and Kerf does not read these: it is unknown "
+        "which groups must be placed together",
+        helps=f"create {source} without parentCompositePodGroupName, or annotate the pod kerf.dev/gang: none to have "
+        "it placed by itself",
+    )
+
+
 def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone: Alone) -> Verdict:
     """As of now. `members`: those that wait, in the order of the queue. The book is as before when this returns."""
     about = GangExplanation(

@@ -17,6 +17,7 @@ from services.operator.config import Config
 from services.operator.core import Core
 from services.operator.messages import Decision, Write
 from services.operator.objects import (
+    AdmissionPolicy,
     ConfigMap,
     Node,
     Pod,
@@ -295,3 +296,22 @@ def test_pods_of_kerfs_that_stay_not_ready_are_reported() -> None:
     world.decide()
     (condition,) = [c for c in world.core.conditions if c.type == "PodsReady"]
     assert condition.status == "True"
+
+
+def test_the_status_says_what_completes_pods_that_ask_in_kerfs_own_words() -> None:
+    world = World()
+
+    def said() -> tuple[str, str]:
+        world.decide()
+        (condition,) = [c for c in world.core.conditions if c.type == "CanonicalAdmission"]
+        return condition.status, condition.reason
+
+    assert said() == ("False", "NotAdmitted")
+    hooks = (Webhook(name="a"), Webhook(name="canonical.kerf.dev"))
+    world.core.seen.put(WebhookConfiguration(metadata=Meta(name="kerf-dialects"), webhooks=hooks))
+    assert said() == ("True", "ByWebhook")
+    policy = AdmissionPolicy(metadata=Meta(name="kerf-canonical"))
+    world.core.seen.put(policy)
+    assert said() == ("True", "ByPolicy")
+    world.core.seen.gone(policy)
+    assert said() == ("True", "ByWebhook")

@@ -23,8 +23,8 @@ from shared.contracts.base import encode
 from shared.kube.transport import JSON, Response
 from shared.kube.writes import Writes
 from shared.model import names
-from shared.model.kube_object import ANNOTATIONS_MAX_BYTES
-from shared.model.objects import Condition, Pod, PodStatus
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, Meta
+from shared.model.objects import Condition, Gang, GroupCondition, Pod, PodStatus
 from shared.telemetry import Metrics, Telemetry
 from tests.support import build
 from tests.support.waiting import eventually
@@ -248,6 +248,48 @@ async def test_a_pod_is_not_bound_where_what_the_node_advertises_cannot_be_raise
     answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
     assert [(a.outcome, "is forbidden" in a.message) for a in answers] == [("refused", True)]
     assert harness.now().spec.node_name == ""
+
+
+def pod_group(condition: GroupCondition | None = None) -> Gang:
+    meta = Meta(
+        name="podgroup.scheduling.k8s.io/train", namespace="team", uid="uid-g", resource_version=build.next_version()
+    )
+    return Gang(metadata=meta, minimum=2, scheduled=condition, generation=3)
+
+
+def report(**fields: Any) -> c.ReportPodGroup:
+    given = {"uid": "uid-g", "namespace": "team", "name": "train", "scheduled": False, "reason": "Unschedulable"}
+    return c.ReportPodGroup(**{**given, "message": "no room", **fields})
+
+
+@pytest.mark.parametrize(
+    ("known", "order"),
+    [
+        (GroupCondition(status="False", reason="Unschedulable", message="no room"), report()),
+        (GroupCondition(status="True", reason="Scheduled"), report()),
+        (GroupCondition(status="True", reason="Scheduled"), report(scheduled=True, reason="Scheduled")),
+    ],
+    ids=["it says so already", "it was scheduled once", "it was scheduled, in other words"],
+)
+async def test_a_pod_groups_condition_is_not_written_again(known: GroupCondition, order: c.ReportPodGroup) -> None:
+    harness = ExecutorHarness()
+    harness.core.facts(build.put(pod_group(known)), 0.0)
+    harness.gate.answers = [Response(500, b"{}")]
+    assert await harness.patch(order) == []
+    assert len(harness.gate.answers) == 1, "nothing was requested"
+
+
+async def test_the_condition_of_another_pod_group_of_that_name_is_not_written() -> None:
+    harness = ExecutorHarness()
+    harness.core.facts(build.put(pod_group()), 0.0)
+    assert await harness.patch(report(uid="uid-old")) == [("uid-old", "gone")]
+
+
+async def test_a_pod_group_of_a_server_without_pod_groups_is_gone() -> None:
+    """The kind went with its feature gate between the watcher's last list and the write."""
+    harness = ExecutorHarness()
+    harness.core.facts(build.put(pod_group()), 0.0)
+    assert await harness.patch(report()) == [("uid-g", "gone")]
 
 
 async def test_a_pod_that_cannot_live_is_deleted_with_a_reason() -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from shared.kube.decoder import Decoder
 from shared.kube.gangs.decoder import decoder_of
+from shared.kube.gangs.pod_group import CONDITION, condition_type
 from shared.kube.resources import BY_KIND, GANG_SOURCES, REFLECTED
-from shared.model.objects import Gang
+from shared.model.objects import Gang, GroupCondition
 
 
 def read(plural: str, group: str, spec: dict[str, Any], *, notes: dict[str, str] | None = None) -> Gang:
@@ -58,6 +59,31 @@ def test_a_pod_group_of_kubernetes_is_a_gang_or_is_not() -> None:
     )
     assert (gang.minimum, gang.required) == (3, "example.com/rack")
     assert read("podgroups", "scheduling.k8s.io", {"schedulingPolicy": {"basic": {}}}).minimum == 0
+
+
+@pytest.mark.parametrize("kind", ["PodGroupScheduled", "PodGroupInitiallyScheduled"])
+def test_a_pod_groups_condition_is_read_by_the_name_of_its_version(kind: str) -> None:
+    """kubernetes/api scheduling/v1alpha2/types.go (1.36) and scheduling/v1beta1/types.go (1.37)."""
+    conditions = [
+        {"type": "DisruptionTarget", "status": "True"},
+        {"type": kind, "status": "False", "reason": "Unschedulable", "message": "no room", "observedGeneration": 1},
+    ]
+    document = {
+        "metadata": {"name": "train", "namespace": "team", "uid": "u", "resourceVersion": "7", "generation": 4},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}, "parentCompositePodGroupName": "all"},
+        "status": {"conditions": conditions},
+    }
+    found = decoder_of("podgroups", "scheduling.k8s.io").decode(msgspec.json.encode(document))
+    assert found.scheduled == GroupCondition(status="False", reason="Unschedulable", message="no room")
+    assert (found.generation, found.parent) == (4, "all")
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("v1alpha2", "PodGroupScheduled"), ("v1alpha3", CONDITION), ("v1beta1", CONDITION), ("v1", CONDITION)],
+)
+def test_the_condition_is_written_as_its_version_calls_it(version: str, name: str) -> None:
+    assert condition_type(version) == name
 
 
 def test_groups_of_a_workload_are_parts() -> None:
