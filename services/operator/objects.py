@@ -104,7 +104,18 @@ class Node(KubeObject, frozen=True):
 TERMINAL = ("Succeeded", "Failed")
 
 
+class Resources(KubeObject, frozen=True):
+    limits: dict[str, str | int] = {}
+    requests: dict[str, str | int] = {}
+
+
+class Container(KubeObject, frozen=True):
+    resources: Resources = Resources()
+
+
 class PodSpec(KubeObject, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     node_name: str = ""
     scheduler_name: str = ""
     service_account_name: str = ""
