@@ -124,7 +124,8 @@ class PodSpec(KubeObject, frozen=True):
 class PodCondition(KubeObject, frozen=True):
     type: str = ""
     status: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
+    """None where the writer named no time: the API server then shows null."""
 
 
 class PodStatus(KubeObject, frozen=True):
@@ -147,7 +148,7 @@ class Pod(KubeObject, frozen=True):
         if self.ready or self.status.phase in TERMINAL or self.metadata.deletion_timestamp is not None:
             return ""
         found = [c.last_transition_time for c in self.status.conditions if c.type == "Ready"]
-        return found[0] if found else self.metadata.creation_timestamp
+        return (found[0] if found else None) or self.metadata.creation_timestamp
 
 
 class PodTemplate(KubeObject, frozen=True):

@@ -71,6 +71,15 @@ def test_a_pod_that_waits_or_has_ended_has_no_gpus() -> None:
         assert not has_gpus_of_others(msgspec.structs.replace(pod(gpu="1"), status=PodStatus(phase=phase)))
 
 
+def test_a_condition_without_a_time_hides_no_pod() -> None:
+    """The API server shows the time as null where its writer named none."""
+    text = (
+        b'{"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"resources": {"limits": '
+        b'{"nvidia.com/gpu": "1"}}}]}, "status": {"conditions": [{"type": "Ready", "lastTransitionTime": null}]}}'
+    )
+    assert has_gpus_of_others(msgspec.json.decode(text, type=Pod))
+
+
 class World:
     def __init__(self) -> None:
         self.core = Core(Config())
