@@ -56,9 +56,21 @@ def find_binaries(names: Sequence[str] = REQUIRED, *, build: bool = False) -> Pa
     return cache
 
 
-def program(name: str) -> Path:
-    """The program `name` (helm, promtool, nats-server), built now if it is not cached. Raises NoBinaries."""
-    done = subprocess.run([HERE / "program.sh", name], stdout=subprocess.PIPE, text=True, check=False)
+def program(name: str, *, build: bool = True) -> Path:
+    """The program `name` of tools/program.sh (helm, nats-server, lws), built now if it is not cached and `build`.
+
+    Raises NoBinaries.
+    """
+    return _asked(*([] if build else ["--cached"]), name)
+
+
+def source(name: str) -> Path:
+    """The folder of the source of the program's pinned module, with its manifests. Raises NoBinaries."""
+    return _asked("--source", name)
+
+
+def _asked(*arguments: str) -> Path:
+    done = subprocess.run([HERE / "program.sh", *arguments], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise NoBinaries(f"tools/program.sh {name} failed with status {done.returncode}")
+        raise NoBinaries(f"tools/program.sh {' '.join(arguments)} failed with status {done.returncode}")
     return Path(done.stdout.strip())
