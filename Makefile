@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= auto
 
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
-  protos model sim mutants chaos churn kube fakes bench docs picture clean
+  protos model sim mutants chaos churn kube neighbours fakes bench docs picture clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -75,6 +75,9 @@ node-binaries:
 
 kube:  ## builds (or finds) the control plane; minutes the first time, nothing after that
 	@tools/build.sh >/dev/null
+
+neighbours: $(STAMP) kube  ## Kerf beside the real controllers of other systems, which are built the first time: minutes each
+	REQUIRE_KUBE=1 REQUIRE_NEIGHBOURS=1 $(PY) -m pytest -q tests/cluster/neighbours
 
 protos: $(STAMP)  ## after a change of a .proto of services/node_agent
 	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. services/node_agent/kubelet_api/*.proto

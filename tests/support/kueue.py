@@ -33,11 +33,12 @@ _PR_SET_PDEATHSIG = 1
 Document = dict[str, Any]
 
 
-def kueue_or_skip() -> Path:
-    """Its program. Without it it skips; with REQUIRE_NEIGHBOURS=1 it builds it and fails if it cannot."""
+def kueue_or_skip() -> tuple[Path, Path]:
+    """Its program, and the folder of its manifests. Without them it skips; with REQUIRE_NEIGHBOURS=1 it builds and
+    fetches them, and fails if it cannot."""
     required = os.environ.get("REQUIRE_NEIGHBOURS") == "1"
     try:
-        return binaries.program("kueue", build=required)
+        return binaries.program("kueue", build=required), binaries.source("kueue") / "config/components"
     except binaries.NoBinaries:
         if required:
             raise
@@ -51,7 +52,7 @@ def documents(file: Path) -> list[Document]:
 class Kueue:
     def __init__(self, plane: ControlPlane, state: Path) -> None:
         self.plane, self.state = plane, state
-        self.program, self.source = kueue_or_skip(), binaries.source("kueue") / "config/components"
+        self.program, self.source = kueue_or_skip()
         self.port, self.health_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
