@@ -210,7 +210,7 @@ async def set_up_node(site: Queued, name: str, rack: str) -> None:
     labels = {"metadata": {"labels": {"topology.kubernetes.io/rack": rack}}}
     merge = "application/merge-patch+json"
     await site.world.ask("PATCH", f"/api/v1/nodes/{name}", labels, content_type=merge)
-    amounts = {"kerf.dev/gpu": "2"}
+    amounts = {"kerf.dev/gpu-compute": "200"}
     ready = [{"type": "Ready", "status": "True"}]
     status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": ready}}
     await site.world.ask("PATCH", f"/api/v1/nodes/{name}/status", status, content_type=merge)
