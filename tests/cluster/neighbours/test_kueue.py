@@ -203,14 +203,12 @@ async def test_kueue_chooses_the_rack_and_kerf_the_gpus(plane: ControlPlane, run
 
 
 async def set_up_node(site: Queued, name: str, rack: str) -> None:
-    """Its rack; and what the node offers, which Kueue counts in the words of the Job: two GPUs.
-
-    UNTIL KERF WRITES IT: placement is to patch these amounts into the node's status itself.
-    """
+    """Its rack. What the node offers Kerf has written into its status."""
     labels = {"metadata": {"labels": {"topology.kubernetes.io/rack": rack}}}
-    merge = "application/merge-patch+json"
-    await site.world.ask("PATCH", f"/api/v1/nodes/{name}", labels, content_type=merge)
-    amounts = {"kerf.dev/gpu-compute": "200"}
-    ready = [{"type": "Ready", "status": "True"}]
-    status = {"status": {"capacity": amounts, "allocatable": amounts, "conditions": ready}}
-    await site.world.ask("PATCH", f"/api/v1/nodes/{name}/status", status, content_type=merge)
+    await site.world.ask("PATCH", f"/api/v1/nodes/{name}", labels, content_type="application/merge-patch+json")
+
+    async def advertises() -> bool:
+        node = await site.get(f"/api/v1/nodes/{name}")
+        return bool(node["status"]["allocatable"].get("kerf.dev/gpu-compute") == "200")
+
+    await site.until(advertises, f"node {name} advertises its GPUs")
