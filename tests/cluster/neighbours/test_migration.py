@@ -373,6 +373,11 @@ async def the_guide_is_followed(site: Site) -> None:
             pods = site.pods(*key)
             assert len(pods) == count
             assert {pod.spec.scheduler_name for pod in pods} == {"kerf"}, key
+        # A manifest that still names HAMi's scheduler is Kerf's as well.
+        spec = {"schedulerName": "hami-scheduler", "containers": container(gpumem=1000)}
+        named = BARE | {"metadata": {"name": "names-hami", "namespace": "serving"}, "spec": spec}
+        await guide.shell("kubectl create -f -", json.dumps(named))
+        await site.until(lambda: nodes_of(site, "serving", "names-hami"), "Kerf takes it over")
         assert guide.left == set()
         assert min(available) == 2, "the budget was used, and kept"
 
