@@ -62,7 +62,8 @@ def workload(kind: str, namespace: str, name: str, count: int, **limits: str | i
     meta = {"name": name, "namespace": namespace}
     if kind == "Job":
         pod["spec"]["restartPolicy"] = "Never"
-        spec = {"parallelism": count, "completions": count, "template": pod}
+        ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}  # as the guide advises
+        spec = {"parallelism": count, "completions": count, "template": pod, "podFailurePolicy": {"rules": [ignored]}}
         return {"apiVersion": "batch/v1", "kind": kind, "metadata": meta, "spec": spec}
     spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": pod}
     spec |= {"serviceName": name} if kind == "StatefulSet" else {}
@@ -373,6 +374,8 @@ async def the_guide_is_followed(site: Site) -> None:
             pods = site.pods(*key)
             assert len(pods) == count
             assert {pod.spec.scheduler_name for pod in pods} == {"kerf"}, key
+        failed = await guide.shell("kubectl -n batch get job train --output jsonpath='{.status.failed}'")
+        assert failed in ("", "0"), "what a drain ends does not count against the Job's backoffLimit"
         # A manifest that still names HAMi's scheduler is Kerf's as well.
         spec = {"schedulerName": "hami-scheduler", "containers": container(gpumem=1000)}
         named = BARE | {"metadata": {"name": "names-hami", "namespace": "serving"}, "spec": spec}
