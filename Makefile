@@ -13,7 +13,7 @@ JOBS ?= auto
 
 # Of batch systems: those that every `make test` builds and runs, and those that `make neighbours` adds
 NEIGHBOURS := lws jobset
-MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler
+MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler kueue karpenter
 
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
   protos model sim mutants chaos churn kube kube-versions versions fakes bench docs picture clean neighbours

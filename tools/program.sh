@@ -32,7 +32,7 @@ die() { # status, text
   exit "$1"
 }
 [ -n "$name" ] && [ -f "$folder/go.mod" ] || die 2 "name one of: helm promtool nats-server lws jobset trainer mpi-operator \
-kuberay volcano-controllers volcano-admission volcano-scheduler"
+kuberay volcano-controllers volcano-admission volcano-scheduler kueue karpenter"
 export GOTOOLCHAIN=local GOFLAGS=-buildvcs=false CGO_ENABLED=0
 [ -n "$package" ] || package=$(sed -n 's/^tool //p' "$folder/go.mod")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from services.operator import certificates as pki
-from services.operator import nats_servers, passwords, schedulers
+from services.operator import enrolment, nats_servers, passwords, schedulers
 from services.operator.authority import server_names
 from services.operator.config import Config
 from services.operator.messages import Condition
@@ -147,6 +147,12 @@ def _nodes(seen: Observed, config: Config) -> Condition:
     kind, count = "NodesEnrolled", seen.enrolled
     if not config.enrolment:
         return Condition(type=kind, status="True", reason="EnrolmentOff", message="nodes are not enrolled by Kerf")
+    if occupied := seen.occupied:
+        first, others = next(iter(occupied.items()))
+        message = enrolment.occupied_text(first, others)
+        if len(occupied) > 1:
+            message += f"; {len(occupied) - 1} more with the label wait in the same way"
+        return Condition(type=kind, status="False", reason="NodesOccupied", message=message)
     if not count:
         message = f"no node is enrolled, so Kerf places no pods: kubectl label node NODE {names.LABEL_MANAGED}=true"
         return Condition(type=kind, status="False", reason="NoNodes", message=message)

@@ -47,6 +47,8 @@ class Core:
         self.conditions: tuple[Condition, ...] = ()
         """The state of the installation, as of the last decision."""
         self._noticed: dict[str, str] = {}
+        self._occupied: set[str] = set()
+        """Nodes of which an Event says that they wait to be enrolled."""
 
     def decide(self, now_s: float, entropy: Entropy) -> Decision:
         """All that should be written now. Call it again after each change, and now and then for time itself."""
@@ -135,9 +137,16 @@ class Core:
             seen.dirty.discard(name)
             node = seen.nodes.get(name)
             if node is not None:
-                write, notice = enrolment.decide(node, seen.grants[name], watcher=self.config.watcher_account)
+                others = seen.others_on(name)
+                write, notice = enrolment.decide(
+                    node, seen.grants[name], watcher=self.config.watcher_account, others=others
+                )
                 writes += [write] if write is not None else []
-                notices += [notice] if notice is not None else []
+                waits = bool(others) and enrolment.waits(node)
+                # One Event for a node that waits, however many of its pods come and go meanwhile.
+                known = waits and name in self._occupied
+                notices += [notice] if notice is not None and not known else []
+                (self._occupied.add if waits else self._occupied.discard)(name)
 
     # --- the state of the installation --------------------------------------------------------------------------------
 

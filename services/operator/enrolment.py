@@ -26,14 +26,34 @@ def enrolled(node: Node) -> bool:
     return node.metadata.labels.get(names.LABEL_ENROLLED) == "true"
 
 
-def decide(node: Node, grants: int, *, watcher: str) -> tuple[Write | None, Notice | None]:
+def waits(node: Node) -> bool:
+    """Whether the node is to be enrolled and is not yet."""
+    return wanted(node) and not enrolled(node)
+
+
+def decide(
+    node: Node, grants: int, *, watcher: str, others: tuple[str, ...] = ()
+) -> tuple[Write | None, Notice | None]:
     """What to change on a node with so many running pods that have grants. `watcher`: the user agent that wrote the
-    labels of its GPUs."""
+    labels of its GPUs. `others`: pods with GPUs of other systems there; until they are gone it is not enrolled, for
+    Kerf would give the same GPUs again."""
+    if waits(node) and others:
+        return None, _notice(node, "NotEnrolled", occupied_text(node.metadata.name, others), warning=True)
     if wanted(node):
         return _enrol(node)
     if not enrolled(node):
         return None, None
     return _leave(node, grants) if grants else _release(node, watcher)
+
+
+def occupied_text(name: str, others: tuple[str, ...]) -> str:
+    """Why a node is not enrolled yet, and what to do."""
+    pods = "1 pod has" if len(others) == 1 else f"{len(others)} pods have"
+    shown = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
+    return (
+        f"{pods} GPUs of another system on node {name} ({shown}); it is enrolled when they are gone: kubectl drain "
+        f"{name} --ignore-daemonsets --delete-emptydir-data"
+    )
 
 
 def release_for_good(node: Node, watcher: str) -> Write | None:

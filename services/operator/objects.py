@@ -117,7 +117,18 @@ class Node(KubeObject, frozen=True):
 TERMINAL = ("Succeeded", "Failed")
 
 
+class Resources(KubeObject, frozen=True):
+    limits: dict[str, str | int] = {}
+    requests: dict[str, str | int] = {}
+
+
+class Container(KubeObject, frozen=True):
+    resources: Resources = Resources()
+
+
 class PodSpec(KubeObject, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     node_name: str = ""
     scheduler_name: str = ""
     service_account_name: str = ""
@@ -126,7 +137,8 @@ class PodSpec(KubeObject, frozen=True):
 class PodCondition(KubeObject, frozen=True):
     type: str = ""
     status: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
+    """None where the writer named no time: the API server then shows null."""
 
 
 class PodStatus(KubeObject, frozen=True):
@@ -149,7 +161,7 @@ class Pod(KubeObject, frozen=True):
         if self.ready or self.status.phase in TERMINAL or self.metadata.deletion_timestamp is not None:
             return ""
         found = [c.last_transition_time for c in self.status.conditions if c.type == "Ready"]
-        return found[0] if found else self.metadata.creation_timestamp
+        return (found[0] if found else None) or self.metadata.creation_timestamp
 
 
 class PodTemplate(KubeObject, frozen=True):

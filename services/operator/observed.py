@@ -26,6 +26,7 @@ from services.operator.objects import (
     StatefulSet,
     WebhookConfiguration,
 )
+from services.operator.other_gpus import has_gpus_of_others
 from shared.model import names
 
 PART_OF = {"app.kubernetes.io/part-of": "kerf"}
@@ -59,6 +60,8 @@ class Observed:
         self.nodes: dict[str, Node] = {}
         self.grants: Counter[str] = Counter()
         """Running pods with grants, by node."""
+        self.others: dict[str, dict[str, str]] = {}
+        """Pods with GPUs of other systems, as namespace/name by uid, by node."""
         self.accounts: Counter[tuple[str, str]] = Counter()
         """Pods that have not ended, by the namespace and name of their ServiceAccount."""
         self.dirty: set[str] = set()
@@ -91,8 +94,10 @@ class Observed:
                 self.dirty.add(name)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
-                # Pods are many, and of the others' conditions nothing is asked.
-                bare = msgspec.structs.replace(seen, status=PodStatus(phase=seen.status.phase))
+                # Pods are many, and of the others' containers and conditions nothing more is asked.
+                spec = msgspec.structs.replace(seen.spec, containers=(), init_containers=())
+                bare = msgspec.structs.replace(seen, spec=spec, status=PodStatus(phase=seen.status.phase))
+                self._note_others(seen, there=has_gpus_of_others(seen))
                 self._pods[seen.metadata.uid] = bare
                 self._count(bare, 1)
                 if is_own(seen):
@@ -122,6 +127,7 @@ class Observed:
                 self.dirty.discard(name)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
+                self._note_others(seen, there=False)
                 self.own.pop(seen.metadata.uid, None)
             case StatefulSet():
                 self.stateful_set = None
@@ -137,6 +143,31 @@ class Observed:
             # Of all pods only those of nodes that leave change what is to be done.
             if node is not None and enrolment.enrolled(node) and not enrolment.wanted(node):
                 self.dirty.add(spec.node_name)
+
+    def _note_others(self, pod: Pod, *, there: bool) -> None:
+        name, uid = pod.spec.node_name, pod.metadata.uid
+        known = self.others.get(name, {})
+        if there == (uid in known):
+            return
+        if there:
+            self.others.setdefault(name, {})[uid] = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        else:
+            del known[uid]
+            if not known:
+                del self.others[name]
+        node = self.nodes.get(name)
+        if node is not None and enrolment.waits(node):
+            self.dirty.add(name)
+
+    def others_on(self, node: str) -> tuple[str, ...]:
+        """Pods with GPUs of other systems on this node, as namespace/name, in their order."""
+        return tuple(sorted(self.others.get(node, {}).values()))
+
+    @property
+    def occupied(self) -> dict[str, tuple[str, ...]]:
+        """Nodes that wait to be enrolled, and the pods for which they wait."""
+        waits = (n for n in sorted(self.others) if (node := self.nodes.get(n)) and enrolment.waits(node))
+        return {name: self.others_on(name) for name in waits}
 
     @property
     def servers(self) -> list[Pod]:

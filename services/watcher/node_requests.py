@@ -63,11 +63,12 @@ class NodeRequests:
         counted = self._counted.pop(uid, None)
         if counted is None:
             return
-        sums = self._sums[counted.node]
+        # A pod without Kerf's resources may outlive its node's sums.
+        sums = self._sums.get(counted.node, {})
         for name, amount in counted.amounts.items():
             sums[name] -= amount
         if not any(sums.values()):
-            del self._sums[counted.node]
+            self._sums.pop(counted.node, None)
 
     def raised(self, node: Node, sums: Mapping[str, int], now: float) -> Amounts:
         """The amounts to write before a Binding, so that the kubelet has room for `sums`; empty if it has. Resources

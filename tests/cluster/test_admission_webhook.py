@@ -47,8 +47,9 @@ async def ask(plane: ControlPlane, method: str, path: str, body: Any = None) -> 
 
 
 @contextlib.asynccontextmanager
-async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admission]:
-    """The service with a certificate of the cluster's authority, and the configuration that leads to it."""
+async def webhook(plane: ControlPlane, *, probe: str = "default", **settings: Any) -> AsyncIterator[Admission]:
+    """The service with a certificate of the cluster's authority, and the configuration that leads to it. `probe`: a
+    namespace whose pods come to it."""
     if not (plane.pki / "webhook.crt").exists():
         pki.issue(plane.pki, "webhook", "/CN=kerf-admission", names=pki.SERVER_NAMES, server=True)
     services: list[Admission] = []
@@ -70,13 +71,13 @@ async def webhook(plane: ControlPlane, **settings: Any) -> AsyncIterator[Admissi
         status, answer = await asyncio.to_thread(manifests.apply, plane, config)
         assert status in (200, 201), answer
         # A webhook takes effect shortly after it was accepted.
-        await eventually(lambda: _in_force(plane), what="the webhook answers")
+        await eventually(lambda: _in_force(plane, probe), what="the webhook answers")
         yield services[0]
 
 
-async def _in_force(plane: ControlPlane) -> bool:
+async def _in_force(plane: ControlPlane, namespace: str) -> bool:
     status, answer = await ask(
-        plane, "POST", "/api/v1/namespaces/default/pods?dryRun=All", named("probe", pod(container(mem=1)))
+        plane, "POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", named("probe", pod(container(mem=1)))
     )
     return status == 201 and answer["spec"]["schedulerName"] == "kerf"
 

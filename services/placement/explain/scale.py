@@ -7,6 +7,7 @@ strategies count as they are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Sequence
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from services.placement.engine.engine import Engine
 from services.placement.explain.steps import Steps
-from services.placement.explain.what_if_clusters import TRIED_MOST, add_nodes, newcomers
+from services.placement.explain.what_if_clusters import add_nodes, newcomers, untried
 from services.placement.scheduling.trial import Trial
 from shared.book.gangs import Gangs
 from shared.book.states import NodeState
@@ -25,6 +26,7 @@ from shared.model.objects import Node, Taint
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 NODES_MOST = 256
 TYPES_MOST = 16
+"""Node types that are tried: those of which the cluster has the most nodes."""
 _EXAMPLES = 5
 _STATE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
@@ -34,6 +36,8 @@ class _Type(msgspec.Struct, frozen=True):
     like: str
     """The node that new ones are copies of."""
     gpus: int
+    count: int
+    """Nodes of this type in the cluster."""
 
 
 def scale(
@@ -45,15 +49,18 @@ def scale(
     soon = yield from newcomers(Trial(engine), gangs, able)
     search = _Search(engine, gangs, able, {(pod.namespace, pod.name) for pod in soon})
     needs = []
-    for one in node_types(engine)[:TYPES_MOST]:
+    types = node_types(engine)
+    for one in sorted(types, key=lambda one: -one.count)[:TYPES_MOST]:
         need = yield from search.fewest(one, max_nodes)
         if need is not None:
             needs.append(need)
     needs.sort(key=lambda need: (-need.pods, need.gpus, need.nodes, need.name))
     left = len(able) - len(soon)
+    sentence = _sentence(needs, left, len(waiting) - len(able), max_nodes)
+    if len(types) > TYPES_MOST:
+        sentence += f"; only the {TYPES_MOST} of {len(types)} node types with the most nodes were tried"
     return ScaleExplanation(
-        sentence=_sentence(needs, left, len(waiting) - len(able), max_nodes)
-        + (f"; only the first {TRIED_MOST} pods of the queue were tried" if len(able) > TRIED_MOST else ""),
+        sentence=sentence + untried(len(able)),
         waiting=left,
         kept=len(waiting) - len(able),
         needs=tuple(needs),
@@ -98,13 +105,15 @@ class _Search:
 def node_types(engine: Engine) -> list[_Type]:
     """The types of the nodes that have GPUs, by name; of each a node that takes pods now, if there is one."""
     chosen: dict[str, NodeState] = {}
+    counts: Counter[str] = Counter()
     for _, node in sorted(engine.book.nodes.items()):
         if node.object is None or node.inventory is None or not node.inventory.gpus:
             continue
         name = type_of(node)
+        counts[name] += 1
         if name not in chosen or (_troubled(chosen[name]) and not _troubled(node)):
             chosen[name] = node
-    return [_Type(name, node.name, len(node.gpus)) for name, node in sorted(chosen.items())]
+    return [_Type(name, node.name, len(node.gpus), counts[name]) for name, node in sorted(chosen.items())]
 
 
 def type_of(node: NodeState) -> str:

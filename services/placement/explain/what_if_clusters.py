@@ -65,10 +65,11 @@ def change(
             where = f"outside {source}" if source in query.drain else f"on {source} or elsewhere"
             stranded.append(PlacedPod(namespace=meta.namespace, name=meta.name, sentence=f"finds no place {where}"))
         yield
-    fits = yield from newcomers(trial, gangs, [uid for uid in waiting if uid not in kept])
+    able = [uid for uid in waiting if uid not in kept]
+    fits = yield from newcomers(trial, gangs, able)
     left = len(waiting) - len(fits) + len(stranded)
     told = WorldExplanation(
-        sentence=_sentence(moves, stranded, fits, left),
+        sentence=_sentence(moves, stranded, fits, left) + untried(len(able)),
         moves=tuple(moves[:_SHOWN_MOST]),
         stranded=tuple(stranded[:_SHOWN_MOST]),
         fits=tuple(fits[:_SHOWN_MOST]),
@@ -207,6 +208,11 @@ def newcomers(trial: Trial, gangs: Gangs, waiting: Sequence[str]) -> Steps[list[
                 hopeless.add(key)
         yield
     return fits
+
+
+def untried(waiting: int) -> str:
+    """What a sentence about so many waiting pods ends with where `newcomers` tries only the first of them."""
+    return f"; only the first {TRIED_MOST} pods of the queue were tried" if waiting > TRIED_MOST else ""
 
 
 def _placed(state: PodState, node: str) -> PlacedPod:

@@ -43,6 +43,16 @@ def test_a_pod_counts_from_its_binding_to_its_end_and_once() -> None:
     assert dict(requests.count(half("d"), "n")) == {COMPUTE: 100}
 
 
+def test_pods_without_gpus_come_and_go_on_a_node_one_after_the_other() -> None:
+    requests = NodeRequests()
+    pods = [build.bound(build.pod(name), "n") for name in ("a", "b")]
+    for pod in pods:
+        requests.pod_seen(pod)
+    for pod in pods:
+        requests.forget(pod.metadata.uid)
+    assert dict(requests.count(half("c"), "n")) == {COMPUTE: 50}
+
+
 def test_a_pod_that_was_bound_elsewhere_counts_there() -> None:
     requests = NodeRequests()
     pod = half("a")

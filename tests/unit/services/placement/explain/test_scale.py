@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.placement import messages as m
-from services.placement.explain.scale import INSTANCE_TYPE
+from services.placement.explain.scale import INSTANCE_TYPE, TYPES_MOST
 from services.placement.explain.steps import finish
 from services.placement.explain.what_if_clusters import TRIED_MOST
 from services.placement.queries import questions
@@ -116,6 +116,28 @@ def test_the_answer_says_how_much_of_a_long_queue_it_is_for() -> None:
     told = scale(placement).sentence
     assert told.startswith(f"{TRIED_MOST + 1} pods wait for capacity; 64 more nodes of type large")
     assert told.endswith(f"; only the first {TRIED_MOST} pods of the queue were tried")
+
+
+def test_of_many_types_those_with_the_most_nodes_are_tried_and_the_answer_says_so() -> None:
+    """The name of the type with two nodes is the last one; the type that is left out is the last with one node."""
+    placement = cluster(**{f"type-{number:02}": 1 for number in range(TYPES_MOST)}, wide=8)
+    add(placement, "wide-1", "wide", 8)
+    placement.place(build.gpu_pod("fills-wide-1", gpus=8))
+    wait(placement, build.gpu_pod("one", gpus=1))
+    told = scale(placement, max_nodes=1)
+    named = {need.name for need in told.needs}
+    assert len(named) == TYPES_MOST
+    assert "wide" in named
+    assert f"type-{TYPES_MOST - 1:02}" not in named
+    assert told.sentence.endswith(
+        f"; only the {TYPES_MOST} of {TYPES_MOST + 1} node types with the most nodes were tried"
+    )
+
+
+def test_an_answer_about_all_types_does_not_count_them() -> None:
+    placement = cluster(**{f"type-{number:02}": 1 for number in range(TYPES_MOST)})
+    wait(placement, build.gpu_pod("one", gpus=1))
+    assert "were tried" not in scale(placement, max_nodes=1).sentence
 
 
 @pytest.mark.parametrize("number", [0, 257])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from services.placement.explain.steps import finish
+from services.placement.explain.what_if_clusters import TRIED_MOST
 from services.placement.queries import questions
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
 from shared.model.kube_object import OwnerReference
@@ -46,6 +47,16 @@ def test_an_added_node_takes_pending_pods() -> None:
     answer = world(placement, add_nodes=(AddNodes(like="a", count=2),))
     assert [(p.name, p.node) for p in answer.fits] == [("w0", "a-like-1"), ("w1", "a-like-2")]
     assert answer.waiting == 1
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, False), (1, True)])
+def test_the_answer_says_how_much_of_a_long_queue_was_tried(more: int, said: bool) -> None:
+    placement = Placement().nodes("a", gpus=1)
+    run(placement, build.gpu_pod("there", gpus=1))
+    placement.facts(*(build.gpu_pod(f"w{i}", gpus=1) for i in range(TRIED_MOST + more)))
+    answer = world(placement, add_nodes=(AddNodes(like="a", count=1),))
+    assert answer.waiting == TRIED_MOST + more - 1
+    assert answer.sentence.endswith(f"; only the first {TRIED_MOST} pods of the queue were tried") is said
 
 
 def test_more_nodes_may_be_added_than_the_book_has_rows_for() -> None:
