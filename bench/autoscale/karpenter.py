@@ -11,26 +11,15 @@ from typing import Any
 
 import yaml
 
-from tools.control_plane import ControlPlane, free_ports
+from tools import binaries
+from tools.control_plane import ControlPlane, die_with_parent, free_ports
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = ROOT / "tools" / "programs" / "karpenter"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def build() -> Path:
-    """The program, built from its pinned module the first time. Raises CalledProcessError."""
-    made = subprocess.run([ROOT / "tools" / "program.sh", "karpenter"], check=True, stdout=subprocess.PIPE, text=True)
-    return Path(made.stdout.strip())
-
-
 def definitions() -> list[dict[str, Any]]:
-    """Karpenter's CustomResourceDefinitions, from the pinned module."""
-    listed = subprocess.run(
-        ["go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter"],
-        check=True, stdout=subprocess.PIPE, text=True, cwd=MODULE, env={**os.environ, "GOTOOLCHAIN": "local"},
-    )  # fmt: skip
-    folder = Path(listed.stdout.strip())
+    """Karpenter's CustomResourceDefinitions, from the pinned module. Raises NoBinaries."""
+    folder = binaries.source("karpenter")
     files = [*(folder / "pkg/apis/crds").glob("*.yaml"), *(folder / "kwok/apis/crds").glob("*.yaml")]
     return [document for file in sorted(files) for document in yaml.safe_load_all(file.read_text()) if document]
 
@@ -48,7 +37,7 @@ class Karpenter:
         metrics_port, health_port = free_ports(2)
         self.log = state / "karpenter.log"
         command: list[str | Path] = [
-            build(),
+            binaries.program("karpenter"),
             "--disable-leader-election",
             f"--instance-types-file-path={types}",
             f"--metrics-port={metrics_port}",
@@ -57,7 +46,13 @@ class Karpenter:
         ]
         environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig()), "SYSTEM_NAMESPACE": "kube-system"}
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
+            )
 
     def check(self) -> None:
         """Raises RuntimeError with the end of its log if it has ended."""

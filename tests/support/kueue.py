@@ -8,51 +8,31 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 from tests.support import manifests
-from tools import binaries
-from tools.control_plane import ControlPlane, free_ports
+from tests.support.neighbours import Document, controller_or_skip, documents
+from tools.control_plane import ControlPlane, die_with_parent, free_ports
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs/examples/kueue"
 NAMESPACE = "kueue-system"
 SERVICE = "kueue-webhook-service"
 CONVERTED = ("clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads")
 """Kinds that Kueue's cert rotator expects to have a conversion webhook (pkg/util/cert/cert.go)."""
-_PR_SET_PDEATHSIG = 1
-Document = dict[str, Any]
-
-
-def kueue_or_skip() -> tuple[Path, Path]:
-    """Its program, and the folder of its manifests. Without them it skips; with REQUIRE_NEIGHBOURS=1 it builds and
-    fetches them, and fails if it cannot."""
-    required = os.environ.get("REQUIRE_NEIGHBOURS") == "1"
-    try:
-        return binaries.program("kueue", build=required), binaries.source("kueue") / "config/components"
-    except binaries.NoBinaries:
-        if required:
-            raise
-        pytest.skip("Kueue is not built; make neighbours builds it")
-
-
-def documents(file: Path) -> list[Document]:
-    return [document for document in yaml.safe_load_all(file.read_text()) if document]
 
 
 class Kueue:
     def __init__(self, plane: ControlPlane, state: Path) -> None:
         self.plane, self.state = plane, state
-        self.program, self.source = kueue_or_skip()
+        self.program, source = controller_or_skip("kueue")
+        self.source = source / "config/components"
         self.port, self.health_port = free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -104,7 +84,7 @@ class Kueue:
                 stderr=log,
                 cwd=self.state,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
+                preexec_fn=die_with_parent,  # noqa: PLW1509  (the child only calls prctl)
             )
 
     def mount(self) -> bool:
@@ -146,7 +126,3 @@ def kueue(plane: ControlPlane, state: Path) -> Iterator[Kueue]:
         yield made
     finally:
         made.stop()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -18,7 +18,8 @@ import pytest
 
 from shared.model.grant import decode_grant
 from tests.cluster.test_admission_webhook import webhook
-from tests.support.kueue import EXAMPLES, Document, Kueue, documents, kueue, kueue_or_skip
+from tests.support.kueue import EXAMPLES, Kueue, kueue
+from tests.support.neighbours import Document, controller_or_skip, documents
 from tests.support.waiting import eventually
 from tests.support.whole import Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
@@ -32,7 +33,7 @@ GATE = "kueue.x-k8s.io/admission"
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    kueue_or_skip()
+    controller_or_skip("kueue")
     with policed_plane() as made:
         yield made
 
