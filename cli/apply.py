@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from cli.ask import connected
 from cli.output import Failure, err, out, print_json, read_text
+from cli.removed_apis import what_to_change
 from cli.up import apply
 from shared.bus.port import NoResponder
 
@@ -40,4 +41,7 @@ def read_manifests(file: str) -> list[dict[str, Any]]:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
     if not documents or not all(isinstance(d, dict) and "kind" in d for d in documents):
         raise Failure(f"{file} holds no manifests; each document needs a kind")
+    outdated = [sentence for document in documents if (sentence := what_to_change(document))]
+    if outdated:
+        raise Failure("; ".join(outdated))
     return documents
