@@ -16,13 +16,14 @@ from shared.model.units import QuantityError, whole
 
 AGAIN_S = 20.0
 """A node is not asked to advertise more often than this: the watcher may have raised an amount on purpose."""
+TURN_S = 5.0
 _AT_ONCE = 50
 
 
 class Advertising:
     def __init__(self, book: Book, quota_gpu_bytes: int) -> None:
         self._book, self._quota_gpu_bytes = book, quota_gpu_bytes
-        self._rota = Rota()
+        self._rota = Rota(TURN_S)
         self._asked: dict[str, float] = {}
         self._first: list[str] = []
         """Nodes with a new inventory, which come first."""
@@ -35,7 +36,7 @@ class Advertising:
     def due(self, now: float) -> list[AdvertiseCapacity]:
         first, self._first = self._first[:_AT_ONCE], self._first[_AT_ONCE:]
         out: list[AdvertiseCapacity] = []
-        for name in dict.fromkeys((*first, *self._rota.next(self._book.nodes, _AT_ONCE))):
+        for name in dict.fromkeys((*first, *self._rota.next(self._book.nodes, _AT_ONCE, now))):
             node = self._book.nodes.get(name)
             if node is None:
                 self._asked.pop(name, None)

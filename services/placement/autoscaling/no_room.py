@@ -24,6 +24,7 @@ HOLD_S = 5.0
 """A node must look free to waiting pods for so long before it is tainted: a pod may be about to be tried there."""
 TROUBLE_HOLD_S = 60.0
 """The same for a node whose agent takes no slices now: it may be restarting."""
+TURN_S = 1.0
 _AT_ONCE = 100
 _SHAPES_MOST = 64
 _SHAPES_AGAIN_S = 1.0
@@ -55,7 +56,7 @@ class NoRoom:
     def __init__(self, book: Book, waiting: Callable[[], Iterable[PodState]]) -> None:
         """`waiting`: pods that were tried and found no capacity, at least one of each shape."""
         self._book, self._waiting = book, waiting
-        self._rota = Rota()
+        self._rota = Rota(TURN_S)
         self._since: dict[str, float] = {}
         """Since when a node looks free, by its name."""
         self._asked: dict[str, float] = {}
@@ -69,7 +70,7 @@ class NoRoom:
             self._shapes, self._shapes_at = self._waiting_shapes(), now
         shapes = self._shapes
         out: list[TaintNode] = []
-        for name in self._rota.next(self._book.nodes, _AT_ONCE):
+        for name in self._rota.next(self._book.nodes, _AT_ONCE, now):
             node = self._book.nodes.get(name)
             if node is None or node.object is None:
                 continue

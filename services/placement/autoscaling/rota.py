@@ -6,12 +6,15 @@ from collections.abc import Iterable
 
 
 class Rota:
-    def __init__(self) -> None:
+    def __init__(self, every_s: float) -> None:
+        """`every_s`: a turn over all nodes begins no more often than this."""
+        self._every_s = every_s
         self._left: list[str] = []
+        self._next_turn = float("-inf")
 
-    def next(self, nodes: Iterable[str], count: int) -> list[str]:
-        """The next `count` names; after the last one it begins anew with `nodes` as they are then."""
-        if not self._left:
-            self._left = list(nodes)
+    def next(self, nodes: Iterable[str], count: int, now: float) -> list[str]:
+        """The next `count` names. A turn is over the nodes that there are when it begins."""
+        if not self._left and now >= self._next_turn:
+            self._left, self._next_turn = list(nodes), now + self._every_s
         taken, self._left = self._left[:count], self._left[count:]
         return taken

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from services.placement import messages as m
-from services.placement.autoscaling.advertising import AGAIN_S
+from services.placement.autoscaling.advertising import AGAIN_S, TURN_S
 from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S
 from services.placement.autoscaling.nominations import AGAIN_S as NOMINATE_AGAIN_S
 from services.placement.autoscaling.nominations import Nominations
@@ -58,7 +58,7 @@ def test_a_node_is_asked_to_advertise_until_it_does_and_again_when_a_kubelet_zer
     placement.tick(2 * AGAIN_S)
     assert len(patches(placement, AdvertiseCapacity)) == 1
     placement.facts(advertising_node(**{"kerf.dev/gpu-compute": "0"}))
-    placement.tick()
+    placement.tick(TURN_S)
     assert len(patches(placement, AdvertiseCapacity)) == 2
 
 
