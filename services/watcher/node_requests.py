@@ -7,7 +7,7 @@ slice is returned before the kubelet has seen its pod end. So the watcher raises
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -73,7 +73,7 @@ class NodeRequests:
     def raised(self, node: Node, sums: Mapping[str, int], now: float) -> Amounts:
         """The amounts to write before a Binding, so that the kubelet has room for `sums`; empty if it has. Resources
         that the node does not advertise are not counted by the kubelet either."""
-        have = _advertised(node)
+        have = _advertised(node, sums)
         lacking = {
             name: amount + -(-amount // RAISED_BY) for name, amount in sums.items() if amount > have.get(name, amount)
         }
@@ -83,7 +83,7 @@ class NodeRequests:
 
     def to_write(self, node: Node, amounts: Mapping[str, int], now: float) -> Amounts:
         """What to write so that a node advertises `amounts`, or what its pods request where that is more."""
-        have, sums = _advertised(node), self._sums.get(node.metadata.name, {})
+        have, sums = _advertised(node, amounts), self._sums.get(node.metadata.name, {})
         target = {name: max(amount, sums.get(name, 0)) for name, amount in amounts.items()}
         kept = now - self._raised_at.get(node.metadata.name, float("-inf")) < KEEP_RAISED_S
         return {
@@ -93,11 +93,13 @@ class NodeRequests:
         }
 
 
-def _advertised(node: Node) -> Amounts:
-    found: Amounts = {}
-    for name, amount in node.status.allocatable.items():
-        try:
-            found[name] = whole(amount)
-        except QuantityError:
-            continue  # written anew
+def _advertised(node: Node, wanted: Iterable[str]) -> Amounts:
+    """Those of these resources that the node has in its status."""
+    allocatable, found = node.status.allocatable, Amounts()
+    for name in wanted:
+        if name in allocatable:
+            try:
+                found[name] = whole(allocatable[name])
+            except QuantityError:
+                found[name] = 0  # written anew
     return found
