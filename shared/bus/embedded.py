@@ -7,6 +7,7 @@ always`), as the protocol requires of the log. Chaos tests kill, freeze, wipe an
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from shared.bus.port import BusError
 
 START_TIMEOUT_S = 20.0
 _POLL_S = 0.01
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +146,7 @@ class EmbeddedServer:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=_stop_with_parent,
             )
         try:
             await self._ready(self._process)
@@ -265,3 +269,8 @@ class EmbeddedServer:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def _stop_with_parent() -> None:
+    """Runs in the child: when the thread that started it ends, however that happens, the server ends in order."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

