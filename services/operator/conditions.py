@@ -184,7 +184,7 @@ def _nodes(seen: Observed, config: Config) -> Condition:
 def _of_nodes(kind: str, reason: str, trouble: neighbours.Trouble | None, well: str) -> Condition:
     if trouble is None:
         return Condition(type=kind, status="True", reason="AsItShouldBe", message=well)
-    return Condition(type=kind, status="False", reason=reason, message=f"{trouble.text}. {trouble.do}")
+    return Condition(type=kind, status="False", reason=reason, message=f"{trouble.text}; {trouble.do}")
 
 
 def _schedulers(seen: Observed, config: Config) -> Condition:

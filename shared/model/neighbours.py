@@ -90,7 +90,7 @@ def other_plugins(nodes: Mapping[str, Neighbourhood]) -> Trouble | None:
     which = sorted({resource for node in found.values() for resource in node.resources})
     text = f"another device plugin offers GPUs of enrolled nodes as {listed(which)}: {listed(sorted(found))}"
     do = (
-        "keep it off them. GPU operator: kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false "
+        "keep it off them. GPU operator: kubectl label --overwrite node NODE nvidia.com/gpu.deploy.device-plugin=false "
         "nvidia.com/gpu.deploy.operator-validator=false, or devicePlugin.enabled=false in its values; others: node "
         f"affinity {names.LABEL_MANAGED} DoesNotExist in its DaemonSet"
     )
@@ -105,8 +105,8 @@ def other_driver(nodes: Mapping[str, Neighbourhood], offering: Iterable[str]) ->
     text = f"NVIDIA's DRA driver ({DRA_DRIVER}) offers GPUs of enrolled nodes, so they can be given twice: "
     do = (
         "keep its kubelet plugin off them: resources.gpus.enabled=false in its chart's values (ComputeDomains stay), "
-        "or a kubeletPlugin.nodeSelector that they lack; installed by the GPU operator: kubectl label node NODE "
-        "nvidia.com/gpu.deploy.dra-driver=false"
+        "or a kubeletPlugin.nodeSelector that they lack; installed by the GPU operator: kubectl label --overwrite node "
+        "NODE nvidia.com/gpu.deploy.dra-driver=false"
     )
     return Trouble(text + listed(found), do)
 

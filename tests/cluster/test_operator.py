@@ -280,10 +280,10 @@ async def test_others_that_offer_gpus_of_an_enrolled_node_are_reported(site: Sit
         async with running(Operator, config):
             await site.until(lambda: "kerf.dev/enrolled" in looks(site, path)[0])
             offer("8")
-            await site.until(lambda: f"nvidia.com/gpu: {node_name}." in message("DevicePluginAlone"))
+            await site.until(lambda: f"nvidia.com/gpu: {node_name};" in message("DevicePluginAlone"))
             assert message("DraDriverAlone") == "", "neither Kerf's slices nor those without GPUs count"
             made.append(publish("gpu.nvidia.com"))
-            await site.until(lambda: f"twice: {node_name}." in message("DraDriverAlone"))
+            await site.until(lambda: f"twice: {node_name};" in message("DraDriverAlone"))
             await site.until(lambda: len(events("OtherDevicePlugin")) == len(events("OtherDraDriver")) == 1)
             offer("0")
             site.call("DELETE", made.pop())

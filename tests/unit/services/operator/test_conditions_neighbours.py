@@ -50,7 +50,7 @@ def test_a_device_plugin_on_enrolled_nodes_is_told_by_one_event_until_it_has_gon
     world.node("n1", gpu="8")
     found = world.condition(kind)
     assert (found.status, found.reason) == ("False", "OtherDevicePlugin")
-    assert "nvidia.com/gpu: n1." in found.message
+    assert "nvidia.com/gpu: n1;" in found.message
     for i in range(2, 7):
         world.node(f"n{i}", gpu="8")
         assert world.condition(kind).status == "False"
@@ -90,7 +90,7 @@ def test_slices_of_nvidias_driver_are_a_problem_while_they_have_devices() -> Non
     made = world.slice("s1", "n1", "gpu-0", "gpu-1")
     found = world.condition(kind)
     assert (found.status, found.reason) == ("False", "OtherDraDriver")
-    assert "given twice: n1." in found.message
+    assert "given twice: n1;" in found.message
     world.slice("s1", "n1")
     assert world.condition(kind).status == "True"
     world.core.seen.put(made)
@@ -109,7 +109,7 @@ def test_discovery_names_enrolled_nodes_without_a_gpu_and_others_with_one() -> N
         world.core.seen.put(msgspec.convert({"metadata": meta}, Node))
     found = world.condition("NodesHaveGpus")
     assert (found.status, found.reason) == ("False", "NoGpuDiscovered")
-    assert "on enrolled nodes: bare." in found.message
+    assert "on enrolled nodes: bare;" in found.message
     found = world.condition("NodesEnrolled")
     assert (found.status, found.message) == (
         "True",
