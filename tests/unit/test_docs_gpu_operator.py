@@ -1,8 +1,9 @@
 """docs/examples/gpu-operator/values.yaml switches each operand of NVIDIA's GPU operator as docs/operators.md says.
 
-Operands and their names are those of deployments/gpu-operator/values.yaml in NVIDIA/gpu-operator (v24.6);
-gpuCluster.deployCR is read by templates/gpucluster.yaml there. Why they conflict: controllers/object_controls.go (the
-validator skips its plug-in step where devicePlugin is off; the MPS daemon goes with devicePlugin),
+Operands and their names are those of deployments/gpu-operator/values.yaml in NVIDIA/gpu-operator at d7413be97273;
+gpuCluster.deployCR is read by templates/gpucluster.yaml at 4651c8215db7. Why they conflict:
+controllers/object_controls.go (the validator skips its plug-in step where devicePlugin is off; the
+MPS daemon goes with devicePlugin),
 controllers/state_manager.go (which operands run only for sandboxed workloads, and who sets mig.config to all-disabled).
 """
 
