@@ -17,6 +17,7 @@ from cli.doctor.clocks import Clocks
 from cli.doctor.drivers import Drivers
 from cli.doctor.kubernetes import Kubernetes
 from cli.doctor.nats import Nats
+from cli.doctor.neighbours import Neighbours
 from cli.doctor.rights import Rights
 from cli.doctor.services import Services
 from cli.doctor.streams import Streams
@@ -41,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     Drivers(),
     Cdi(),
     Kubernetes(),
+    Neighbours(),
     Certificates(),
 )
 

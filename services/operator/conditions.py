@@ -11,12 +11,14 @@ from services.operator.config import Config
 from services.operator.messages import Condition
 from services.operator.objects import NATS_USERS, SCHEDULERS, ConfigMap
 from services.operator.observed import Observed
-from shared.model import names
+from shared.model import names, neighbours
 
 CANONICAL_WEBHOOK = "canonical.kerf.dev"
 """The chart has it where the API server has no MutatingAdmissionPolicy."""
 LISTED = "system:kube-scheduler"
 """What ConfigMap kerf-schedulers begins with."""
+TOLD_ONCE = ("NoNodes", "OtherDevicePlugin", "OtherDraDriver", "NoGpuDiscovered")
+"""Reasons whose message names nodes, which come and go: one Event, and ConfigMap kerf-status has those of now."""
 
 
 def conditions(seen: Observed, config: Config, now_s: float) -> list[Condition]:
@@ -29,6 +31,24 @@ def conditions(seen: Observed, config: Config, now_s: float) -> list[Condition]:
         _nats(seen, config),
         _pods(seen, config, now_s),
         _nodes(seen, config),
+        _of_nodes(
+            "DevicePluginAlone",
+            "OtherDevicePlugin",
+            neighbours.other_plugins(seen.neighbours),
+            "no other device plugin offers GPUs of enrolled nodes",
+        ),
+        _of_nodes(
+            "DraDriverAlone",
+            "OtherDraDriver",
+            neighbours.other_driver(seen.neighbours, seen.slices.values()),
+            "NVIDIA's DRA driver offers no GPUs of enrolled nodes",
+        ),
+        _of_nodes(
+            "NodesHaveGpus",
+            "NoGpuDiscovered",
+            neighbours.without_gpu(seen.neighbours),
+            "Node Feature Discovery, where it is there, finds a GPU on every enrolled node",
+        ),
         _schedulers(seen, config),
     ]
 
@@ -153,10 +173,18 @@ def _nodes(seen: Observed, config: Config) -> Condition:
         if len(occupied) > 1:
             message += f"; {len(occupied) - 1} more with the label wait in the same way"
         return Condition(type=kind, status="False", reason="NodesOccupied", message=message)
+    others = neighbours.not_enrolled(seen.neighbours)
+    more = f"; with GPUs and not enrolled: {len(others)} ({neighbours.listed(others)})" if others else ""
     if not count:
         message = f"no node is enrolled, so Kerf places no pods: kubectl label node NODE {names.LABEL_MANAGED}=true"
-        return Condition(type=kind, status="False", reason="NoNodes", message=message)
-    return Condition(type=kind, status="True", reason="Enrolled", message=f"enrolled nodes: {count}")
+        return Condition(type=kind, status="False", reason="NoNodes", message=message + more)
+    return Condition(type=kind, status="True", reason="Enrolled", message=f"enrolled nodes: {count}{more}")
+
+
+def _of_nodes(kind: str, reason: str, trouble: neighbours.Trouble | None, well: str) -> Condition:
+    if trouble is None:
+        return Condition(type=kind, status="True", reason="AsItShouldBe", message=well)
+    return Condition(type=kind, status="False", reason=reason, message=f"{trouble.text}; {trouble.do}")
 
 
 def _schedulers(seen: Observed, config: Config) -> Condition:

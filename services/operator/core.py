@@ -15,7 +15,7 @@ import msgspec
 from services.operator import certificates as pki
 from services.operator import enrolment, nats_servers, passwords
 from services.operator.authority import Authorities, authorities, leaf, server_names
-from services.operator.conditions import LISTED, conditions
+from services.operator.conditions import LISTED, TOLD_ONCE, conditions
 from services.operator.config import Config
 from services.operator.messages import Condition, Decision, Entropy, Notice, Write
 from services.operator.objects import (
@@ -43,7 +43,7 @@ NODES_AT_ONCE = 50
 class Core:
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.seen = Observed()
+        self.seen = Observed(enrolment=config.enrolment)
         self.conditions: tuple[Condition, ...] = ()
         """The state of the installation, as of the last decision."""
         self._noticed: dict[str, str] = {}
@@ -166,9 +166,10 @@ class Core:
 
     def _notice(self, condition: Condition, notices: list[Notice]) -> None:
         """An Event for each new problem; once, until it has gone or changed."""
-        problem = condition.message if condition.status == "False" else ""
+        bad = condition.status == "False"
+        problem = (condition.reason if condition.reason in TOLD_ONCE else condition.message) if bad else ""
         if problem and self._noticed.get(condition.type) != problem:
-            notices.append(Notice(reason=condition.reason, note=problem))
+            notices.append(Notice(reason=condition.reason, note=condition.message))
         self._noticed[condition.type] = problem
 
     # --- writes -------------------------------------------------------------------------------------------------------

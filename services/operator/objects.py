@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from shared.kube.resources import NODE, POD, Resource
+from shared.kube.resources import DEVICE_SLICE, NODE, POD, Resource
 from shared.model.kube_object import KubeObject, Labels, Meta
+from shared.model.neighbours import DRA_DRIVER
 from shared.model.objects import Taint
 
 NATS_USERS = "kerf-nats"
@@ -46,6 +47,8 @@ CLUSTER_ROLE = Resource("ClusterRole", "apis/rbac.authorization.k8s.io/v1", "clu
 CLUSTER_ROLE_BINDING = Resource("ClusterRoleBinding", "apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False)
 STATEFUL_SET = Resource("StatefulSet", "apis/apps/v1", "statefulsets", True)
 LEASE = Resource("Lease", "apis/coordination.k8s.io/v1", "leases", True)
+NVIDIA_SLICES = DEVICE_SLICE._replace(fields=f"spec.driver={DRA_DRIVER}", discovered=True)
+"""What NVIDIA's DRA driver offers, in whatever version the API server has; of Kubernetes before 1.34 often none."""
 TOKEN_REVIEW = Resource("TokenReview", "apis/authentication.k8s.io/v1", "tokenreviews", False)
 
 
@@ -109,9 +112,28 @@ class NodeSpec(KubeObject, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeStatus(KubeObject, frozen=True):
+    allocatable: dict[str, str | int] = {}
+
+
 class Node(KubeObject, frozen=True):
     metadata: NodeMeta = NodeMeta()
     spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class Device(KubeObject, frozen=True):
+    name: str = ""
+
+
+class SliceSpec(KubeObject, frozen=True):
+    node_name: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class ResourceSlice(KubeObject, frozen=True):
+    metadata: Meta = Meta()
+    spec: SliceSpec = SliceSpec()
 
 
 TERMINAL = ("Succeeded", "Failed")
@@ -213,6 +235,7 @@ TYPES: dict[str, type[Any]] = {
     "MutatingAdmissionPolicy": AdmissionPolicy,
     "Node": Node,
     "Pod": Pod,
+    "ResourceSlice": ResourceSlice,
     "StatefulSet": StatefulSet,
     "ClusterRole": ClusterRole,
     "ClusterRoleBinding": ClusterRoleBinding,
@@ -228,6 +251,7 @@ def followed(namespace: str, webhook: str) -> tuple[Resource, ...]:
         *((POLICIES,) if webhook else ()),
         STATEFUL_SET._replace(only=(namespace, NATS_SERVERS)),
         NODE,
+        NVIDIA_SLICES,
         POD,
         CLUSTER_ROLE,
         CLUSTER_ROLE_BINDING,

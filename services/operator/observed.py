@@ -20,14 +20,17 @@ from services.operator.objects import (
     ClusterRoleBinding,
     ConfigMap,
     Node,
+    NodeStatus,
     Pod,
     PodStatus,
+    ResourceSlice,
     Secret,
     StatefulSet,
     WebhookConfiguration,
 )
 from services.operator.other_gpus import has_gpus_of_others
 from shared.model import names
+from shared.model.neighbours import Neighbourhood, neighbourhood
 
 PART_OF = {"app.kubernetes.io/part-of": "kerf"}
 
@@ -46,7 +49,9 @@ def is_own(pod: Pod) -> bool:
 
 
 class Observed:
-    def __init__(self) -> None:
+    def __init__(self, *, enrolment: bool = True) -> None:
+        """`enrolment`: whether the operator enrols nodes; else those with the label are Kerf's as they are."""
+        self.enrolment = enrolment
         self.nats = NatsState()
         self.secrets: dict[str, Secret] = {}
         self.lost: dict[str, Secret] = {}
@@ -58,6 +63,10 @@ class Observed:
         self.roles: dict[str, ClusterRole] = {}
         self.bindings: dict[str, ClusterRoleBinding] = {}
         self.nodes: dict[str, Node] = {}
+        self.neighbours: dict[str, Neighbourhood] = {}
+        """What other systems say of each node."""
+        self.slices: dict[str, str] = {}
+        """ResourceSlices of NVIDIA's DRA driver, and the nodes whose devices they offer."""
         self.grants: Counter[str] = Counter()
         """Running pods with grants, by node."""
         self.others: dict[str, dict[str, str]] = {}
@@ -90,8 +99,13 @@ class Observed:
             case ClusterRoleBinding():
                 self.bindings[name] = seen
             case Node():
-                self.nodes[name] = seen
+                enrolled = enrolment.enrolled(seen) if self.enrolment else enrolment.wanted(seen)
+                self.neighbours[name] = neighbourhood(seen.metadata.labels, seen.status.allocatable, enrolled=enrolled)
+                self.nodes[name] = msgspec.structs.replace(seen, status=NodeStatus())
                 self.dirty.add(name)
+            case ResourceSlice():
+                # Without devices it is the part of a pool that counts what they share.
+                self.slices[name] = seen.spec.node_name if seen.spec.devices else ""
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
                 # Pods are many, and of the others' containers and conditions nothing more is asked.
@@ -124,7 +138,10 @@ class Observed:
                 self.bindings.pop(name, None)
             case Node():
                 self.nodes.pop(name, None)
+                self.neighbours.pop(name, None)
                 self.dirty.discard(name)
+            case ResourceSlice():
+                self.slices.pop(name, None)
             case Pod():
                 self._count(self._pods.pop(seen.metadata.uid, None), -1)
                 self._note_others(seen, there=False)

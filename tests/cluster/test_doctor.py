@@ -1,8 +1,9 @@
-"""`kerf doctor` and what it reads of a real API server: the webhook's certificates and the nodes' runtimes."""
+"""`kerf doctor` and what it reads of a real API server: certificates, runtimes of nodes, other systems' GPUs."""
 
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from cli.doctor import examine
 from cli.doctor.base import Finding, Site
+from cli.doctor.neighbours import Neighbours
 from shared.kube.client import connect
 from tests.support import manifests
 from tools.control_plane import ControlPlane
@@ -72,4 +74,54 @@ async def test_doctor_reads_certificates_and_runtimes_of_a_cluster(control_plane
             "DELETE", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-dialects"
         )
         control_plane.request("DELETE", "/api/v1/namespaces/kerf-system/secrets/kerf-admission")
+        await site.kube.close()
+
+
+async def test_doctor_finds_other_systems_that_offer_gpus_of_enrolled_nodes(control_plane: ControlPlane) -> None:
+    site = Site(url="nats://127.0.0.1:1", user="", bus_error="no NATS")
+    site.kube = await connect(str(control_plane.kubeconfig()))
+    present = {"feature.node.kubernetes.io/pci-0302_10de.present": "true"}
+    own = {"kerf.dev/managed": "true", "kerf.dev/enrolled": "true"}
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    made: list[str] = []
+
+    def create(path: str, name: str, *, labels: dict[str, str] | None = None, **rest: object) -> None:
+        body = {"metadata": {"name": name, "labels": labels or {}}, **rest}
+        status, answer = control_plane.request("POST", path, body)
+        assert status == 201, answer
+        made.append(f"{path}/{name}")
+
+    def publish(driver: str, node: str) -> None:
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]}
+        create(slices, f"{node}-{driver}", spec=spec)
+
+    async def said() -> list[tuple[str, str]]:
+        found = await Neighbours().run(site)
+        return [(finding.status, finding.text) for finding in found]
+
+    try:
+        assert await said() == [("ok", "no other system offers GPUs of enrolled nodes")]
+        create("/api/v1/nodes", "doctor-own", labels=own | present)
+        create("/api/v1/nodes", "doctor-free", labels=present)
+        publish("gpu.kerf.dev", "doctor-own")
+        publish("compute-domain.nvidia.com", "doctor-own")
+        publish("gpu.nvidia.com", "doctor-free")
+        assert await said() == [
+            ("ok", "no other system offers GPUs of enrolled nodes"),
+            ("ok", "nodes with GPUs that are not enrolled: 1 (doctor-free)"),
+        ]
+        publish("gpu.nvidia.com", "doctor-own")
+        status = {"status": {"allocatable": {"nvidia.com/gpu": "8"}, "capacity": {"nvidia.com/gpu": "8"}}}
+        code, answer = control_plane.request(
+            "PATCH", "/api/v1/nodes/doctor-own/status", status, content_type="application/merge-patch+json"
+        )
+        assert (code, json.loads(answer)["status"]["allocatable"]["nvidia.com/gpu"]) == (200, "8")
+        plugin, driver = [text for status, text in await said() if status == "fail"]
+        assert plugin == "another device plugin offers GPUs of enrolled nodes as nvidia.com/gpu: doctor-own"
+        assert driver.startswith("NVIDIA's DRA driver (gpu.nvidia.com) offers GPUs of enrolled nodes")
+        assert driver.endswith(": doctor-own"), "the other node is not enrolled"
+    finally:
+        for path in made:
+            control_plane.request("DELETE", path)
         await site.kube.close()

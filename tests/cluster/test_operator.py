@@ -249,6 +249,50 @@ async def test_a_scheduler_that_is_not_listed_is_reported(site: Site, operator: 
     site.call("DELETE", rbac + f"clusterrolebindings/{name}")
 
 
+async def test_others_that_offer_gpus_of_an_enrolled_node_are_reported(site: Site, node_name: str) -> None:
+    """With the rights of the manifests: the operator reads ResourceSlices by them."""
+    config = msgspec.structs.replace(site.config(), kubeconfig=give_rights(site))
+    path = node(site, node_name, {"kerf.dev/managed": "true"})
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+
+    def publish(driver: str) -> str:
+        pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": node_name, "pool": pool, "devices": [{"name": "gpu-0"}]}
+        status, found = site.call("POST", slices, {"metadata": {"name": f"{site.namespace}-{driver}"}, "spec": spec})
+        assert status == 201, found
+        return f"{slices}/{site.namespace}-{driver}"
+
+    def offer(amount: str) -> None:
+        body = {"status": {"allocatable": {"nvidia.com/gpu": amount}, "capacity": {"nvidia.com/gpu": "8"}}}
+        assert site.call("PATCH", f"{path}/status", body, patch=True)[0] == 200
+
+    def message(kind: str) -> str:
+        """Of the condition; empty where it is met."""
+        told = json.loads(site.data("configmaps", "kerf-status").get("conditions", "[]"))
+        return next((one["message"] for one in told if one["type"] == kind and one["status"] == "False"), "")
+
+    def events(reason: str) -> list[Any]:
+        found = site.call("GET", f"/api/v1/namespaces/{site.namespace}/events")[1]["items"]
+        return [one for one in found if one["reason"] == reason]
+
+    made = [publish("gpu.kerf.dev"), publish("compute-domain.nvidia.com")]
+    try:
+        async with running(Operator, config):
+            await site.until(lambda: "kerf.dev/enrolled" in looks(site, path)[0])
+            offer("8")
+            await site.until(lambda: f"nvidia.com/gpu: {node_name};" in message("DevicePluginAlone"))
+            assert message("DraDriverAlone") == "", "neither Kerf's slices nor those without GPUs count"
+            made.append(publish("gpu.nvidia.com"))
+            await site.until(lambda: f"twice: {node_name};" in message("DraDriverAlone"))
+            await site.until(lambda: len(events("OtherDevicePlugin")) == len(events("OtherDraDriver")) == 1)
+            offer("0")
+            site.call("DELETE", made.pop())
+            await site.until(lambda: message("DevicePluginAlone") == message("DraDriverAlone") == "")
+    finally:
+        for one in made:
+            site.call("DELETE", one)
+
+
 async def test_uninstalling_leaves_nothing(site: Site, node_name: str) -> None:
     path = node(site, node_name, {"kerf.dev/managed": "true"})
     said: list[str] = []

@@ -33,7 +33,7 @@ async def test_a_simulated_cluster_is_well() -> None:
         assert text["services"] == "connected and well: 1 metrics, 1 node_agent, 1 placement, 1 watcher"
         assert text["drivers"] == "nodes: 1, drivers: simulated on 1"
         people = await kerf("doctor", nats=made.url)
-        assert (people.code, "10 ok, 0 warnings, 0 failures" in people.out) == (0, True)
+        assert (people.code, "11 ok, 0 warnings, 0 failures" in people.out) == (0, True)
 
 
 async def test_a_store_without_streams_and_services_fails_with_what_to_do(nats: EmbeddedServer) -> None:
