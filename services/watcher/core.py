@@ -21,7 +21,7 @@ from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.resources import REFLECTED
 from shared.model import names
 from shared.model.kinds import Object
-from shared.model.objects import Pod, version
+from shared.model.objects import Node, Pod, version
 
 BATCH_LIMIT_BYTES = 256 * 1024
 _SEQUENCE = re.compile(r'"sequence":(\d+)')
@@ -143,6 +143,8 @@ class Core:
         if self._store[kind].pop(meta.uid, None) is None:
             return None
         self.requests.forget(meta.uid)
+        if isinstance(fact.object, Node):
+            self.requests.node_gone(meta.name)
         key = (kind, meta.namespace, meta.name)
         if self._names.get(key) == meta.uid:
             del self._names[key]

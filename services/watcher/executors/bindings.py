@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from weakref import WeakValueDictionary
 
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
@@ -34,6 +36,8 @@ class Bindings:
         self._announcer = announcer
         self._batches = batches
         self._telemetry = telemetry
+        self._raising: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By node, while what it advertises is being raised."""
         self.binding = 0
         """Binds in flight or waiting for their turn."""
         self._seconds = metrics.histogram(
@@ -65,7 +69,7 @@ class Bindings:
         if result.outcome == "done":
             result = await self._send(order)
         if result.outcome not in ("done", "unknown"):
-            self._core.requests.forget(order.uid)
+            self._uncount(order)
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(
@@ -78,6 +82,13 @@ class Bindings:
                 error="" if result.outcome == "done" else result.message,
             )
         return result
+
+    def _uncount(self, order: c.Bind) -> None:
+        """This Binding puts the pod on no node. An earlier one may have: orders are repeated, and answered by 409."""
+        self._core.requests.forget(order.uid)
+        pod = self._core.find("Pod", order.name, order.namespace)
+        if pod is not None and pod.metadata.uid == order.uid:
+            self._core.requests.pod_seen(pod)
 
     async def _send(self, order: c.Bind) -> Result:
         pod = self._core.find("Pod", order.name, order.namespace)
@@ -92,11 +103,15 @@ class Bindings:
         pod, node = self._core.find("Pod", order.name, order.namespace), self._core.find("Node", order.node)
         if pod is None or pod.metadata.uid != order.uid or node is None:
             return Result("done")  # the API server refuses the Binding, or the pod's uid is its own proof
-        sums = self._core.requests.count(pod, order.node)
-        lacking = self._core.requests.raised(node, sums, time.monotonic())
-        if not lacking:
+        self._core.requests.count(pod, order.node)
+        if not self._core.requests.lacking(node):
             return Result("done")
-        result = await self._writes.objects.advertise(order.node, lacking)
+        # One write at a time for a node: of two under way the smaller amount could be the last to arrive.
+        async with self._raising.setdefault(order.node, asyncio.Lock()):
+            lacking = self._core.requests.raised(node, time.monotonic())
+            if not lacking:
+                return Result("done")  # a Binding that was counted has been refused meanwhile
+            result = await self._writes.objects.advertise(order.node, lacking)
         if result.outcome in ("done", "unknown", "throttled"):
             return Result(result.outcome if result.outcome == "done" else "throttled", result.message)
         return Result("refused", f"the node's {', '.join(sorted(lacking))} could not be raised: {result.message}")

@@ -250,6 +250,48 @@ async def test_a_pod_is_not_bound_where_what_the_node_advertises_cannot_be_raise
     assert harness.now().spec.node_name == ""
 
 
+async def test_a_binding_that_is_sent_again_still_counts_on_its_node() -> None:
+    """Orders are repeated (R5, two watchers): the second is answered by 409, and the pod runs there all the same."""
+    harness = ExecutorHarness()
+    amounts = {"kerf.dev/gpu-compute": "100"}
+    harness.cluster.patch("Node", "", "n", {"status": {"capacity": amounts, "allocatable": amounts}})
+    orders = []
+    for name in ("a", "b"):
+        limits = {"kerf.dev/gpu-compute": "100"}
+        spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+        harness.cluster.create("Pod", {"metadata": {"name": name}, "spec": spec}, 0.0)
+        orders.append(harness.bind(harness.now(name)))
+    outcomes = []
+    for order in (orders[0], orders[0], orders[1]):
+        answers = await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))
+        outcomes.append([answer.outcome for answer in answers.answers])
+        harness.follow()
+    assert outcomes == [[], ["conflict"], []]
+    assert harness.core.find("Node", "n").status.allocatable["kerf.dev/gpu-compute"] == "250"
+
+
+async def test_two_bindings_to_a_node_raise_it_one_after_the_other() -> None:
+    """Side by side the smaller amount could arrive last, and the kubelet would refuse a pod."""
+    harness = ExecutorHarness()
+    amounts = {"kerf.dev/gpu-compute": "50"}
+    harness.cluster.patch("Node", "", "n", {"status": {"capacity": amounts, "allocatable": amounts}})
+    orders = []
+    for name in ("a", "b"):
+        limits = {"kerf.dev/gpu-compute": "100"}
+        spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+        harness.cluster.create("Pod", {"metadata": {"name": name}, "spec": spec}, 0.0)
+        orders.append(harness.bind(harness.now(name)))
+    harness.gate.open.clear()
+    task = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=tuple(orders))))
+    await eventually(lambda: harness.gate.inside > 0, what="the first write")
+    await asyncio.gather(*(asyncio.sleep(0) for _ in range(10)))
+    assert harness.gate.inside == 1
+    harness.gate.open.set()
+    assert await task == c.Answers()
+    harness.follow()
+    assert harness.core.find("Node", "n").status.allocatable["kerf.dev/gpu-compute"] == "250"
+
+
 def pod_group(condition: GroupCondition | None = None) -> Gang:
     meta = Meta(
         name="podgroup.scheduling.k8s.io/train", namespace="team", uid="uid-g", resource_version=build.next_version()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.watcher.node_requests import KEEP_RAISED_S, NodeRequests
+from services.watcher.node_requests import KEEP_RAISED_S, SETTLE_S, NodeRequests
 from tests.support import build
 
 COMPUTE = "kerf.dev/gpu-compute"
@@ -18,15 +18,18 @@ def half(name: str, **rest: object) -> build.Pod:
 
 def test_amounts_are_raised_only_when_the_sum_would_exceed_them() -> None:
     requests = NodeRequests()
-    assert requests.raised(node(100), requests.count(half("a"), "n"), 0.0) == {}
-    assert requests.raised(node(100), requests.count(half("b"), "n"), 0.0) == {}
-    assert requests.raised(node(100), requests.count(half("c"), "n"), 0.0) == {COMPUTE: 188}
+    raised = []
+    for name in ("a", "b", "c"):
+        requests.count(half(name), "n")
+        raised.append(requests.raised(node(100), 0.0))
+    assert raised == [{}, {}, {COMPUTE: 188}]
 
 
 def test_what_a_node_does_not_advertise_is_never_raised() -> None:
     """The kubelet does not count it either."""
     requests = NodeRequests()
-    assert requests.raised(build.node("n"), requests.count(half("a"), "n"), 0.0) == {}
+    requests.count(half("a"), "n")
+    assert requests.raised(build.node("n"), 0.0) == {}
 
 
 def test_a_pod_counts_from_its_binding_to_its_end_and_once() -> None:
@@ -74,9 +77,31 @@ def test_a_node_advertises_at_least_what_its_pods_request() -> None:
 def test_a_raised_amount_is_kept_for_a_while_and_then_lowered() -> None:
     requests = NodeRequests()
     for name in ("a", "b", "c"):
-        raised = requests.raised(node(100), requests.count(half(name), "n"), 0.0)
+        requests.count(half(name), "n")
+    raised = requests.raised(node(100), 0.0)
     for name in ("a", "b", "c"):
         requests.forget(half(name).metadata.uid)
     high = node(raised[COMPUTE])
     assert requests.to_write(high, {COMPUTE: 100}, KEEP_RAISED_S - 1) == {}
     assert requests.to_write(high, {COMPUTE: 100}, KEEP_RAISED_S + 1) == {COMPUTE: 100}
+
+
+def test_what_another_watcher_has_raised_is_not_lowered_before_its_binding_is_seen() -> None:
+    """Orders go to any of the watchers: the one that is told to advertise has not seen the pod on the node yet."""
+    one, other = NodeRequests(), NodeRequests()
+    for name in ("a", "b"):
+        one.count(half(name), "n")
+        other.pod_seen(build.bound(half(name), "n"))
+    third = half("c")
+    one.count(third, "n")
+    high = node(one.raised(node(100), 0.0)[COMPUTE])
+    assert other.to_write(high, {COMPUTE: 100}, 0.0) == {}
+    other.pod_seen(build.bound(third, "n"))
+    assert other.to_write(high, {COMPUTE: 100}, SETTLE_S + 1) == {}
+    assert other.to_write(high, {COMPUTE: 100}, KEEP_RAISED_S + 1) == {COMPUTE: 150}
+
+
+def test_a_node_with_fewer_gpus_than_before_advertises_less_after_a_moment() -> None:
+    requests = NodeRequests()
+    assert requests.to_write(node(800), {COMPUTE: 700}, 0.0) == {}
+    assert requests.to_write(node(800), {COMPUTE: 700}, SETTLE_S + 1) == {COMPUTE: 700}
