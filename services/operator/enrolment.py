@@ -91,7 +91,7 @@ def _leave(node: Node, grants: int) -> tuple[Write | None, Notice | None]:
 
 def _release(node: Node, watcher: str) -> tuple[Write | None, Notice | None]:
     have = node.metadata.labels
-    taints = _taints(node, remove=(names.TAINT_MANAGED, names.TAINT_LEAVING))
+    taints = _taints(node, remove=(names.TAINT_MANAGED, names.TAINT_LEAVING, names.TAINT_NO_ROOM))
     labels: dict[str, str | None] = dict.fromkeys(written_by(node, watcher), None)
     if names.LABEL_ENROLLED in have:
         labels[names.LABEL_ENROLLED] = None

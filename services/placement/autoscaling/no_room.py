@@ -4,20 +4,29 @@ not fit: two GPUs with 40 % left each have no place for 60 %.
 Karpenter and Cluster Autoscaler start no node for a pod that fits, by their own sums, on a node that is there. Such a
 pod would wait for ever. Both leave out nodes with a taint that the pod does not tolerate. So whatever new nodes an
 autoscaler adds are at most those that the sums ask for, and pods that still find no place are counted again.
+
+Where more nodes of a kind would not help there must be no taint, or an autoscaler would start one after the other for
+ever: where the node's GPUs are not what the pod accepts, and where nothing runs on the node and it does not fit all the
+same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from services.placement.autoscaling.rota import Rota
+from services.placement.protocol import labels
+from shared.book.accepts import GpuConstraints, gpu_constraints, mismatch
 from shared.book.advertised import requested
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.commands import TaintNode
-from shared.model.names import RESOURCE_QUOTA, TAINT_NO_ROOM
+from shared.model.gpu import Gpu
+from shared.model.kube_object import Quantities
+from shared.model.names import RESOURCE_QUOTA, TAINT_LEAVING, TAINT_NO_ROOM
+from shared.model.request import GpuAsk
 from shared.model.units import QuantityError, whole
 
 HOLD_S = 5.0
@@ -26,6 +35,8 @@ TROUBLE_HOLD_S = 60.0
 """The same for a node whose agent takes no slices now: it may be restarting."""
 TURN_S = 1.0
 _AT_ONCE = 100
+WRITES_AT_ONCE = 10
+"""A single pod can make all nodes of a cluster look free. Each write to a node goes to all that watch nodes."""
 _SHAPES_MOST = 64
 _SHAPES_AGAIN_S = 1.0
 _AGAIN_S = 3.0
@@ -40,6 +51,8 @@ class Shape(msgspec.Struct, frozen=True):
     ephemeral_bytes: int
     amounts: Mapping[str, int]
     selector: Mapping[str, str]
+    constraints: GpuConstraints | None
+    hardest: GpuAsk | None
 
 
 def shape_of(state: PodState) -> Shape:
@@ -49,6 +62,8 @@ def shape_of(state: PodState) -> Shape:
         ephemeral_bytes=state.demand.ephemeral_bytes,
         amounts=requested(state.pod),
         selector=state.pod.spec.node_selector,
+        constraints=gpu_constraints(state.request),
+        hardest=None if state.request is None else state.request.hardest,
     )
 
 
@@ -63,18 +78,21 @@ class NoRoom:
         self._requested: dict[str, dict[str, int]] = {}
         """What pods on nodes request, by uid."""
         self._shapes: list[Shape] = []
+        self._counted: set[str] = set()
+        """Resources that these request."""
         self._shapes_at = float("-inf")
 
     def due(self, now: float) -> list[TaintNode]:
         if now - self._shapes_at >= _SHAPES_AGAIN_S:
             self._shapes, self._shapes_at = self._waiting_shapes(), now
+            self._counted = {key for shape in self._shapes for key in shape.amounts}
         shapes = self._shapes
         out: list[TaintNode] = []
         for name in self._rota.next(self._book.nodes, _AT_ONCE, now):
             node = self._book.nodes.get(name)
             if node is None or node.object is None:
                 continue
-            looks_free = any(self._looks_free(node, shape) for shape in shapes)
+            looks_free = self._looks_free(node, shapes)
             if not looks_free:
                 self._since.pop(name, None)
             since = self._since.setdefault(name, now) if looks_free else now
@@ -83,6 +101,8 @@ class NoRoom:
             # and then the pods are tried at once, and wait no longer.
             hold_s = TROUBLE_HOLD_S if node.agent_trouble else HOLD_S
             wanted = looks_free and (tainted or now - since >= hold_s)
+            if len(out) == WRITES_AT_ONCE:
+                continue
             if wanted != tainted and now - self._asked.get(name, float("-inf")) >= _AGAIN_S:
                 self._asked[name] = now
                 out.append(TaintNode(node=name, key=TAINT_NO_ROOM, present=wanted))
@@ -99,34 +119,45 @@ class NoRoom:
                     break
         return found
 
-    def _looks_free(self, node: NodeState, shape: Shape) -> bool:
-        if node.object is None or node.object.spec.unschedulable:
+    def _looks_free(self, node: NodeState, shapes: Sequence[Shape]) -> bool:
+        if not shapes or node.object is None or node.object.spec.unschedulable or labels.has_left(node.object):
             return False
-        allocatable = node.object.status.allocatable
-        if RESOURCE_QUOTA not in allocatable:
+        if RESOURCE_QUOTA not in node.object.status.allocatable or len(node.pods) >= node.pods_total:
             return False
-        if (
-            shape.cpu_milli > node.cpu_total - node.cpu_used
-            or shape.memory_bytes > node.memory_total - node.memory_used
-            or shape.ephemeral_bytes > max(0, node.ephemeral_total - node.ephemeral_used)
-            or len(node.pods) >= node.pods_total
-        ):
+        if any(taint.key == TAINT_LEAVING for taint in node.object.spec.taints):
             return False
-        labels = node.object.metadata.labels
-        if any(labels.get(key) != value for key, value in shape.selector.items()):
+        gpus = () if node.inventory is None else node.inventory.gpus
+        if not node.grants and not node.agent_trouble and all(gpu.state == "healthy" for gpu in gpus):
             return False
-        used: dict[str, int] = {}
+        free = self._free(node, node.object.status.allocatable)
+        own = node.object.metadata.labels
+        return any(
+            shape.cpu_milli <= node.cpu_total - node.cpu_used
+            and shape.memory_bytes <= node.memory_total - node.memory_used
+            and shape.ephemeral_bytes <= max(0, node.ephemeral_total - node.ephemeral_used)
+            and all(own.get(key) == value for key, value in shape.selector.items())
+            and all(free.get(key, 0) >= amount for key, amount in shape.amounts.items())
+            and _suits(gpus, shape)
+            for shape in shapes
+        )
+
+    def _free(self, node: NodeState, allocatable: Quantities) -> dict[str, int]:
+        """What is left of each resource, added up as an autoscaler does."""
+        free = {key: _whole(allocatable[key]) for key in self._counted if key in allocatable}
         for state in node.pods.values():
             for key, amount in self._of(state).items():
-                used[key] = used.get(key, 0) + amount
-        return all(
-            _whole(allocatable.get(key, 0)) - used.get(key, 0) >= amount for key, amount in shape.amounts.items()
-        )
+                if key in free:
+                    free[key] -= amount
+        return free
 
     def _of(self, state: PodState) -> dict[str, int]:
         known = self._requested.get(state.uid)
         if known is None:
-            known = self._requested[state.uid] = requested(state.pod)
+            try:
+                known = requested(state.pod)
+            except QuantityError:
+                known = {}  # a static pod's nonsense; Kerf grants nothing to it
+            self._requested[state.uid] = known
         return known
 
     def _forget(self) -> None:
@@ -135,6 +166,19 @@ class NoRoom:
             self._requested = {uid: known for uid, known in self._requested.items() if uid in self._book.pods}
         if len(self._asked) > 2 * len(self._book.nodes) + 100:
             self._asked = {name: at for name, at in self._asked.items() if name in self._book.nodes}
+        for name in self._since.keys() - self._book.nodes.keys():
+            del self._since[name]
+
+
+def _suits(gpus: Sequence[Gpu], shape: Shape) -> bool:
+    """Whether the pod would take these GPUs if nothing were on them and all were healthy."""
+    ask, constraints = shape.hardest, shape.constraints
+    if ask is None or not gpus:
+        return True
+    found = sum(
+        gpu.memory_mib >= ask.memory_mib and (constraints is None or mismatch(constraints, gpu) is None) for gpu in gpus
+    )
+    return found >= (1 if ask.profile else ask.count)
 
 
 def _whole(amount: str | int) -> int:

@@ -32,7 +32,8 @@ class Signals:
         self._book, self._config, self._queue, self._requests, self._gangs = book, config, queue, requests, gangs
         self._reservations = reservations
         self._advertising = Advertising(book, whole(config.quota_gpu_memory))
-        self._no_room = NoRoom(book, self._without_capacity)
+        # Without an autoscaler too: taints that were written before the setting was changed are taken away.
+        self._no_room = NoRoom(book, self._without_capacity if config.autoscaler else tuple)
         self._nominations = Nominations(book, self._planned, lambda: self._queue.oldest(len(self._queue)))
 
     def inventory_changed(self, node: str) -> None:
@@ -42,8 +43,8 @@ class Signals:
         patches: list[Patch] = []
         if self._config.advertise_capacity:
             patches += self._advertising.due(now)
+        patches += self._no_room.due(now)
         if self._config.autoscaler:
-            patches += self._no_room.due(now)
             patches += self._nominations.due(now)
         return tuple(patches)
 

@@ -74,3 +74,13 @@ def test_a_node_keeps_its_agent_while_pods_with_grants_run_there() -> None:
         {"taints": None},
         "LeftKerf",
     )
+
+
+def test_a_node_that_leaves_loses_the_taint_for_autoscalers_as_well() -> None:
+    """Other schedulers would keep off it, and after an uninstallation nothing would take it away."""
+    no_room = Taint(key="status-taint.cluster-autoscaler.kubernetes.io/kerf-no-room", effect="NoSchedule")
+    left = node({"kerf.dev/enrolled": "true"}, MANAGED, no_room)
+    assert decide(left)[0]["spec"] == {"taints": None}
+    write = enrolment.release_for_good(node({}, no_room), "kerf-watcher")
+    assert write is not None
+    assert write.body["spec"] == {"taints": None}

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+import pytest
 
 from services.placement import messages as m
 from services.placement.autoscaling.advertising import AGAIN_S, TURN_S
-from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S
+from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S, WRITES_AT_ONCE, NoRoom
 from services.placement.autoscaling.nominations import AGAIN_S as NOMINATE_AGAIN_S
 from services.placement.autoscaling.nominations import Nominations
 from shared.book.advertised import advertised
+from shared.book.book import Book
+from shared.book.states import pod_state
 from shared.contracts.commands import AdvertiseCapacity, NominateNode, Patch, ReportPending, TaintNode
+from shared.contracts.facts import Put
 from shared.model.names import TAINT_NO_ROOM
-from shared.model.objects import Node, Taint
+from shared.model.objects import Node, Pod, Taint
 from tests.support import build
 from tests.support.harness.placement import Placement
 
@@ -111,6 +115,87 @@ def test_a_node_whose_agent_restarts_is_not_tainted_for_that() -> None:
     assert patches(placement, TaintNode) == []
     for _ in range(int(TROUBLE_HOLD_S)):
         placement.tick(1.0)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        build.gpu_pod("c", compute=60, annotations={"kerf.dev/gpu-model": "B200"}),
+        build.gpu_pod("c", memory="100Gi"),
+        build.gpu_pod("c", compute=60, annotations={"kerf.dev/gpu-uuid": "GPU-elsewhere"}),
+    ],
+    ids=["another model", "more than a GPU has", "another GPU by its UUID"],
+)
+def test_no_node_is_tainted_for_a_pod_that_more_such_nodes_would_not_help(pod: Pod) -> None:
+    """Or an autoscaler starts one node after the other for ever: the pod fits on none, and each is tainted then."""
+    placement = cluster(autoscaler=True)
+    used = build.gpu_pod("a", compute=10)
+    placement.facts(used)
+    placement.bind(used)
+    placement.facts(pod)
+    look(placement)
+    assert {(report.name, report.reason) for report in patches(placement, ReportPending)} == {("c", "Unschedulable")}
+    assert patches(placement, TaintNode) == []
+
+
+def test_a_node_on_which_nothing_runs_is_not_tainted_while_its_agent_answers() -> None:
+    """A new node would be no better: here no strategy of the node isolates as the pod asks."""
+    placement = cluster(autoscaler=True)
+    placement.facts(build.gpu_pod("c", compute=60, annotations={"kerf.dev/isolation": "hard"}))
+    look(placement)
+    assert {(report.name, report.reason) for report in patches(placement, ReportPending)} == {("c", "Unschedulable")}
+    assert patches(placement, TaintNode) == []
+
+
+def test_few_nodes_are_tainted_at_once() -> None:
+    """One pod can make all nodes of a cluster look free."""
+    book, waiting = Book(), [pod_state(build.gpu_pod("c", compute=60))]
+    for i in range(3 * WRITES_AT_ONCE):
+        book.apply(
+            Put(
+                object=msgspec.structs.replace(
+                    advertising_node(), metadata=build.node(f"n{i}", labels=ENROLLED).metadata
+                )
+            )
+        )
+        book.set_agent_trouble(f"n{i}", "its agent has been silent")
+    no_room = NoRoom(book, lambda: waiting)
+    written = [no_room.due(now) for now in (0.0, *(TROUBLE_HOLD_S + 1 + i for i in range(3)))]
+    assert [len(orders) for orders in written] == [0, *(WRITES_AT_ONCE,) * 3]
+    assert len({order.node for orders in written for order in orders}) == 3 * WRITES_AT_ONCE
+
+
+def test_a_node_that_has_left_kerf_loses_the_taint() -> None:
+    """Its amounts are still in its status, and other schedulers use it now."""
+    placement = cluster(autoscaler=True)
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=60)
+        placement.facts(pod)
+        placement.bind(pod)
+    left = advertising_node(tainted=True)
+    placement.facts(msgspec.structs.replace(left, metadata=msgspec.structs.replace(left.metadata, labels={})))
+    placement.facts(build.gpu_pod("c", compute=60))
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=False)}
+
+
+def test_the_taint_goes_when_the_setting_is_switched_off() -> None:
+    placement = cluster()
+    placement.facts(advertising_node(tainted=True))
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=False)}
+
+
+def test_a_pod_with_amounts_that_are_none_does_not_stop_placement() -> None:
+    placement = cluster(autoscaler=True)
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=60)
+        placement.facts(pod)
+        placement.bind(pod)
+    placement.facts(build.bound(build.pod("bad", limits={"kerf.dev/gpu-memory": "sixteen"}), "n"))
+    placement.facts(build.gpu_pod("c", compute=60))
+    look(placement)
     assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
 
 
