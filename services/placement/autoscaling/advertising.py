@@ -10,8 +10,11 @@ from services.placement.autoscaling.rota import Rota
 from services.placement.protocol import labels
 from shared.book.advertised import advertised
 from shared.book.book import Book
+from shared.book.states import NodeState
 from shared.contracts.commands import AdvertiseCapacity
+from shared.model import names
 from shared.model.kube_object import Quantities
+from shared.model.objects import Node
 from shared.model.units import QuantityError, whole
 
 AGAIN_S = 20.0
@@ -41,15 +44,26 @@ class Advertising:
             if node is None:
                 self._asked.pop(name, None)
                 continue
-            if node.object is None or node.inventory is None or labels.has_left(node.object):
+            if node.object is None or (node.inventory is None and not labels.has_left(node.object)):
                 continue
             if now - self._asked.get(name, float("-inf")) < AGAIN_S:
                 continue
-            amounts = advertised(node.inventory, self._quota_gpu_bytes)
+            amounts = self._amounts(node, node.object)
             if any(_have(node.object.status.allocatable, key) != amount for key, amount in amounts.items()):
                 self._asked[name] = now
                 out.append(AdvertiseCapacity(node=name, amounts=amounts))
+        for name in self._asked.keys() - self._book.nodes.keys():
+            del self._asked[name]
         return out
+
+    def _amounts(self, node: NodeState, known: Node) -> dict[str, int]:
+        """What the node is to advertise: nothing of what it advertises no longer has, or after it has left Kerf."""
+        gone = {
+            name: 0 for name in known.status.allocatable if names.is_gpu_resource(name) or name == names.RESOURCE_QUOTA
+        }
+        if node.inventory is None or labels.has_left(known):
+            return gone
+        return gone | advertised(node.inventory, self._quota_gpu_bytes)
 
 
 def _have(allocatable: Quantities, name: str) -> int:

@@ -72,6 +72,20 @@ def test_nodes_that_are_not_enrolled_advertise_nothing() -> None:
     assert patches(placement, AdvertiseCapacity) == []
 
 
+def test_a_node_that_has_left_or_has_no_healthy_gpu_advertises_nothing_any_more() -> None:
+    """Autoscalers and Kueue would go on counting it."""
+    zero = dict.fromkeys(AMOUNTS, 0)
+    placement = cluster()
+    left = advertising_node()
+    placement.facts(msgspec.structs.replace(left, metadata=build.node("n").metadata))
+    placement.tick()
+    assert [p.amounts for p in patches(placement, AdvertiseCapacity)] == [zero]
+    broken = cluster()
+    broken.send(m.InventorySeen(build.inventory("n", gpus=2, generation=2, states={0: "suspect", 1: "suspect"})))
+    broken.tick()
+    assert [p.amounts for p in patches(broken, AdvertiseCapacity)] == [zero]
+
+
 def test_a_node_that_only_looks_free_to_a_waiting_pod_is_tainted() -> None:
     """Two GPUs with 40 % left each: 80 % in sum, and no place for 60 %."""
     placement = cluster(autoscaler=True)
