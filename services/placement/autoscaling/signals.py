@@ -34,7 +34,7 @@ class Signals:
         self._advertising = Advertising(book, whole(config.quota_gpu_memory))
         # Without an autoscaler too: taints that were written before the setting was changed are taken away.
         self._no_room = NoRoom(book, self._without_capacity if config.autoscaler else tuple)
-        self._nominations = Nominations(book, self._planned, lambda: self._queue.oldest(len(self._queue)))
+        self._nominations = Nominations(book, self._planned, lambda: self._queue)
 
     def inventory_changed(self, node: str) -> None:
         self._advertising.note(node)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
@@ -68,6 +68,15 @@ class Queue:
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._group_of
+
+    def __iter__(self) -> Iterator[str]:
+        """The uids of all pods, in no order."""
+        return iter(self._group_of)
+
+    @property
+    def arrivals(self) -> int:
+        """How many pods have been put in so far."""
+        return self._arrivals
 
     def add(self, state: PodState, key: bytes, *, plain: bool) -> None:
         """Puts a pod in the group `key`, or moves it there after its shape has changed. An unschedulable group stays
