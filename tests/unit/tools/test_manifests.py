@@ -10,6 +10,9 @@ import yaml
 
 from tools.manifests import template
 
+_POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+_CLASS = "resource.k8s.io/v1/DeviceClass"
+
 
 @pytest.mark.parametrize(("mounts", "propagation"), [("true", "Bidirectional"), ("false", "HostToContainer")])
 def test_one_value_sets_the_agents_mount_and_its_propagation(mounts: str, propagation: str) -> None:
@@ -29,6 +32,17 @@ def test_one_value_says_what_completes_pods_where_helm_asks_no_cluster(way: str)
     shown = template(f"--set=admission.canonical={way}")
     assert ("kind: MutatingAdmissionPolicy\n" in shown) == (way == "policy")
     assert ("name: canonical.kerf.dev\n" in shown) == (way == "webhook")
+
+
+@pytest.mark.parametrize(
+    ("known", "newest"), [((), False), (("--api-versions=" + _POLICY, "--api-versions=" + _CLASS), True)]
+)
+def test_without_a_cluster_helm_takes_what_works_on_every_version(known: tuple[str, ...], newest: bool) -> None:
+    """`helm template` knows groups and versions, and no kinds, unless it is told (helm/helm,
+    pkg/chartutil/capabilities.go, allKnownVersions)."""
+    shown = template(*known)
+    assert ("kind: MutatingAdmissionPolicy\n" in shown) == ("kind: DeviceClass\n" in shown) == newest
+    assert ("name: canonical.kerf.dev\n" in shown) != newest
 
 
 def test_policy_and_webhook_have_the_same_match_conditions() -> None:
