@@ -86,7 +86,7 @@ class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):
     namespace: str
     name: str
     reason: str
-    """Unschedulable or SchedulingGated, as kube-scheduler writes them."""
+    """Unschedulable, as kube-scheduler writes it; another one where no node would help."""
     message: str
     resource_version: str = ""
 

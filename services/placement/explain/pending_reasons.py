@@ -105,7 +105,13 @@ class PendingReasons:
         lost: list[ReportPending] = []
         for uid, said in self.said.items():
             state = self._book.pods.get(uid)
-            if state is None or uid in held or now - said.at < SAY_AGAIN_S or not state.wants_place or _told(state):
+            if (
+                state is None
+                or uid in held
+                or now - said.at < SAY_AGAIN_S
+                or not state.wants_place
+                or _told(state, said)
+            ):
                 continue
             lost.append(_report(state, said.sentence, said.reason))
         return [m.SendPatches(tuple(lost[:_REPORTS_MOST]))] if lost else []
@@ -214,7 +220,7 @@ def condition_reason(explanation: PodExplanation) -> str:
         return REFUSED
     if any(code.startswith("queue-") for code in codes):
         return "QuotaExceeded"
-    if codes & {"gang-gathering", "gang-unknown", "gang-too-large"}:
+    if codes & {"gang-gathering", "gang-unknown", "gang-composite", "gang-too-large"}:
         return "GangIncomplete"
     return "Unschedulable"
 
@@ -231,5 +237,9 @@ def _report(state: PodState, sentence: str, reason: str) -> ReportPending:
     )
 
 
-def _told(state: PodState) -> bool:
-    return any(c.type == "PodScheduled" and c.status == "False" for c in state.pod.status.conditions)
+def _told(state: PodState, said: Said) -> bool:
+    """Whether a report has arrived on the pod, with the reason by which autoscalers act."""
+    return any(
+        c.type == "PodScheduled" and c.status == "False" and c.reason == said.reason
+        for c in state.pod.status.conditions
+    )

@@ -12,13 +12,15 @@ from services.placement.autoscaling.advertising import AGAIN_S, TURN_S
 from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S, WRITES_AT_ONCE, NoRoom
 from services.placement.autoscaling.nominations import AGAIN_S as NOMINATE_AGAIN_S
 from services.placement.autoscaling.nominations import Nominations
+from services.placement.explain.pending_reasons import SAY_AGAIN_S
 from shared.book.advertised import advertised
 from shared.book.book import Book
 from shared.book.states import pod_state
 from shared.contracts.commands import AdvertiseCapacity, NominateNode, Patch, ReportPending, TaintNode
 from shared.contracts.facts import Put
+from shared.model.kube_object import Meta
 from shared.model.names import TAINT_NO_ROOM
-from shared.model.objects import Node, Pod, Taint
+from shared.model.objects import Condition, Gang, Node, Pod, SchedulingGroup, Taint
 from tests.support import build
 from tests.support.harness.placement import Placement
 
@@ -263,3 +265,23 @@ def test_a_pod_for_which_a_plan_makes_room_is_nominated_until_the_plan_ends() ->
     assert [p.node for p in nominations.due(4 * NOMINATE_AGAIN_S)] == [""]
     later: list[NominateNode] = Nominations(book, dict, lambda: [pod.metadata.uid]).due(0.0)
     assert [p.node for p in later] == [""], "a nomination of an earlier leader"
+
+
+def test_a_part_of_a_composite_group_asks_for_no_node() -> None:
+    meta = Meta(name="podgroup.scheduling.k8s.io/g", namespace="team", uid="g", resource_version=build.next_version())
+    placement = cluster(autoscaler=True)
+    pod = build.gpu_pod("a", compute=60, scheduling_group=SchedulingGroup(pod_group_name="g"))
+    placement.facts(Gang(metadata=meta, minimum=1, parent="all"), pod)
+    look(placement)
+    assert {report.reason for report in patches(placement, ReportPending)} == {"GangIncomplete"}
+
+
+@pytest.mark.parametrize(("reason", "again"), [("Unschedulable", True), ("Refused", False)])
+def test_a_report_is_repeated_until_the_pod_has_its_reason(reason: str, again: bool) -> None:
+    """A condition of before, with the reason for which autoscalers start nodes, is not enough."""
+    placement = cluster()
+    pod = build.pod("bad", limits={"kerf.dev/gpu-memory": "sixteen"})
+    condition = Condition(type="PodScheduled", status="False", reason=reason)
+    placement.facts(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, conditions=(condition,))))
+    look(placement, 2.5 * SAY_AGAIN_S)
+    assert (len(patches(placement, ReportPending)) > 1) == again
