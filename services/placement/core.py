@@ -138,6 +138,7 @@ class Core:
             requests=requests,
             gangs=self.gangs,
             reservations=self.preemption.reservations,
+            held=self.holds,
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)

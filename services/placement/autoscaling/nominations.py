@@ -6,7 +6,7 @@ IsProvisionable).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
 from shared.book.book import Book
 from shared.contracts.commands import NominateNode
@@ -19,10 +19,15 @@ LOOK_S = 5.0
 
 class Nominations:
     def __init__(
-        self, book: Book, planned: Callable[[], Mapping[str, str]], waiting: Callable[[], Iterable[str]]
+        self,
+        book: Book,
+        planned: Callable[[], Mapping[str, str]],
+        waiting: Callable[[], Iterable[str]],
+        held: Container[str],
     ) -> None:
-        """`planned`: the node by pod, of every pod for which a plan makes room. `waiting`: all that wait, by uid."""
-        self._book, self._planned, self._waiting = book, planned, waiting
+        """`planned`: the node by pod, of every pod for which a plan makes room. `waiting`: all that wait, by uid.
+        `held`: pods with a Binding under way, by uid. A write moves their version, and the Binding would fail."""
+        self._book, self._planned, self._waiting, self._held = book, planned, waiting, held
         self._asked: dict[str, float] = {}
         self._look_at = 0.0
 
@@ -38,7 +43,7 @@ class Nominations:
             if state is None or not state.wants_place or state.pod.status.nominated_node_name == node:
                 self._asked.pop(uid, None)
                 continue
-            if now - self._asked.get(uid, float("-inf")) < AGAIN_S:
+            if uid in self._held or now - self._asked.get(uid, float("-inf")) < AGAIN_S:
                 continue
             self._asked[uid] = now
             meta = state.pod.metadata

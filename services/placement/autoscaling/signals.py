@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from services.placement.autoscaling.advertising import Advertising
 from services.placement.autoscaling.no_room import NoRoom
@@ -28,13 +28,15 @@ class Signals:
         requests: GroupRequests,
         gangs: Gangs,
         reservations: Reservations,
+        held: Container[str],
     ) -> None:
+        """`held`: pods with a Binding under way, by uid."""
         self._book, self._config, self._queue, self._requests, self._gangs = book, config, queue, requests, gangs
         self._reservations = reservations
         self._advertising = Advertising(book, whole(config.quota_gpu_memory))
         # Without an autoscaler too: taints that were written before the setting was changed are taken away.
         self._no_room = NoRoom(book, self._without_capacity if config.autoscaler else tuple)
-        self._nominations = Nominations(book, self._planned, lambda: self._queue)
+        self._nominations = Nominations(book, self._planned, lambda: self._queue, held)
 
     def inventory_changed(self, node: str) -> None:
         self._advertising.note(node)

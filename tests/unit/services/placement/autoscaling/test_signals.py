@@ -254,7 +254,7 @@ def test_a_pod_for_which_a_plan_makes_room_is_nominated_until_the_plan_ends() ->
     pod = build.gpu_pod("p", gpus=4)
     placement.facts(pod)
     book, plans = placement.core.book, {pod.metadata.uid: "n"}
-    nominations = Nominations(book, lambda: plans, lambda: [pod.metadata.uid])
+    nominations = Nominations(book, lambda: plans, lambda: [pod.metadata.uid], ())
     assert [(p.name, p.node) for p in nominations.due(0.0)] == [("p", "n")]
     assert nominations.due(NOMINATE_AGAIN_S / 2) == [], "it may not be seen yet"
     status = msgspec.structs.replace(pod.status, nominated_node_name="n")
@@ -263,8 +263,21 @@ def test_a_pod_for_which_a_plan_makes_room_is_nominated_until_the_plan_ends() ->
     assert nominations.due(2 * NOMINATE_AGAIN_S) == []
     plans.clear()
     assert [p.node for p in nominations.due(4 * NOMINATE_AGAIN_S)] == [""]
-    later: list[NominateNode] = Nominations(book, dict, lambda: [pod.metadata.uid]).due(0.0)
+    later: list[NominateNode] = Nominations(book, dict, lambda: [pod.metadata.uid], ()).due(0.0)
     assert [p.node for p in later] == [""], "a nomination of an earlier leader"
+
+
+def test_a_nomination_is_not_written_while_a_binding_is_under_way() -> None:
+    """It would move the version for which the Binding is (R3), and the pod would be decided again."""
+    placement = Placement().nodes("n")
+    pod = build.gpu_pod("p")
+    nominated = msgspec.structs.replace(pod.status, nominated_node_name="n")
+    placement.facts(msgspec.structs.replace(pod, status=nominated))
+    uid, held = pod.metadata.uid, {pod.metadata.uid}
+    nominations = Nominations(placement.core.book, dict, lambda: [uid], held)
+    assert nominations.due(0.0) == []
+    held.clear()
+    assert [p.node for p in nominations.due(2 * NOMINATE_AGAIN_S)] == [""]
 
 
 def test_a_part_of_a_composite_group_asks_for_no_node() -> None:
