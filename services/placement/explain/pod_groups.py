@@ -42,7 +42,7 @@ class PodGroupConditions:
             return ()
         self._look_at = now + LOOK_S
         known: Mapping[str, Gang] = self._book.others.get(Gang.__name__, {})
-        orders: list[ReportPodGroup] = []
+        found: list[tuple[bool, float, str, Gang, _Said]] = []
         ordered: dict[str, tuple[_Said, float]] = {}
         for path in self._gangs.sources():
             if f"/{POD_GROUP}/" not in path or (group := known.get(path)) is None:
@@ -51,15 +51,17 @@ class PodGroupConditions:
             if wanted is None or _stands(group, wanted):
                 continue
             last = self._ordered.get(path)
-            if last is not None and now - last[1] < AGAIN_S and not (wanted[0] and not last[0][0]):
+            if last is not None:
                 ordered[path] = last
-                continue
-            if len(orders) == MOST_AT_ONCE:
-                continue
+                if now - last[1] < AGAIN_S and not (wanted[0] and not last[0][0]):
+                    continue
+            found.append((not wanted[0], float("-inf") if last is None else last[1], path, group, wanted))
+        # Groups that are scheduled first, then those that have waited longest: some may be refused again and again.
+        found.sort(key=lambda one: one[:3])
+        for _, _, path, _, wanted in found[:MOST_AT_ONCE]:
             ordered[path] = (wanted, now)
-            orders.append(_order(group, wanted))
         self._ordered = ordered
-        return tuple(orders)
+        return tuple(_order(group, wanted) for *_, group, wanted in found[:MOST_AT_ONCE])
 
     def _wanted(self, path: str, group: Gang) -> _Said | None:
         """None where there is nothing to say (yet)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.placement import messages as m
-from services.placement.explain.pod_groups import AGAIN_S
+from services.placement.explain.pod_groups import AGAIN_S, MOST_AT_ONCE, PodGroupConditions
 from shared.book.book import Book
 from shared.contracts.commands import ReportPodGroup
 from shared.contracts.events import PlacementDecided
@@ -144,3 +144,21 @@ def test_a_part_of_a_composite_group_waits_and_says_which_group_is_not_read() ->
     assert reason.code == "gang-composite"
     assert "CompositePodGroup all" in reason.sentence
     assert said(*reports(placement)) == [(False, "Unschedulable")]
+
+
+def test_every_group_has_its_turn_where_reports_do_not_arrive() -> None:
+    """With many groups the first ones would be ordered again before the last ones were ordered once."""
+    placement = Placement()
+    count = int(2 * AGAIN_S * MOST_AT_ONCE)
+    said: dict[str, str] = {}
+    for i in range(count):
+        name = f"podgroup.scheduling.k8s.io/g{i}"
+        meta = Meta(name=name, namespace="team", uid=f"g{i}", resource_version=build.next_version())
+        pod = build.gpu_pod(f"p{i}", gpus=1, scheduling_group=SchedulingGroup(pod_group_name=f"g{i}"))
+        for object_ in (Gang(metadata=meta, minimum=2), pod):
+            placement.core.book.apply(Put(object=object_))
+        said[f"team/{name}"] = "no room"
+    placement.core.gangs.start_over(0.0)
+    conditions = PodGroupConditions(placement.core.book, placement.core.gangs, said, {})
+    reported = {order.name for now in range(int(2 * AGAIN_S)) for order in conditions.due(float(now))}
+    assert len(reported) == count
