@@ -2,7 +2,8 @@
 
 `nodes_started`: by Karpenter until all pods were served. `nodes_needed`: the fewest on which Kerf places all of them at
 once, or did. `nodes_tainted`: how many Kerf had to mark as only looking free. `sixty_percent`: the same with pods whose
-sums mislead an autoscaler most, with the setting `autoscaler` of placement and without it.
+sums mislead an autoscaler most, with the setting `autoscaler` of placement and without it. `never_fits`: one pod that
+no node of the pool can take, which must not have nodes started without end.
 """
 
 from __future__ import annotations
@@ -150,6 +151,13 @@ def sixty_percent(pods: int) -> list[dict[str, Any]]:
     ]
 
 
+def never_fits() -> list[dict[str, Any]]:
+    """A pod of a GPU model that no node has. No number of nodes helps it, and an autoscaler does not read the model."""
+    (pod,) = sixty_percent(1)
+    pod["metadata"] |= {"name": "never", "annotations": {names.ANNOTATION_GPU_MODEL: "B200"}}
+    return [pod]
+
+
 async def run(
     documents: list[dict[str, Any]], waves: int, timeout_s: float, state: Path, *, signals: bool = True
 ) -> dict[str, Any]:
@@ -259,6 +267,9 @@ def main() -> None:
             err(f"pods of 60 %, {name}")
             made = run(sixty_percent(args.sixty), 1, min(args.timeout_s, 60.0), state / name, signals=signals)
             result.setdefault("sixty_percent", {})[name] = asyncio.run(made)
+        err("a pod that no node of the pool can take")
+        (state / "never").mkdir(exist_ok=True)
+        result["never_fits"] = asyncio.run(run(never_fits(), 1, min(args.timeout_s, 60.0), state / "never"))
     print(json.dumps(result) if args.json else "\n".join(f"{key:24} {value}" for key, value in result.items()))
 
 
