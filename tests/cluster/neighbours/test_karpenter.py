@@ -29,7 +29,7 @@ async def test_pods_that_only_seem_to_fit_on_nodes_get_nodes_and_none_is_started
 
 
 async def test_a_pod_that_no_node_of_the_pool_can_take_has_no_nodes_started_without_end(tmp_path: Path) -> None:
-    """Karpenter does not read kerf.dev/gpu-model. It starts a node once, and Kerf must not tell it that this is full."""
+    """Karpenter does not read kerf.dev/gpu-model. It starts a node once; Kerf must not tell it that this is full."""
     binaries_or_skip("etcd", "kube-apiserver")
     controller_or_skip("karpenter")
     seen = await run(never_fits(), 1, 25.0, tmp_path)
