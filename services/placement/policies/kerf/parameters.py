@@ -86,6 +86,8 @@ SMALL_GPU_MILLI = 300
 """A node whose GPUs all have less left sells CPU at the price of nodes without GPUs."""
 PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
+PRIOR_PARTS = 12
+"""And beside them, in a cluster that has GPUs in MIG mode, as many that want a part: nobody cuts GPUs for others."""
 TURNED_AWAY = 0.0025
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""
 OFTEN = 0.007

@@ -130,6 +130,19 @@ def test_hard_isolation_of_a_part_is_kept_by_an_instance_and_by_nothing_weaker()
     assert placement_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
 
 
+def test_hard_isolation_takes_the_smallest_instance_that_fits_while_whole_gpus_are_idle() -> None:
+    hard = {"kerf.dev/isolation": "hard"}
+    placement = Placement(policy="kerf")
+    for name, layouts in {"big": (FIXED[:1], None), "small": (None, FIXED[1:])}.items():
+        placement.facts(build.node(name))
+        placement.send(m.InventorySeen(inventory(name, *layouts)))
+    placed = placement.place(*(build.gpu_pod(f"p{i}", memory="3Gi", annotations=hard) for i in range(3)))
+    assert placed == {"p0": "small", "p1": "small", "p2": "big"}
+    assert [share.mig.profile for name in placed for share in shares(placement, name) if share.mig] == [
+        "1g.5gb", "1g.5gb", "3g.20gb",
+    ]  # fmt: skip
+
+
 def test_what_a_pod_releases_is_free_for_another_profile() -> None:
     placement = placement_with(())
     first = mig_pod("first", "7g.40gb")
