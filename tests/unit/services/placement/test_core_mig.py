@@ -112,6 +112,18 @@ def test_a_part_gets_the_smallest_instance_that_covers_it() -> None:
     ]
 
 
+def test_the_grant_of_a_part_says_what_of_the_instance_was_requested() -> None:
+    placement = placement_with((), ())
+    placement.place(
+        build.gpu_pod("memory", memory="3Gi"), build.gpu_pod("compute", compute=30), mig_pod("named", "1g.5gb")
+    )
+    requested = {
+        name: [(s.requested_mib, s.requested_milli) for s in shares(placement, name)]
+        for name in ("memory", "compute", "named")
+    }
+    assert requested == {"memory": [(3072, 0)], "compute": [(40960 * 30 // 100, 300)], "named": [(0, 0)]}
+
+
 def test_whole_gpus_never_land_on_a_gpu_in_mig_mode() -> None:
     placement = placement_with((), None)
     assert placement.place(build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1)) == {"one": "n"}
