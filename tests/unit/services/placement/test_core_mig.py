@@ -202,6 +202,43 @@ def test_kerf_why_explains_the_part_of_mig(layouts: tuple[Any, ...], pod: Pod, c
     assert says in found[code]
 
 
+def second_of(placement: Placement, name: str) -> str:
+    state = placement.core.book.pods[f"uid-team-{name}"]
+    return placement.core.explainer.why(state, max_nodes=5).second
+
+
+def test_kerf_why_says_why_a_part_is_no_instance_and_why_it_is_one() -> None:
+    placement = Placement(policy="kerf")
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(inventory("n", FIXED[:1], None)))
+    placement.place(build.gpu_pod("p", memory="3Gi"))
+    assert [share.mig for share in shares(placement, "p")] == [None]
+    assert second_of(placement, "p") == (
+        "no other node could take it now; on n GPU 0 is next: of its MIG instance 3g.20gb 16.5 GiB would be of no use"
+    )
+    placement = Placement(policy="kerf")
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(inventory("n", FIXED, None)))
+    placement.place(build.gpu_pod("p", memory="4Gi"))
+    assert [share.mig for share in shares(placement, "p")] == [FIXED[1]]
+    assert second_of(placement, "p") == (
+        "no other node could take it now; on n GPU 1 is next: a share would begin an idle GPU that later pods need more"
+    )
+
+
+def test_kerf_why_says_nothing_of_instances_where_there_is_no_choice() -> None:
+    hard = {"kerf.dev/isolation": "hard"}
+    for layouts, pod in (
+        ((None, None), build.gpu_pod("p", memory="3Gi")),
+        ((FIXED, None), mig_pod("p", "1g.5gb")),
+        ((FIXED, None), build.gpu_pod("p", gpus=1)),
+        ((FIXED, None), build.gpu_pod("p", memory="3Gi", annotations=hard)),
+    ):
+        placement = placement_with(*layouts)
+        placement.place(pod)
+        assert second_of(placement, "p") == "no other node could take it now"
+
+
 def test_kerf_why_names_the_free_instances_if_the_suitable_ones_are_in_use() -> None:
     placement = placement_with(FIXED)
     placement.place(mig_pod("a", "1g.5gb", 2))
