@@ -24,7 +24,7 @@ import numpy.typing as npt
 from services.placement.jit import jit
 from services.placement.policies.columns import Ask, MigColumns, asked_milli
 from services.placement.policies.kerf.mix import Kind
-from services.placement.policies.kerf.parameters import PRIOR_PARTS, PRIOR_PODS
+from services.placement.policies.kerf.parameters import PRIOR_PARTS, PRIOR_PODS, Parameters
 from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.mig import MASKS, MigCut, best_start, serving
 from shared.model.mig import GEOMETRIES, PROFILES, MigProfile, instance_mask, mask_at
@@ -43,6 +43,8 @@ class Instances(NamedTuple):
     free: Ints
     """Milli-GPU in memory slices that are not taken."""
     waste: Floats
+    waste_by_name: Floats
+    """As instances that are asked for by name are compared, which compete with each other alone."""
     after: Masks
     """Cuts x lines x masks: the mask with one more instance, NONE where there is none. Line p: of the profile p, in the
     order of `_ordered`; line MOST + p: of p, or of the next larger one that can be had."""
@@ -111,12 +113,13 @@ def stake(
     if instances is None:
         return 0, 0.0, 0.0, 0.0
     cut, used = mig.cut[row, gpu], mig.used[row, gpu]
-    rest, before = int(instances.free[cut, used]), float(instances.waste[cut, used])
+    waste = instances.waste if ask.profile == NONE else instances.waste_by_name
+    rest, before = int(instances.free[cut, used]), float(waste[cut, used])
     after = after_taking(cut, used, total_mib, ask, taken, instances) if taken else NONE
     if after == NONE:
         return rest, before, 0.0, 0.0
     given = rest - int(instances.free[cut, after])
-    more = instances.waste[cut, after] - before
+    more = waste[cut, after] - before
     return rest, before, given + more, more + taken * spare_milli(given // taken, total_mib, ask)
 
 
@@ -161,7 +164,7 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, give_up: float) -> F
 
 
 def make_instances(
-    arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float
+    arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], parameters: Parameters
 ) -> Instances | None:
     """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would
     take."""
@@ -170,6 +173,7 @@ def make_instances(
         return None
     result = Instances(
         np.zeros((count, MASKS), np.int64),
+        np.zeros((count, MASKS)),
         np.zeros((count, MASKS)),
         np.full((count, 2 * MOST, MASKS), NONE, np.int16),
         np.full((count, MOST, 3), NONE, np.int64),
@@ -188,7 +192,9 @@ def make_instances(
             rates[largest] += PRIOR_PODS
         rates[MOST] += PRIOR_PARTS
         total = sum(counts) + PRIOR_PODS + PRIOR_PARTS
-        result.waste[place] = expected_waste(known.free, known.after, rates / total, give_up)
+        rates /= total
+        result.waste[place] = expected_waste(known.free, known.after, rates, parameters.mig_giving_up)
+        result.waste_by_name[place] = expected_waste(known.free, known.after, rates, parameters.mig_giving_up_by_name)
     return result
 
 

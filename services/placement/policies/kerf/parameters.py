@@ -12,6 +12,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """How many offered pods a rest of a GPU may wait for before it counts as lost."""
     mig_giving_up: float
     """The rate, by offered pod, at which the rest of a GPU in MIG mode is given up to pods that it serves at once."""
+    mig_giving_up_by_name: float
+    """The same for instances that are asked for by name."""
     balance: float
     prices: float
     waste: float
@@ -37,6 +39,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 FILL = Parameters(
     patience=120,
     mig_giving_up=1 / 120,
+    mig_giving_up_by_name=1 / 120,
     balance=4,
     prices=2,
     waste=2,
@@ -54,6 +57,7 @@ FILL = Parameters(
 FLOW = Parameters(
     patience=16,
     mig_giving_up=1 / 6,
+    mig_giving_up_by_name=2 / 3,
     balance=2,
     prices=2,
     waste=4,

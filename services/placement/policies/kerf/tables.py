@@ -26,7 +26,7 @@ def make_tables(
     counts = np.array([mix.counts[kind] for kind in kinds], np.float64)
     takes = [accepts(kind, arrays) for kind in kinds]
     waste = _waste(arrays, mix, kinds, takes, parameters.patience)
-    instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters.mig_giving_up)
+    instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters)
     present = arrays.gpu_total_mib > 0
     rest = np.where(
         present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0

@@ -123,7 +123,7 @@ CUTS = [
 
 def instances_of(cut: MigCut) -> Instances:
     known = constants_of(cut)
-    return Instances(known.free[None], np.zeros((1, MASKS)), known.after[None], known.sizes[None])
+    return Instances(known.free[None], np.zeros((1, MASKS)), np.zeros((1, MASKS)), known.after[None], known.sizes[None])
 
 
 @settings(max_examples=60)
