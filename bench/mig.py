@@ -1,7 +1,7 @@
 """MIG instances that come and go: how much of the GPUs is allocated, and which pods are refused.
 
     python -m bench.mig [--policy kerf|binpack|...] [--offered 1.1] [--seeds 1,2,3] [--mix instances|beside]
-                        [--fill] [--json]
+                        [--fill] [--without-papers] [--json]
 
 16 nodes: half have 8 A100 of 40 GB, half 8 H100 of 80 GB, all in MIG mode and cut on demand; with `--mix beside` every
 other GPU is not, and shared softly. Pods arrive at random and are tried once; each asks for an instance by name, for an
@@ -9,6 +9,9 @@ A100 or for an H100, or (`beside`) for a part by memory that both kinds of GPU c
 exponential. Time is in mean lives: three to settle, and five that count. Allocation is the mean over time of what was
 asked for, instances in memory slices. With `--fill` no pod ends, and allocation is what it is when 130 % of the GPUs
 have been asked for.
+
+`acceptance` and `makespan`, by policy, are those of `bench.mig_papers`: Kerf beside first fit and others in the set-ups
+of two papers. `least_makespan_s`: no makespan can be shorter.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ import json
 import random
 import sys
 from collections import Counter
+from typing import Any
 
 import msgspec
 
+from bench import mig_papers
 from bench.openb.fill import place
 from services.placement.engine.engine import Engine
 from shared.book.book import Book
@@ -65,28 +70,42 @@ def main() -> None:
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--mix", choices=("instances", "beside"), default="instances")
     parser.add_argument("--fill", action="store_true")
+    parser.add_argument("--without-papers", action="store_true", help="no acceptance and no makespan")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    runs = []
-    for seed in (int(part) for part in args.seeds.split(",")):
+    runs, seeds = [], [int(part) for part in args.seeds.split(",")]
+    for seed in seeds:
         runs.append(
             fill(args.policy, args.mix, seed) if args.fill else churn(args.policy, args.mix, args.offered, seed)
         )
         print(f"{args.policy} {args.mix} seed {seed}: {runs[-1].allocation_percent} %", file=sys.stderr)
     offered = FILLED if args.fill else args.offered
     mean = round(sum(run.allocation_percent for run in runs) / len(runs), 2)
-    result = {
+    result: dict[str, Any] = {
         "policy": args.policy,
         "mix": args.mix,
         "offered": args.offered,
         "mean_percent": mean,
         "runs": [msgspec.structs.asdict(r) for r in runs],
     }
+    if not args.without_papers:
+        result["acceptance"] = mig_papers.accepted_by_policy(args.offered, seeds)
+        result["makespan"] = mig_papers.finished_by_policy(seeds)
+        result["least_makespan_s"] = mig_papers.mean_least_makespan_s(seeds)
     print(
         json.dumps(result)
         if args.json
         else f"{args.policy} on {args.mix} at {offered}: {mean} % allocated, mean of {len(runs)} seeds"
     )
+    if not args.json and not args.without_papers:
+        for policy, found in result["acceptance"].items():
+            print(f"{policy}: {found['mean_percent']} % accepted, {found['allocation_percent']} % allocated")
+        for policy, found in result["makespan"].items():
+            spans = (
+                f"{order} {f['without_moves_s']} s, with moves {f['with_moves_s']} s" for order, f in found.items()
+            )
+            print(f"{policy}: {'; '.join(spans)}")
+        print(f"no policy can end before {result['least_makespan_s']} s")
 
 
 def churn(policy: str, mix: str, offered: float, seed: int) -> Run:

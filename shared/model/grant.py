@@ -22,10 +22,16 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     compute_milli: int
     mig: MigInstance | None = None
     """The MIG instance of that GPU; its uuid is set only if the instance existed before."""
+    requested_mib: int = 0
+    """Of a MIG instance for a part: the memory that was requested. 0: the instance was requested by name."""
+    requested_milli: int = 0
+    """The compute that was requested beside it."""
 
     def __post_init__(self) -> None:
         checked("memory_mib", self.memory_mib)
         checked("compute_milli", self.compute_milli)
+        checked("requested_mib", self.requested_mib)
+        checked("requested_milli", self.requested_milli)
 
 
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

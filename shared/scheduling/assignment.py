@@ -91,7 +91,16 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
     if instance is None:
         raise ValueError(f"GPU {room.uuid} has no MIG instance for {ask}")
     memory_mib, compute_milli = room.mig.size_of(instance, room.total_mib)
-    return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli, mig=instance)
+    requested_mib, requested_milli = (0, 0) if ask.profile else share_on(ask, room.total_mib)
+    return GpuShare(
+        node=node,
+        uuid=room.uuid,
+        memory_mib=memory_mib,
+        compute_milli=compute_milli,
+        mig=instance,
+        requested_mib=requested_mib,
+        requested_milli=requested_milli,
+    )
 
 
 def _for_instances(ask: GpuAsk, ordered: Iterable[GpuRoom]) -> list[GpuRoom] | None:

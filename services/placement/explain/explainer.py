@@ -11,6 +11,7 @@ from services.placement.engine.engine import Engine
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.counterfactuals import advice, changes_of_pod
 from services.placement.explain.diagnosis import Verdicts, judge_all
+from services.placement.explain.instance_or_share import other_kind
 from services.placement.explain.migrations import move_of_another
 from services.placement.explain.runner_up import runner_up
 from services.placement.explain.steps import Steps, finish
@@ -155,13 +156,14 @@ class Explainer:
         again = Trial(self.engine)
         waits = again.book.lift(state.uid)
         candidates = Explainer.of(again.book, again.engine)._candidates(waits, max(2, max_nodes))
+        here = other_kind(waits, again.book.nodes[node], again.engine) if node in again.book.nodes else ""
         return replace(
             base,
             state=phase,
             sentence=sentence,
             node=node,
             candidates=candidates[:max_nodes],
-            second=runner_up(node, candidates),
+            second="; ".join(part for part in (runner_up(node, candidates), here) if part),
         )
 
     def _unplaced(

@@ -9,7 +9,7 @@ from shared.contracts.explain import Candidate
 _WORSE = {
     "balance": "it would leave GPUs there with too little CPU or memory to be used",
     "prices": "its CPU, memory and GPUs are wanted more by others",
-    "waste": "it would leave a part of a GPU that hardly any pod requests",
+    "waste": "it would leave a part of a GPU, or of a MIG instance, that hardly any pod requests",
     "groups": "it would break up idle GPUs that pods of several GPUs need together",
     "gpu-policy": "its GPUs suit the policy less",
     "cpu-apart": "it is better kept for pods with GPUs",

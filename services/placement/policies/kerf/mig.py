@@ -1,10 +1,13 @@
 """What of a GPU in MIG mode will never be used.
 
 Its state is the mask of what is taken of it. W(mask), the expected waste, is found as in `waste`, over masks: when pods
-come at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a (W(next) + spare)) / (e + sum
-of f_a) over the asks a that still get an instance. `next` is the mask with the instance that the book would give them,
-`spare` what that instance is larger than they asked for, and lost(mask) is free(mask) times the share of arrivals that
-get none: what fragmentation is to FGD. So nothing is lost of a GPU that serves all requests, however long it is empty.
+come at rates f_a and a rest is given up at rate e, W(mask) = (e lost(mask) + sum of f_a W(next)) / (e + sum of f_a)
+over the asks a that still get an instance. `next` is the mask with the instance that the book would give them, and
+lost(mask) is free(mask) times the share of arrivals that get none: what fragmentation is to FGD. So nothing is lost of
+a GPU that serves all requests, however long it is empty.
+
+What an instance is larger than the ask is wasted for certain, and is a cost of the decision alone. It is no part of W:
+an instance that pods would waste most of would seem to be worth little, and so to cost little.
 
 Free and spare are counted in memory slices, as milli of the GPU's: for these the instances compete, and wherever one
 may stand there is compute for it.
@@ -20,8 +23,8 @@ import numpy.typing as npt
 
 from services.placement.jit import jit
 from services.placement.policies.columns import Ask, MigColumns, asked_milli
-from services.placement.policies.kerf.mix import Kind, milli_on
-from services.placement.policies.kerf.parameters import PRIOR_PODS
+from services.placement.policies.kerf.mix import Kind
+from services.placement.policies.kerf.parameters import PRIOR_PARTS, PRIOR_PODS, Parameters
 from shared.book.arrays import NOT_MIG, Arrays, Bools, Ints
 from shared.book.mig import MASKS, MigCut, best_start, serving
 from shared.model.mig import GEOMETRIES, PROFILES, MigProfile, instance_mask, mask_at
@@ -40,6 +43,8 @@ class Instances(NamedTuple):
     free: Ints
     """Milli-GPU in memory slices that are not taken."""
     waste: Floats
+    waste_by_name: Floats
+    """As instances that are asked for by name are compared, which compete with each other alone."""
     after: Masks
     """Cuts x lines x masks: the mask with one more instance, NONE where there is none. Line p: of the profile p, in the
     order of `_ordered`; line MOST + p: of p, or of the next larger one that can be had."""
@@ -108,12 +113,13 @@ def stake(
     if instances is None:
         return 0, 0.0, 0.0, 0.0
     cut, used = mig.cut[row, gpu], mig.used[row, gpu]
-    rest, before = int(instances.free[cut, used]), float(instances.waste[cut, used])
+    waste = instances.waste if ask.profile == NONE else instances.waste_by_name
+    rest, before = int(instances.free[cut, used]), float(waste[cut, used])
     after = after_taking(cut, used, total_mib, ask, taken, instances) if taken else NONE
     if after == NONE:
         return rest, before, 0.0, 0.0
     given = rest - int(instances.free[cut, after])
-    more = instances.waste[cut, after] - before
+    more = waste[cut, after] - before
     return rest, before, given + more, more + taken * spare_milli(given // taken, total_mib, ask)
 
 
@@ -141,9 +147,8 @@ def filled_first(
 
 
 @jit
-def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_up: float) -> Floats:
-    """W in milli-GPU by mask. By line of `after`: `rates`, the share of arrivals; `asked`, times milli-GPU asked
-    for."""
+def expected_waste(free: Ints, after: Masks, rates: Floats, give_up: float) -> Floats:
+    """W in milli-GPU by mask. `rates`: the share of arrivals by line of `after`."""
     waste = np.zeros(free.size)
     offered = rates.sum()
     for mask in range(free.size - 1, -1, -1):  # an instance only adds bits
@@ -151,7 +156,7 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
         for line in range(rates.size):
             got = after[line, mask]
             if rates[line] > 0.0 and got != NONE:
-                above += rates[line] * (waste[got] + free[mask] - free[got]) - asked[line]
+                above += rates[line] * waste[got]
                 served += rates[line]
         lost = free[mask] * (1 - served / offered) if offered > 0.0 else float(free[mask])
         waste[mask] = (give_up * lost + above) / (give_up + served)
@@ -159,7 +164,7 @@ def expected_waste(free: Ints, after: Masks, rates: Floats, asked: Floats, give_
 
 
 def make_instances(
-    arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], give_up: float
+    arrays: Arrays, kinds: list[Kind], counts: list[float], takes: list[Bools], parameters: Parameters
 ) -> Instances | None:
     """None where no GPU is in MIG mode. `counts`: arrivals by kind; `takes`: by kind, the GPU kinds that it would
     take."""
@@ -169,25 +174,34 @@ def make_instances(
     result = Instances(
         np.zeros((count, MASKS), np.int64),
         np.zeros((count, MASKS)),
+        np.zeros((count, MASKS)),
         np.full((count, 2 * MOST, MASKS), NONE, np.int16),
         np.full((count, MOST, 3), NONE, np.int64),
     )
-    demands: dict[tuple[int, str, int], tuple[Floats, Floats]] = {}
+    demands: dict[tuple[int, str, int], Floats] = {}
     for place, cut in enumerate(arrays.cuts):
         known = constants_of(cut)
         result.free[place], result.after[place], result.sizes[place] = known.free, known.after, known.sizes
         make = (cut.geometry, cut.model, cut.total_mib)
         if make not in demands:
             demands[make] = _demand(arrays, cut, kinds, counts, takes)
-        rates, asked = (part.copy() for part in demands[make])
+        rates = demands[make].copy()
         offered = [p for p in range(MOST) if known.after[p, known.empty] != NONE]
         largest = max(offered, key=lambda p: _milli(cut.geometry, p), default=NONE)
         if largest != NONE:  # as GPUs begin with pods that want them whole
             rates[largest] += PRIOR_PODS
-            asked[largest] += PRIOR_PODS * _milli(cut.geometry, largest)
-        total = sum(counts) + PRIOR_PODS
-        result.waste[place] = expected_waste(known.free, known.after, rates / total, asked / total, give_up)
+        rates[MOST] += PRIOR_PARTS
+        total = sum(counts) + PRIOR_PODS + PRIOR_PARTS
+        rates /= total
+        result.waste[place] = expected_waste(known.free, known.after, rates, parameters.mig_giving_up)
+        result.waste_by_name[place] = expected_waste(known.free, known.after, rates, parameters.mig_giving_up_by_name)
     return result
+
+
+def prior_part_milli(arrays: Arrays) -> int:
+    """The size of the parts that are expected before anything is known: the smallest instance of any GPU in MIG mode.
+    0 where there is none."""
+    return min((_milli(cut.geometry, 0) for cut in arrays.cuts), default=0)
 
 
 def untouched_milli(arrays: Arrays, instances: Instances) -> Floats:
@@ -198,26 +212,19 @@ def untouched_milli(arrays: Arrays, instances: Instances) -> Floats:
     return result
 
 
-def _demand(
-    arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float], takes: list[Bools]
-) -> tuple[Floats, Floats]:
-    """By line: arrivals, and times milli-GPU. A pod of several instances is as many arrivals."""
+def _demand(arrays: Arrays, cut: MigCut, kinds: list[Kind], counts: list[float], takes: list[Bools]) -> Floats:
+    """Arrivals by line. A pod of several instances is as many arrivals."""
     gpu = next(
         i for i, k in enumerate(arrays.kinds) if k.mig_enabled and (k.model, k.memory_mib) == (cut.model, cut.total_mib)
     )
     ordered = _ordered(cut.geometry)
-    rates, asked = np.zeros(2 * MOST), np.zeros(2 * MOST)
+    rates = np.zeros(2 * MOST)
     for kind, count, accepted in zip(kinds, counts, takes, strict=True):
         if kind.ask is None or not accepted[gpu]:
             continue
         place = ordered.index(serving(cut.geometry, kind.ask, cut.total_mib)[0])
-        milli = _milli(cut.geometry, place)
-        line, wanted = (
-            (place, milli) if kind.ask.profile else (MOST + place, min(milli, milli_on(kind.ask, cut.total_mib)))
-        )
-        rates[line] += count * kind.ask.count
-        asked[line] += count * kind.ask.count * wanted
-    return rates, asked
+        rates[place if kind.ask.profile else MOST + place] += count * kind.ask.count
+    return rates
 
 
 class Constants(NamedTuple):

@@ -12,6 +12,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """How many offered pods a rest of a GPU may wait for before it counts as lost."""
     mig_giving_up: float
     """The rate, by offered pod, at which the rest of a GPU in MIG mode is given up to pods that it serves at once."""
+    mig_giving_up_by_name: float
+    """The same for instances that are asked for by name."""
     balance: float
     prices: float
     waste: float
@@ -37,6 +39,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 FILL = Parameters(
     patience=120,
     mig_giving_up=1 / 120,
+    mig_giving_up_by_name=1 / 120,
     balance=4,
     prices=2,
     waste=2,
@@ -54,6 +57,7 @@ FILL = Parameters(
 FLOW = Parameters(
     patience=16,
     mig_giving_up=1 / 6,
+    mig_giving_up_by_name=2 / 3,
     balance=2,
     prices=2,
     waste=4,
@@ -86,6 +90,8 @@ SMALL_GPU_MILLI = 300
 """A node whose GPUs all have less left sells CPU at the price of nodes without GPUs."""
 PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
+PRIOR_PARTS = 12
+"""And beside them, in a cluster that has GPUs in MIG mode, as many that want a part: nobody cuts GPUs for others."""
 TURNED_AWAY = 0.0025
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""
 OFTEN = 0.007

@@ -6,9 +6,9 @@ import numpy as np
 
 from services.placement.policies.kerf.fairness import Fairness, fair_groups
 from services.placement.policies.kerf.groups import MOST, scarcity
-from services.placement.policies.kerf.mig import make_instances, untouched_milli
+from services.placement.policies.kerf.mig import make_instances, prior_part_milli, untouched_milli
 from services.placement.policies.kerf.mix import Kind, Mix, accepts, sizes_on
-from services.placement.policies.kerf.parameters import PRIOR_PODS, Parameters
+from services.placement.policies.kerf.parameters import PRIOR_PARTS, PRIOR_PODS, Parameters
 from services.placement.policies.kerf.prices import CPU_UNIT_MILLI, MEMORY_UNIT_BYTES, START, Floats, settle
 from services.placement.policies.kerf.score import Tables
 from services.placement.policies.kerf.waste import STEP_MILLI, STEPS, expected_waste
@@ -26,7 +26,7 @@ def make_tables(
     counts = np.array([mix.counts[kind] for kind in kinds], np.float64)
     takes = [accepts(kind, arrays) for kind in kinds]
     waste = _waste(arrays, mix, kinds, takes, parameters.patience)
-    instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters.mig_giving_up)
+    instances = make_instances(arrays, kinds, counts.tolist(), takes, parameters)
     present = arrays.gpu_total_mib > 0
     rest = np.where(
         present, np.minimum(arrays.gpu_free_milli, arrays.gpu_free_mib * 1000 // np.maximum(arrays.gpu_total_mib, 1)), 0
@@ -71,13 +71,17 @@ def _waste(arrays: Arrays, mix: Mix, kinds: list[Kind], takes: list[Bools], pati
     result = np.zeros((max(1, len(arrays.kinds)), STEPS + 1))  # a row to look up even where there is no GPU at all
     rates = np.zeros(result.shape)
     rates[:, STEPS] = PRIOR_PODS
+    part, expected = prior_part_milli(arrays), mix.total + PRIOR_PODS
+    if part:
+        rates[:, -(-part // STEP_MILLI)] = PRIOR_PARTS
+        expected += PRIOR_PARTS
     for kind, accepted in zip(kinds, takes, strict=True):
         if kind.count == 1:
             steps = np.minimum(STEPS, -(-sizes_on(kind, arrays) // STEP_MILLI)).astype(np.int64)
             for gpu in np.flatnonzero(accepted).tolist():
                 rates[gpu, steps[gpu]] += mix.counts[kind]
     for gpu in range(len(arrays.kinds)):
-        result[gpu] = expected_waste(rates[gpu] / (mix.total + PRIOR_PODS), 1 / patience)
+        result[gpu] = expected_waste(rates[gpu] / expected, 1 / patience)
     return result
 
 

@@ -112,6 +112,18 @@ def test_a_part_gets_the_smallest_instance_that_covers_it() -> None:
     ]
 
 
+def test_the_grant_of_a_part_says_what_of_the_instance_was_requested() -> None:
+    placement = placement_with((), ())
+    placement.place(
+        build.gpu_pod("memory", memory="3Gi"), build.gpu_pod("compute", compute=30), mig_pod("named", "1g.5gb")
+    )
+    requested = {
+        name: [(s.requested_mib, s.requested_milli) for s in shares(placement, name)]
+        for name in ("memory", "compute", "named")
+    }
+    assert requested == {"memory": [(3072, 0)], "compute": [(40960 * 30 // 100, 300)], "named": [(0, 0)]}
+
+
 def test_whole_gpus_never_land_on_a_gpu_in_mig_mode() -> None:
     placement = placement_with((), None)
     assert placement.place(build.gpu_pod("one", gpus=1), build.gpu_pod("two", gpus=1)) == {"one": "n"}
@@ -128,6 +140,19 @@ def test_hard_isolation_of_a_part_is_kept_by_an_instance_and_by_nothing_weaker()
     placement.place(build.gpu_pod("p", memory="4Gi", annotations=hard))
     assert [s.uuid for s in shares(placement, "p")] == ["n-gpu-1"]
     assert placement_with(None).place(build.gpu_pod("q", memory="4Gi", annotations=hard)) == {}
+
+
+def test_hard_isolation_takes_the_smallest_instance_that_fits_while_whole_gpus_are_idle() -> None:
+    hard = {"kerf.dev/isolation": "hard"}
+    placement = Placement(policy="kerf")
+    for name, layouts in {"big": (FIXED[:1], None), "small": (None, FIXED[1:])}.items():
+        placement.facts(build.node(name))
+        placement.send(m.InventorySeen(inventory(name, *layouts)))
+    placed = placement.place(*(build.gpu_pod(f"p{i}", memory="3Gi", annotations=hard) for i in range(3)))
+    assert placed == {"p0": "small", "p1": "small", "p2": "big"}
+    assert [share.mig.profile for name in placed for share in shares(placement, name) if share.mig] == [
+        "1g.5gb", "1g.5gb", "3g.20gb",
+    ]  # fmt: skip
 
 
 def test_what_a_pod_releases_is_free_for_another_profile() -> None:
@@ -175,6 +200,43 @@ def test_kerf_why_explains_the_part_of_mig(layouts: tuple[Any, ...], pod: Pod, c
     found = reasons(placement_with(*layouts), pod)
     assert list(found) == [code]
     assert says in found[code]
+
+
+def second_of(placement: Placement, name: str) -> str:
+    state = placement.core.book.pods[f"uid-team-{name}"]
+    return placement.core.explainer.why(state, max_nodes=5).second
+
+
+def test_kerf_why_says_why_a_part_is_no_instance_and_why_it_is_one() -> None:
+    placement = Placement(policy="kerf")
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(inventory("n", FIXED[:1], None)))
+    placement.place(build.gpu_pod("p", memory="3Gi"))
+    assert [share.mig for share in shares(placement, "p")] == [None]
+    assert second_of(placement, "p") == (
+        "no other node could take it now; on n GPU 0 is next: of its MIG instance 3g.20gb 16.5 GiB would be of no use"
+    )
+    placement = Placement(policy="kerf")
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(inventory("n", FIXED, None)))
+    placement.place(build.gpu_pod("p", memory="4Gi"))
+    assert [share.mig for share in shares(placement, "p")] == [FIXED[1]]
+    assert second_of(placement, "p") == (
+        "no other node could take it now; on n GPU 1 is next: a share would begin an idle GPU that later pods need more"
+    )
+
+
+def test_kerf_why_says_nothing_of_instances_where_there_is_no_choice() -> None:
+    hard = {"kerf.dev/isolation": "hard"}
+    for layouts, pod in (
+        ((None, None), build.gpu_pod("p", memory="3Gi")),
+        ((FIXED, None), mig_pod("p", "1g.5gb")),
+        ((FIXED, None), build.gpu_pod("p", gpus=1)),
+        ((FIXED, None), build.gpu_pod("p", memory="3Gi", annotations=hard)),
+    ):
+        placement = placement_with(*layouts)
+        placement.place(pod)
+        assert second_of(placement, "p") == "no other node could take it now"
 
 
 def test_kerf_why_names_the_free_instances_if_the_suitable_ones_are_in_use() -> None:

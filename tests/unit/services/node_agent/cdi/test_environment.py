@@ -6,6 +6,7 @@ import pytest
 
 from services.node_agent.cdi import environment
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.mig import MigInstance
 from tests.unit.services.node_agent.cdi.hosts import GPUS, hand_over, share
 
 
@@ -76,6 +77,49 @@ def test_kais_pods_read_the_part_of_each_gpu_or_the_number_of_whole_ones(shares:
 
 def test_nos_pods_read_the_limit_of_mps() -> None:
     assert of("nos", share("GPU-a", 10_240, 0)) == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=10G"}
+
+
+def on_instance(requested_mib: int, requested_milli: int = 0) -> GpuShare:
+    """A 3g.71gb of GPU-a, for a part of that size."""
+    instance = MigInstance(profile="3g.71gb", start=4, uuid="MIG-1")
+    return GpuShare(
+        node="n", uuid="GPU-a", memory_mib=71_168, compute_milli=428, mig=instance, requested_mib=requested_mib,
+        requested_milli=requested_milli,
+    )  # fmt: skip
+
+
+def test_on_a_mig_instance_gpushare_pods_read_what_they_requested_and_the_size_of_the_instance() -> None:
+    """Its examples give a framework CONTAINER / DEV of what CUDA says the device has: of the instance
+    (AliyunContainerService/gpushare-device-plugin, pkg/gpu/nvidia/allocate.go; docs/userguide of the extender)."""
+    assert of("gpushare", on_instance(3072)) == {
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_POD": "4",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "69",
+    }
+    assert of("gpushare", on_instance(3072), unit="MiB")["ALIYUN_COM_GPU_MEM_DEV"] == "71168"
+
+
+def test_on_a_mig_instance_other_pods_read_what_they_requested() -> None:
+    """HAMi and Volcano set no limit there (`operatingMode != "mig"` in Project-HAMi/HAMi, server.go)."""
+    for dialect in ("hami", "volcano"):
+        assert of(dialect, on_instance(3072, 100)) == {}
+    assert of("koordinator", on_instance(3072, 100)) == {
+        "CUDA_DEVICE_MEMORY_LIMIT": str(3 << 30), "CUDA_DEVICE_SM_LIMIT": "10",
+    }  # fmt: skip
+    assert of("kai", on_instance(35_942, 250))["GPU_PORTION"] == "0.25"
+    assert of("kai", on_instance(14_400))["GPU_PORTION"] == "0.1"
+    assert of("nos", on_instance(3072)) == {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=3G"}
+
+
+def test_an_instance_requested_by_name_was_requested_as_large_as_it_is() -> None:
+    words = of("gpushare", on_instance(0))
+    assert (words["ALIYUN_COM_GPU_MEM_CONTAINER"], words["ALIYUN_COM_GPU_MEM_DEV"]) == ("69", "69")
+
+
+def test_kerfs_own_variables_say_what_the_container_has() -> None:
+    found = environment.kerf(hand_over(on_instance(3072)))
+    assert "KERF_GPU_MEMORY_MIB=71168" in found
 
 
 def test_other_dialects_have_no_variables() -> None:

@@ -18,6 +18,7 @@ from services.placement.policies import columns
 from services.placement.policies.base import Policy
 from services.placement.policies.columns import ask_of, asked_milli, columns_of
 from services.placement.policies.kerf import balance, groups, mig, score
+from services.placement.policies.kerf import tables as tables_module
 from services.placement.policies.kerf.mig import (
     MOST,
     NONE,
@@ -31,6 +32,7 @@ from services.placement.policies.kerf.mix import accepts, kind_of, milli_on
 from services.placement.policies.kerf.parameters import BUCKET_MILLI
 from services.placement.policies.kerf.policy import Kerf
 from services.placement.policies.kerf.score import UNFIT, Tables, rate_rows
+from services.placement.policies.kerf.waste import STEPS
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.mig import MASKS, MigCut, MigRoom, serving_bits
@@ -121,7 +123,7 @@ CUTS = [
 
 def instances_of(cut: MigCut) -> Instances:
     known = constants_of(cut)
-    return Instances(known.free[None], np.zeros((1, MASKS)), known.after[None], known.sizes[None])
+    return Instances(known.free[None], np.zeros((1, MASKS)), np.zeros((1, MASKS)), known.after[None], known.sizes[None])
 
 
 @settings(max_examples=60)
@@ -129,17 +131,15 @@ def instances_of(cut: MigCut) -> Instances:
     st.sampled_from(CUTS),
     st.dictionaries(st.integers(0, 2 * MOST - 1), st.floats(0.001, 1.0), max_size=6),
     st.floats(0.001, 0.3),
-    st.floats(0, 1),
 )
 def test_no_rest_wastes_more_than_itself_and_a_full_gpu_wastes_nothing(
-    cut: MigCut, often: dict[int, float], give_up: float, part: float
+    cut: MigCut, often: dict[int, float], give_up: float
 ) -> None:
     known = constants_of(cut)
-    rates, asked = np.zeros(2 * MOST), np.zeros(2 * MOST)
+    rates = np.zeros(2 * MOST)
     for line, rate in often.items():
-        sizes = [known.free[mask] - known.free[got] for mask, got in enumerate(known.after[line]) if got != NONE]
-        rates[line], asked[line] = rate, rate * part * min(sizes, default=0)
-    waste = expected_waste(known.free, known.after, rates, asked, give_up)
+        rates[line] = rate
+    waste = expected_waste(known.free, known.after, rates, give_up)
     assert np.all(waste >= -1e-9)
     assert np.all(waste <= known.free + 1e-9)
     assert np.all(waste[known.free == 0] == 0)
@@ -151,10 +151,9 @@ def test_the_waste_of_a_gpu_by_hand() -> None:
     """Half of the pods want all four slices, half two of them, and a rest is given up at a rate of 0.1."""
     known = constants_of(MigCut(geometry_of(*A30) or 0, *A30, None))
     half_line, whole_line = (known.sizes[:, 0].tolist().index(PROFILES.index(name)) for name in ("2g.12gb", "4g.24gb"))
-    rates, asked = np.zeros(2 * MOST), np.zeros(2 * MOST)
+    rates = np.zeros(2 * MOST)
     rates[[half_line, whole_line]] = 0.5
-    asked[half_line], asked[whole_line] = 0.5 * 500, 0.5 * 1000
-    waste = expected_waste(known.free, known.after, rates, asked, 0.1)
+    waste = expected_waste(known.free, known.after, rates, 0.1)
     half = 0.1 * (0.5 * 500) / (0.1 + 0.5)  # given up it is lost on the other half of the pods; filled, nothing is
     assert waste[0b0011] == pytest.approx(half)
     assert waste[0b1001] == 500, "two slices that are no pair"
@@ -431,6 +430,73 @@ def test_a_part_that_would_waste_most_of_an_instance_gets_a_soft_share() -> None
         engine = cluster(layouts)
         learn(engine, (50, {"gpu_memory": "11Gi"}), (20, {"mig_1g_5gb": 1}))
         assert put(engine, 0, gpu_memory="11Gi")[0].mig is None
+
+
+A100_80 = ("NVIDIA-A100-SXM4-80GB", 81_920)
+ONES_AND_THREE = tuple(MigInstance(profile=p, start=s) for p, s in (("1g.10gb", 0), ("1g.10gb", 1), ("3g.40gb", 4)))
+TWO_THREES = tuple(MigInstance(profile="3g.40gb", start=start) for start in (0, 4))
+
+
+@pytest.mark.parametrize("nodes", [
+    ((ONES_AND_THREE, *(None,) * 4),),
+    ((*(None,) * 4, ONES_AND_THREE),),
+    ((ONES_AND_THREE,), (None,) * 4),
+    ((ONES_AND_THREE,), (None,), (None,), (None,), (None,)),
+])  # fmt: skip
+def test_small_parts_do_not_fill_a_large_instance_while_whole_gpus_are_idle(
+    nodes: tuple[tuple[Layout, ...], ...],
+) -> None:
+    engine = cluster(*nodes, make=A100_80)
+    profiles = [
+        share.mig.profile for number in range(12) for share in put(engine, number, gpu_memory="3Gi") if share.mig
+    ]
+    assert set(profiles) <= {"1g.10gb"}
+
+
+@pytest.mark.parametrize(
+    "nodes", [((TWO_THREES, None),), ((None, TWO_THREES),), ((TWO_THREES,), (None,)), ((None,), (TWO_THREES,))]
+)
+@pytest.mark.parametrize("seen", [(), ((20, {"gpu": 1}),), ((1000, {"gpu_memory": "3Gi"}),)])
+def test_a_small_part_shares_an_idle_gpu_before_it_takes_most_of_one_as_an_instance(
+    nodes: tuple[tuple[Layout, ...], ...], seen: tuple[tuple[int, dict[str, Any]], ...]
+) -> None:
+    """However often such parts are requested: that they would waste most of an instance does not make it cheaper."""
+    engine = cluster(*nodes, make=A100_80)
+    learn(engine, *seen)
+    assert put(engine, 0, gpu_memory="3Gi")[0].mig is None
+
+
+@pytest.mark.parametrize("seen", [(), ((1000, {"gpu_memory": "3Gi"}),)])
+def test_a_small_part_takes_the_smallest_free_instance_of_all_gpus(
+    seen: tuple[tuple[int, dict[str, Any]], ...],
+) -> None:
+    one = (MigInstance(profile="1g.10gb", start=0),)
+    for nodes in (((TWO_THREES, one),), ((TWO_THREES,), (one,)), ((one,), (TWO_THREES,))):
+        engine = cluster(*nodes, make=A100_80)
+        learn(engine, *seen)
+        assert [(share.mig or one[0]).profile for share in put(engine, 0, gpu_memory="3Gi")] == ["1g.10gb"]
+
+
+def test_a_part_takes_an_oversized_instance_where_the_gpus_are_all_needed_whole() -> None:
+    """The comparison is one of costs: where hundreds of pods want whole GPUs, a share would waste the rest of one."""
+    engine = cluster((TWO_THREES, None), make=A100_80)
+    learn(engine, (500, {"gpu": 1}))
+    assert put(engine, 0, gpu_memory="3Gi")[0].mig is not None
+
+
+def test_parts_are_expected_only_in_clusters_with_gpus_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tables(*layouts: Layout) -> Tables:
+        engine = cluster(layouts)
+        learn(engine, (7, {"gpu_memory": "3Gi"}), (5, {"gpu": 1}))
+        return policy_of(engine)._known()
+
+    before, beside = tables(None, None), tables(None, ON_DEMAND)
+    monkeypatch.setattr(tables_module, "PRIOR_PARTS", 1000)
+    monkeypatch.setattr(mig, "PRIOR_PARTS", 1000)
+    after = tables(None, None)
+    assert all(np.array_equal(getattr(before, name), getattr(after, name)) for name in ("waste", "price", "groups"))
+    assert not np.array_equal(beside.waste, tables(None, ON_DEMAND).waste)
+    assert before.waste[0, STEPS // 2] > beside.waste[0, STEPS // 2], "half a GPU is of use where parts are expected"
 
 
 def test_several_instances_of_one_pod_fill_what_is_begun_first() -> None:
