@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from weakref import WeakValueDictionary
 
 from services.watcher.announcer import Announcer
 from services.watcher.core import Core
 from services.watcher.executors.batches import Batches
+from services.watcher.executors.raised_amounts import RaisedAmounts
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result
 from shared.kube.writes import Writes
@@ -36,8 +35,7 @@ class Bindings:
         self._announcer = announcer
         self._batches = batches
         self._telemetry = telemetry
-        self._raising: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By node, while what it advertises is being raised."""
+        self._raised_amounts = RaisedAmounts(core, writes)
         self.binding = 0
         """Binds in flight or waiting for their turn."""
         self._seconds = metrics.histogram(
@@ -65,11 +63,11 @@ class Bindings:
         start_ns = time.time_ns() if self._telemetry.sampled(order.uid) else 0
         result = await self._allocate(order) if order.claims else Result("done")
         if result.outcome == "done":
-            result = await self._make_countable(order)
+            result = await self._raised_amounts.count(order)
         if result.outcome == "done":
             result = await self._send(order)
         if result.outcome not in ("done", "unknown"):
-            self._uncount(order)
+            self._raised_amounts.uncount(order)
         self._seconds.observe(time.perf_counter() - started)
         if start_ns or result.outcome != "done":
             self._telemetry.pod_span(
@@ -83,13 +81,6 @@ class Bindings:
             )
         return result
 
-    def _uncount(self, order: c.Bind) -> None:
-        """This Binding puts the pod on no node. An earlier one may have: orders are repeated, and answered by 409."""
-        self._core.requests.forget(order.uid)
-        pod = self._core.find("Pod", order.name, order.namespace)
-        if pod is not None and pod.metadata.uid == order.uid:
-            self._core.requests.pod_seen(pod)
-
     async def _send(self, order: c.Bind) -> Result:
         pod = self._core.find("Pod", order.name, order.namespace)
         try:
@@ -97,24 +88,6 @@ class Bindings:
         except RequestError as error:
             return Result("refused", str(error))
         return await self._writes.bindings.bind(order, notes)
-
-    async def _make_countable(self, order: c.Bind) -> Result:
-        """Raises what the node advertises if the kubelet would refuse the pod otherwise."""
-        pod, node = self._core.find("Pod", order.name, order.namespace), self._core.find("Node", order.node)
-        if pod is None or pod.metadata.uid != order.uid or node is None:
-            return Result("done")  # the API server refuses the Binding, or the pod's uid is its own proof
-        self._core.requests.count(pod, order.node)
-        if not self._core.requests.lacking(node):
-            return Result("done")
-        # One write at a time for a node: of two under way the smaller amount could be the last to arrive.
-        async with self._raising.setdefault(order.node, asyncio.Lock()):
-            lacking = self._core.requests.raised(node, time.monotonic())
-            if not lacking:
-                return Result("done")  # a Binding that was counted has been refused meanwhile
-            result = await self._writes.objects.advertise(order.node, lacking)
-        if result.outcome in ("done", "unknown", "throttled"):
-            return Result(result.outcome if result.outcome == "done" else "throttled", result.message)
-        return Result("refused", f"the node's {', '.join(sorted(lacking))} could not be raised: {result.message}")
 
     async def _allocate(self, order: c.Bind) -> Result:
         """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""
