@@ -13,9 +13,7 @@ from shared.book.book import Book
 from shared.book.states import NodeState
 from shared.contracts.commands import AdvertiseCapacity
 from shared.model import names
-from shared.model.kube_object import Quantities
 from shared.model.objects import Node
-from shared.model.units import QuantityError, whole
 
 AGAIN_S = 20.0
 """A node is not asked to advertise more often than this: the watcher may have raised an amount on purpose."""
@@ -49,7 +47,7 @@ class Advertising:
             if now - self._asked.get(name, float("-inf")) < AGAIN_S:
                 continue
             amounts = self._amounts(node, node.object)
-            if any(_have(node.object.status.allocatable, key) != amount for key, amount in amounts.items()):
+            if any(node.extended_total.get(key) != amount for key, amount in amounts.items()):
                 self._asked[name] = now
                 out.append(AdvertiseCapacity(node=name, amounts=amounts))
         for name in self._asked.keys() - self._book.nodes.keys():
@@ -58,16 +56,7 @@ class Advertising:
 
     def _amounts(self, node: NodeState, known: Node) -> dict[str, int]:
         """What the node is to advertise: nothing of what it advertises no longer has, or after it has left Kerf."""
-        gone = {
-            name: 0 for name in known.status.allocatable if names.is_gpu_resource(name) or name == names.RESOURCE_QUOTA
-        }
+        gone = {name: 0 for name in node.extended_total if names.is_gpu_resource(name) or name == names.RESOURCE_QUOTA}
         if node.inventory is None or labels.has_left(known):
             return gone
         return gone | advertised(node.inventory, self._quota_gpu_bytes)
-
-
-def _have(allocatable: Quantities, name: str) -> int:
-    try:
-        return whole(allocatable.get(name, -1))
-    except QuantityError:
-        return -1

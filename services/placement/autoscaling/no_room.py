@@ -24,10 +24,9 @@ from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.commands import TaintNode
 from shared.model.gpu import Gpu
-from shared.model.kube_object import Quantities
 from shared.model.names import RESOURCE_QUOTA, TAINT_LEAVING, TAINT_NO_ROOM
 from shared.model.request import GpuAsk
-from shared.model.units import QuantityError, whole
+from shared.model.units import QuantityError
 
 HOLD_S = 5.0
 """A node must look free to waiting pods for so long before it is tainted: a pod may be about to be tried there."""
@@ -122,14 +121,14 @@ class NoRoom:
     def _looks_free(self, node: NodeState, shapes: Sequence[Shape]) -> bool:
         if not shapes or node.object is None or node.object.spec.unschedulable or labels.has_left(node.object):
             return False
-        if RESOURCE_QUOTA not in node.object.status.allocatable or len(node.pods) >= node.pods_total:
+        if RESOURCE_QUOTA not in node.extended_total or len(node.pods) >= node.pods_total:
             return False
         if any(taint.key == TAINT_LEAVING for taint in node.object.spec.taints):
             return False
         gpus = () if node.inventory is None else node.inventory.gpus
         if not node.grants and not node.agent_trouble and all(gpu.state == "healthy" for gpu in gpus):
             return False
-        free = self._free(node, node.object.status.allocatable)
+        free = self._free(node)
         own = node.object.metadata.labels
         return any(
             shape.cpu_milli <= node.cpu_total - node.cpu_used
@@ -141,9 +140,9 @@ class NoRoom:
             for shape in shapes
         )
 
-    def _free(self, node: NodeState, allocatable: Quantities) -> dict[str, int]:
+    def _free(self, node: NodeState) -> dict[str, int]:
         """What is left of each resource, added up as an autoscaler does."""
-        free = {key: _whole(allocatable[key]) for key in self._counted if key in allocatable}
+        free = {key: node.extended_total[key] for key in self._counted if key in node.extended_total}
         for state in node.pods.values():
             for key, amount in self._of(state).items():
                 if key in free:
@@ -179,10 +178,3 @@ def _suits(gpus: Sequence[Gpu], shape: Shape) -> bool:
         gpu.memory_mib >= ask.memory_mib and (constraints is None or mismatch(constraints, gpu) is None) for gpu in gpus
     )
     return found >= (1 if ask.profile else ask.count)
-
-
-def _whole(amount: str | int) -> int:
-    try:
-        return whole(amount)
-    except QuantityError:
-        return 0
