@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -24,9 +25,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cluster.test_admission_webhook import webhook
 from tests.support import manifests
 from tests.support.waiting import eventually, within
-from tests.support.whole import Whole
+from tests.support.whole import Whole, whole
 from tools import binaries, pki
 from tools.control_plane import ControlPlane, die_with_parent
 
@@ -34,6 +36,7 @@ Document = dict[str, Any]
 CLUSTER_WIDE = ("ClusterTrainingRuntime", "Queue", *manifests.CLUSTER_WIDE)
 LIMIT_S = 90.0
 """Of what controllers bring about, one step after the other, on a busy machine."""
+_NUMBERS = itertools.count(1)
 GPUS_OF_NVIDIA = {"kerf.dev/take-over": "nvidia"}
 """The label of a namespace whose pods' `nvidia.com/gpu` are Kerf's."""
 
@@ -383,3 +386,13 @@ async def runs(world: Whole, pod: Document) -> None:
         {"status": {"phase": "Running", "conditions": ready, "containerStatuses": states, "podIP": "10.0.0.1"}},
         content_type="application/merge-patch+json",
     )
+
+
+@contextlib.asynccontextmanager
+async def reviewed_world(
+    plane: ControlPlane, name: str, *, nodes: int, gpus: int, labels: Mapping[str, str] = GPUS_OF_NVIDIA
+) -> AsyncIterator[Whole]:
+    """Kerf over so many nodes, with its webhook. `labels`: of the world's own namespace, which begins with `name`."""
+    namespace = f"{name}-{next(_NUMBERS)}"
+    async with webhook(plane), whole(plane, namespace, nodes=nodes, gpus=gpus, labels=labels) as world:
+        yield world

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import yaml
 from shared.model.grant import decode_grant
 from tests.cluster.test_admission_webhook import ask, webhook
 from tests.support.waiting import eventually
-from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
+from tests.support.whole import WITHIN_S, Whole, whole
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
@@ -35,12 +35,6 @@ SHARES: dict[str, tuple[int, int, int]] = {
     "nos-slice": (1, 10_240, 0),
 }
 """By pod: GPUs, MiB and thousandths of the compute of each."""
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture

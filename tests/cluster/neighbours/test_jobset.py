@@ -26,7 +26,7 @@ from tests.support.neighbours import (
     label_nodes,
     runs,
 )
-from tests.support.whole import Whole, policed_plane, whole
+from tests.support.whole import Whole, whole
 from tools import binaries
 from tools.control_plane import ControlPlane
 
@@ -38,12 +38,6 @@ IN_ORDER = "startup-policy/startup-driver-ready.yaml"
 """A driver, and four workers when it is ready."""
 POOL = "cloud.google.com/gke-nodepool"
 JOB = "jobset.sigs.k8s.io/job-key"
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,12 @@ Source: ray-project/kuberay v1.6.2 `ray-operator/config/samples`, `ray-operator/
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from shared.model.grant import decode_grant
-from tests.cluster.test_admission_webhook import webhook
 from tests.support.neighbours import (
     GPUS_OF_NVIDIA,
     Neighbour,
@@ -22,22 +20,16 @@ from tests.support.neighbours import (
     bound_by,
     documents,
     neighbour,
+    reviewed_world,
 )
-from tests.support.whole import Whole, policed_plane, whole
+from tests.support.whole import Whole
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-_NUMBERS = itertools.count(1)
 CLASSIFIER = "pytorch-resnet-image-classifier/ray-job.pytorch-image-classifier.yaml"
 """A RayJob: a head without GPUs, which is not Kerf's, and four workers with one each."""
 HALVES = "ray-cluster.kai-gpu-sharing.yaml"
 """For KAI: a head, and two workers that share a GPU."""
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +50,7 @@ async def world_of(
         "--enable-leader-election=false",
         f"--batch-scheduler={scheduler}",
     )
-    namespace = f"ray-{next(_NUMBERS)}"
-    async with webhook(plane), whole(plane, namespace, nodes=nodes, gpus=gpus, labels=labels) as world:
+    async with reviewed_world(plane, "ray", nodes=nodes, gpus=gpus, labels=labels) as world:
         yield world
 
 

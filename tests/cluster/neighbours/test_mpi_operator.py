@@ -5,36 +5,25 @@ Source: kubeflow/mpi-operator v0.8.0 `examples/v2beta1`, `pkg/controller/mpi_job
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.test_admission_webhook import webhook
 from tests.support.neighbours import (
-    GPUS_OF_NVIDIA,
     Neighbour,
     all_bound,
     applied,
     bound_by,
     documents,
     neighbour,
+    reviewed_world,
 )
-from tests.support.whole import Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-_NUMBERS = itertools.count(1)
 EXAMPLE = "examples/v2beta1/tensorflow-benchmarks/tensorflow-benchmarks.yaml"
 """A launcher without GPUs, which is not Kerf's, and two workers with one each."""
 ROLE = "training.kubeflow.org/job-role"
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +34,15 @@ def operator(plane: ControlPlane) -> Iterator[Neighbour]:
         yield made
 
 
-@contextlib.asynccontextmanager
-async def world_of(plane: ControlPlane, *, nodes: int, gpus: int) -> AsyncIterator[Whole]:
-    namespace = f"mpi-{next(_NUMBERS)}"
-    async with webhook(plane), whole(plane, namespace, nodes=nodes, gpus=gpus, labels=GPUS_OF_NVIDIA) as world:
-        yield world
-
-
 async def test_the_workers_of_an_example_are_bound(plane: ControlPlane, operator: Neighbour) -> None:
     """Its launcher counts as there: another scheduler places it."""
     found = documents(operator.source / EXAMPLE)
-    async with world_of(plane, nodes=2, gpus=1) as world, applied(world, found, operator):
+    async with reviewed_world(plane, "mpi", nodes=2, gpus=1) as world, applied(world, found, operator):
         bound = await all_bound(world, 2, operator, others=1)
         assert {pod["metadata"]["labels"][ROLE] for pod in bound} == {"worker"}
 
 
 async def test_no_worker_is_bound_where_not_all_fit(plane: ControlPlane, operator: Neighbour) -> None:
     found = documents(operator.source / EXAMPLE)
-    async with world_of(plane, nodes=1, gpus=1) as world, applied(world, found, operator):
+    async with reviewed_world(plane, "mpi", nodes=1, gpus=1) as world, applied(world, found, operator):
         assert not await bound_by(world, 2, lambda pod: pod["metadata"]["name"], waiting=2, others=1)

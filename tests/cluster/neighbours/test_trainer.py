@@ -5,16 +5,12 @@ Source: kubeflow/trainer v2.3.0 `examples/flux`, `manifests/base`.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.cluster.test_admission_webhook import webhook
 from tests.support.neighbours import (
-    GPUS_OF_NVIDIA,
     Neighbour,
     all_bound,
     applied,
@@ -22,18 +18,11 @@ from tests.support.neighbours import (
     documents,
     jobset_controller,
     neighbour,
+    reviewed_world,
 )
-from tests.support.whole import Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-_NUMBERS = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +50,6 @@ def trainer(plane: ControlPlane) -> Iterator[Neighbour]:
         yield made
 
 
-@contextlib.asynccontextmanager
-async def world_of(plane: ControlPlane, *, nodes: int, gpus: int) -> AsyncIterator[Whole]:
-    namespace = f"trainer-{next(_NUMBERS)}"
-    async with webhook(plane), whole(plane, namespace, nodes=nodes, gpus=gpus, labels=GPUS_OF_NVIDIA) as world:
-        yield world
-
-
 def example(trainer: Neighbour) -> list[dict[str, Any]]:
     """A runtime, and a job of two nodes with a GPU each in it."""
     folder = trainer.source / "examples/flux"
@@ -75,11 +57,11 @@ def example(trainer: Neighbour) -> list[dict[str, Any]]:
 
 
 async def test_the_nodes_of_an_examples_job_are_bound(plane: ControlPlane, trainer: Neighbour) -> None:
-    async with world_of(plane, nodes=2, gpus=1) as world, applied(world, example(trainer), trainer):
+    async with reviewed_world(plane, "trainer", nodes=2, gpus=1) as world, applied(world, example(trainer), trainer):
         found = await all_bound(world, 2, trainer)
         assert len({pod["spec"]["nodeName"] for pod in found}) == 2
 
 
 async def test_no_node_of_a_job_is_bound_where_not_all_fit(plane: ControlPlane, trainer: Neighbour) -> None:
-    async with world_of(plane, nodes=1, gpus=1) as world, applied(world, example(trainer), trainer):
+    async with reviewed_world(plane, "trainer", nodes=1, gpus=1) as world, applied(world, example(trainer), trainer):
         assert not await bound_by(world, 2, lambda pod: pod["metadata"]["name"], waiting=2)

@@ -8,14 +8,12 @@ places the pods. So it runs here, as its project configures it. Source: volcano-
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from tests.cluster.test_admission_webhook import webhook
 from tests.support.neighbours import (
     Neighbour,
     all_bound,
@@ -25,12 +23,12 @@ from tests.support.neighbours import (
     gpus_for_each_container,
     lws_controller,
     neighbour,
+    reviewed_world,
 )
-from tests.support.whole import Whole, policed_plane, whole
+from tests.support.whole import Whole
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
-_NUMBERS = itertools.count(1)
 EXAMPLE = "example/MindSpore-example/mindspore_gpu/mindspore-gpu.yaml"
 """A master without GPUs and two workers with one each; all three start together."""
 GROUP = "leaderworkerset.sigs.k8s.io/group-index"
@@ -39,12 +37,6 @@ LWS = "docs/examples/sample/gang-scheduling/lws-sample-volcano.yaml"
 """Two groups of four pods without GPUs, with Volcano's scheduler; a PodGroup for each group."""
 INSTALLER = "installer/volcano-development.yaml"
 """What its project installs: its webhooks and its scheduler's configuration, among others."""
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    with policed_plane() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +73,7 @@ def volcano(plane: ControlPlane) -> Iterator[Neighbour]:
 @contextlib.asynccontextmanager
 async def world_of(plane: ControlPlane, *, nodes: int, gpus: int) -> AsyncIterator[Whole]:
     labels = {"take-over.kerf.dev/volcano": "true"}
-    namespace = f"volcano-{next(_NUMBERS)}"
-    async with webhook(plane), whole(plane, namespace, nodes=nodes, gpus=gpus, labels=labels) as world:
+    async with reviewed_world(plane, "volcano", nodes=nodes, gpus=gpus, labels=labels) as world:
         yield world
 
 
