@@ -13,17 +13,9 @@ from shared.contracts import queries
 from shared.contracts.explain import WorldExplanation
 from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, WhatIfQuery
 from shared.model import names
+from shared.model.neighbours import GPU_RESOURCES
 
 _SHOWN = 10
-_FOREIGN = (
-    "aliyun.com/gpu-",
-    "koordinator.sh/gpu",
-    "nvidia.com/gpu",
-    "nvidia.com/mig-",
-    "tencent.com/vcuda-",
-    "volcano.sh/vgpu-",
-)
-"""How the resources of other systems begin that services/admission/dialects reads."""
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -69,7 +61,7 @@ def _canonical(file: str) -> Any:
     spec = pod.get("spec") or {}
     found = [c for part in ("containers", "initContainers") for c in spec.get(part) or () if isinstance(c, dict)]
     limits = {name for c in found for name in (c.get("resources") or {}).get("limits") or {}}
-    foreign = sorted(name for name in limits if name.startswith(_FOREIGN))
+    foreign = sorted(name for name in limits if name.startswith(GPU_RESOURCES))
     if foreign and not any(names.is_gpu_resource(name) for name in limits):
         raise Failure(
             f"the pod asks for {', '.join(foreign)}, which admission rewrites at its creation where it reads that "
