@@ -132,7 +132,7 @@ class Masks(Fleet):
 
 
 class Static(Fleet):
-    """Four GPUs whose instances never change: a job gets the smallest free one that covers it."""
+    """Four GPUs with instances that never change: a job gets the smallest free one that covers it."""
 
     def __init__(self) -> None:
         self._free = sorted(STATIC, key=_size)

@@ -1,9 +1,9 @@
 """Pods come in waves, Karpenter starts nodes, Kerf places; then all pods end, and Karpenter removes the nodes.
 
 `nodes_started`: by Karpenter until all pods were served. `nodes_needed`: the fewest on which Kerf places all of them at
-once, or did. `nodes_tainted`: how many Kerf had to mark as only looking free. `sixty_percent`: the same with pods whose
-sums mislead an autoscaler most, with the setting `autoscaler` of placement and without it. `never_fits`: one pod that
-no node of the pool can take, which must not have nodes started without end.
+once, or did. `nodes_tainted`: how many Kerf had to mark as only looking free. `sixty_percent`: the same with pods that
+mislead an autoscaler most by their sums, with the setting `autoscaler` of placement and without it. `never_fits`: one
+pod that no node of the pool can take, which must not have nodes started without end.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _is_gpu(label: str) -> bool:
 
 
 def other_plugins(nodes: Mapping[str, Neighbourhood]) -> Trouble | None:
-    """Enrolled nodes whose GPUs another device plugin offers to the kubelet."""
+    """Enrolled nodes with GPUs that another device plugin offers to the kubelet."""
     found = {name: node for name, node in nodes.items() if node.enrolled and node.resources}
     if not found:
         return None
@@ -98,7 +98,7 @@ def other_plugins(nodes: Mapping[str, Neighbourhood]) -> Trouble | None:
 
 
 def other_driver(nodes: Mapping[str, Neighbourhood], offering: Iterable[str]) -> Trouble | None:
-    """Enrolled nodes whose GPUs NVIDIA's DRA driver offers. `offering`: the nodes of its ResourceSlices."""
+    """Enrolled nodes with GPUs that NVIDIA's DRA driver offers. `offering`: the nodes of its ResourceSlices."""
     found = sorted({name for name in offering if (node := nodes.get(name)) and node.enrolled})
     if not found:
         return None
@@ -124,7 +124,7 @@ def without_gpu(nodes: Mapping[str, Neighbourhood]) -> Trouble | None:
 
 
 def not_enrolled(nodes: Mapping[str, Neighbourhood]) -> tuple[str, ...]:
-    """Nodes with GPUs of which nobody has said whether they are Kerf's."""
+    """Nodes with GPUs that no label says to be Kerf's or not."""
     return tuple(
         sorted(
             name

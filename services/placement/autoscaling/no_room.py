@@ -31,7 +31,7 @@ from shared.model.units import QuantityError
 HOLD_S = 5.0
 """A node must look free to waiting pods for so long before it is tainted: a pod may be about to be tried there."""
 TROUBLE_HOLD_S = 60.0
-"""The same for a node whose agent takes no slices now: it may be restarting."""
+"""The same for a node with an agent that takes no slices now: it may be restarting."""
 TURN_S = 1.0
 _AT_ONCE = 100
 WRITES_AT_ONCE = 10

@@ -1,7 +1,7 @@
 """LeaderWorkerSets: groups of a leader and its workers; each group is a gang.
 
 With the startup policy LeaderReady the workers' pods are created when the leader is ready, and with an exclusive
-topology when the leader has a node, whose topology their node selector names. Leader and workers are gangs of their
+topology when the leader has a node; their node selector names its topology. Leader and workers are gangs of their
 own then. Sources: kubernetes-sigs/lws `api/leaderworkerset/v1/leaderworkerset_types.go`,
 `pkg/controllers/pod_controller.go`.
 """

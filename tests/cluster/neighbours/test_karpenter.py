@@ -1,4 +1,4 @@
-"""The real Karpenter starts as many nodes as Kerf needs, also for pods whose sums mislead it.
+"""The real Karpenter starts as many nodes as Kerf needs, also for pods that mislead it by their sums.
 
 Karpenter runs with the KWOK provider of its own project (kubernetes-sigs/karpenter `kwok/`); a node's kubelet and agent
 are hollow. The NodePool and NodeOverlay are those of docs/examples/karpenter.

@@ -91,7 +91,7 @@ SMALL_GPU_MILLI = 300
 PRIOR_PODS = 50
 """Before anything is known, pods of one whole GPU are expected."""
 PRIOR_PARTS = 12
-"""And beside them, in a cluster that has GPUs in MIG mode, as many that want a part: nobody cuts GPUs for others."""
+"""And beside them, in a cluster that has GPUs in MIG mode, as many that want a part: GPUs are cut for these alone."""
 TURNED_AWAY = 0.0025
 """The rate of refused one-GPU pods from which on whole groups have the weak weight."""
 OFTEN = 0.007
