@@ -8,6 +8,8 @@ SECONDS ?= 600
 STAMP := $(VENV)/.installed
 # Minor versions of Kubernetes besides the main one, each pinned in a module of its own
 MINORS := $(sort $(patsubst tools/k8s/%/go.mod,%,$(wildcard tools/k8s/*/go.mod)))
+# A line for each test that failed, of all suites of `make test`
+FAILED := build/failed-tests.txt
 # pytest's workers: as many as there are cores
 JOBS ?= auto
 
@@ -34,10 +36,11 @@ test: $(STAMP) lint fakes kube kube-versions  ## everything, on real NATS and a 
 	@$(MAKE) --quiet node-binaries || echo "the tests of a real node are skipped" >&2
 	@tools/program.sh promtool >/dev/null || echo "promtool's checks are skipped" >&2
 	@for name in $(NEIGHBOURS); do tools/program.sh $$name >/dev/null || echo "the tests of $$name are skipped" >&2; done
-	@status=0; \
+	@mkdir -p $(dir $(FAILED)); rm -f $(FAILED); export KERF_FAILED_TESTS=$(abspath $(FAILED)); status=0; \
 	$(PY) -m pytest -q -n $(JOBS) --dist loadgroup tests --ignore tests/node --ignore tests/install || status=$$?; \
 	$(PY) -m pytest -q tests/node || status=$$?; \
 	$(MAKE) --quiet test-install || status=$$?; \
+	test ! -s $(FAILED) || { echo "failed, of all suites:"; cat $(FAILED); }; \
 	exit $$status  # one suite that fails does not keep the next from running
 
 test-node: $(STAMP) node-binaries  ## a real kubelet with containerd in a sandbox; needs root
