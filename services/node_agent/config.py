@@ -110,6 +110,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reported by the first sample, frozen by the second, and ended by the third."""
     police_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 256
     """How much more memory on a GPU than granted NVML may report for a pod with policed slices."""
+    mig: Literal["fixed", "on_demand"] = "fixed"
+    """GPUs in MIG mode: `fixed` offers the instances that an administrator has created. `on_demand`: the agent creates
+    and destroys instances as grants name them, beside those of others, which it neither offers nor touches."""
+    mig_timeout_s: Seconds = 20.0
+    """A call that creates or destroys a MIG instance and takes longer counts as hung."""
     job_mapping_dir: str = ""
     """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
     --hpc-job-mapping-dir. Empty: nowhere."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare
-from shared.model.mig import geometry_of, instance_mask
+from shared.model.mig import MigInstance, geometry_of, instance_mask
 from shared.model.strategies import registered
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
@@ -55,6 +55,12 @@ def _mask(share: GpuShare, gpu: Gpu | None) -> int:
     return 0 if geometry is None or share.mig is None else instance_mask(geometry, share.mig)
 
 
+def _is(granted: MigInstance, instance: MigInstance) -> bool:
+    """Whether the grant is for this instance. One that was granted on demand has no UUID."""
+    same_place = (granted.profile, granted.start) == (instance.profile, instance.start)
+    return same_place and granted.uuid in ("", instance.uuid)
+
+
 def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[str, int]) -> tuple[str, str] | None:
     """Why this share cannot be handed over in addition to `room` and `taken`, as code and sentence; None if it can.
 
@@ -82,7 +88,7 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[st
         )
     if share.mig is not None:
         where = f"MIG instance {share.mig.profile} at slice {share.mig.start}"
-        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:
+        if not gpu.mig_on_demand and not any(_is(share.mig, instance) for instance in gpu.mig_instances):
             return (
                 "mig-instance-gone",
                 f"GPU {share.uuid} no longer has {where}; delete the pod to have it scheduled again",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 
-from services.node_agent.devices.calls import UNKNOWN
+from services.node_agent.nvml_calls import UNKNOWN
 
 NO_LIMIT: int = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process
 from services.node_agent.processes.owner import Owner
-from shared.model.gpu import GpuState, Inventory
+from shared.model.gpu import Gpu, GpuState, Inventory
 from shared.model.strategies import StrategyName
 from shared.service import Context
 
@@ -26,9 +27,16 @@ States = dict[str, tuple[GpuState, str]]
 
 class DeviceMonitor:
     def __init__(
-        self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
+        self,
+        ctx: Context,
+        config: Config,
+        agent: Agent,
+        *,
+        boot_id: str,
+        tell: Callable[[m.Input], Awaitable[object]],
+        instances: Callable[[Gpu, Any], Gpu],
     ) -> None:
-        """`tell` passes an input to the core."""
+        """`tell` passes an input to the core. `instances`: see NvmlDevices."""
         self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
         """Returns the strategies in addition to those that every node offers, by driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
@@ -37,7 +45,9 @@ class DeviceMonitor:
             if agent.gpus.inventory is not None and agent.gpus.inventory.boot_id == boot_id
             else None
         )
-        self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
+        self._devices = NvmlDevices(
+            timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before, instances=instances
+        )
         ctx.on_drain(self._devices.close)
         self._health = Health(
             agent.gpus.ailments,
