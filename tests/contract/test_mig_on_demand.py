@@ -177,16 +177,23 @@ async def test_an_instance_that_nobody_holds_any_more_is_destroyed_by_the_next_a
         await eventually(lambda: standing(host) == {})
 
 
-async def test_instances_of_others_are_neither_offered_nor_destroyed(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+@pytest.mark.parametrize(
+    ("profile", "why"),
+    [
+        ("3g.20gb", "3g.20gb at slice 4 of GPU GPU-a cannot be made beside 1g.5gb at 4"),
+        ("1g.5gb", "somebody else has made MIG instance 1g.5gb at slice 4"),
+    ],
+)
+async def test_instances_of_others_are_neither_offered_nor_destroyed(  # noqa: PLR0917 - fixtures
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, profile: str, why: str
 ) -> None:
     become(host, A100 + FOREIGN)
     theirs = MigInstance(profile="1g.5gb", start=4)
     async with mig_agent(nats, host):
         await kubelet.sees_slots()
         await offered(bus, theirs)
-        with pytest.raises(grpc.RpcError, match=r"3g.20gb at slice 4 of GPU GPU-a cannot be made beside .*1g.5gb at 4"):
-            await start(kubelet, host, bus, "one", "3g.20gb", 4)
+        with pytest.raises(grpc.RpcError, match=why):
+            await start(kubelet, host, bus, "one", profile, 4)
         await end(kubelet, host, "one")
         await start(kubelet, host, bus, "two", "3g.20gb", 0)
         await end(kubelet, host, "two")

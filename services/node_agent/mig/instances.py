@@ -117,14 +117,21 @@ class MigInstances:
                 "setting mig is fixed; delete the pod to have it scheduled again"
             )
         await self._destroy_unheld()
-        await self._save(msgspec.structs.replace(self._record, own=tuple({*self._record.own, place})))
+        if place not in self._record.own:
+            if await self._timed("look", lambda handle: nvml.stands(handle, place), place.gpu):
+                raise ValueError(
+                    f"somebody else has made MIG instance {place.profile} at slice {place.start} of GPU {place.gpu}; "
+                    "delete the pod to have it scheduled again"
+                )
+            await self._save(msgspec.structs.replace(self._record, own=(*self._record.own, place)))
         return await self._timed("make", lambda handle: nvml.make(handle, place), place.gpu)
 
     async def _destroy_unheld(self) -> None:
         """Destroys the agent's instances that no container holds. One that fails is tried again later, and its slices
         are not offered until then."""
-        held = {place_of(share) for share in self._held()}
-        for place in sorted(set(self._record.own) - held):
+        unheld = set(self._record.own) - {place_of(share) for share in self._held()}
+        self._not_destroyed = {place: why for place, why in self._not_destroyed.items() if place in unheld}
+        for place in sorted(unheld):
             try:
                 await self._timed("destroy", lambda handle, place=place: nvml.destroy(handle, place), place.gpu)  # type: ignore[misc]
             except (ValueError, OSError, Hung) as error:

@@ -45,6 +45,11 @@ def standing(handle: Any, offered: dict[str, SeenProfile]) -> tuple[Standing, ..
     return tuple(_standing(gi, profile.name) for profile in offered.values() for gi in _gpu_instances(handle, profile))
 
 
+def stands(handle: Any, place: Place) -> bool:
+    """Whether there is an instance at this place, whole or not."""
+    return any(one.at(place) for one in standing(handle, profiles(handle)))
+
+
 def make(handle: Any, place: Place) -> Ids:
     """Makes an instance with one compute instance that fills it, and returns its ids.
 
