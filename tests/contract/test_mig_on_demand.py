@@ -184,7 +184,7 @@ async def test_an_instance_that_nobody_holds_any_more_is_destroyed_by_the_next_a
         ("1g.5gb", "somebody else has made MIG instance 1g.5gb at slice 4"),
     ],
 )
-async def test_instances_of_others_are_neither_offered_nor_destroyed(  # noqa: PLR0917 - fixtures
+async def test_instances_of_others_are_neither_offered_nor_destroyed(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, profile: str, why: str
 ) -> None:
     become(host, A100 + FOREIGN)
