@@ -26,25 +26,30 @@ PROFILES = (
 """Those of an H100 of 80 GB, as NVIDIA's MIG User Guide lists them."""
 
 
+def in_mig_mode(gpus: Gpus, *more: str) -> None:
+    """`more`: further lines of the machine."""
+    gpus.set(mig=(0, 1), more=[*(line.format(gpu) for gpu in (0, 1) for line in PROFILES), *more])
+
+
 @pytest.fixture
 async def mig(sandbox: Sandbox, gpus: Gpus) -> AsyncIterator[NodeCluster]:
     """GPUs 0 and 1 are in MIG mode, without instances."""
-    gpus.set(mig=(0, 1), more=[line.format(gpu) for gpu in (0, 1) for line in PROFILES])
+    in_mig_mode(gpus)
     async with cluster_on(sandbox, gpus, {"KERF_MIG": "on_demand"}) as running:
         yield running
 
 
-def standing(gpus: Gpus) -> list[tuple[int, int]]:
-    """(GPU, start) of the instances that stand."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+def standing(gpus: Gpus) -> dict[tuple[int, int], int]:
+    """The starts of the instances that stand, by GPU and id."""
+    found: dict[tuple[int, int], int] = {}
     file = Path(gpus.folder / "machine.mig")
     for words in (line.split() for line in file.read_text().splitlines()):
-        key = (words[1], words[2])
+        key = (int(words[1]), int(words[2]))
         if words[0] == "made":
-            found[key] = (int(words[1]), int(words[3]))
+            found[key] = int(words[3])
         elif words[0] == "gone":
             del found[key]
-    return sorted(found.values())
+    return found
 
 
 async def test_pods_get_instances_that_are_made_for_them(mig: NodeCluster) -> None:
@@ -56,7 +61,7 @@ async def test_pods_get_instances_that_are_made_for_them(mig: NodeCluster) -> No
         assert share.mig is not None
         assert share.mig.profile == asked[name]
         gpu = next(i for i in range(2) if mig.gpus.uuid(i) == share.uuid)
-        assert (gpu, share.mig.start) in standing(mig.gpus)
+        assert (gpu, share.mig.start) in {(on, start) for (on, _), start in standing(mig.gpus).items()}
         devices = (await mig.inside(name)).devices
         assert f"/dev/nvidia{minor(gpu)}" in devices
         caps = [device for device in devices if "nvidia-cap" in device]
@@ -73,4 +78,33 @@ async def test_pods_get_instances_that_are_made_for_them(mig: NodeCluster) -> No
     await mig.delete("one", "three")
     await mig.gone("one", "three")
     await mig.free()
-    await eventually(lambda: standing(mig.gpus) == [], within_s=30, what="all are destroyed")
+    await eventually(lambda: standing(mig.gpus) == {}, within_s=30, what="all are destroyed")
+
+
+async def test_half_an_instance_is_completed_and_one_in_use_is_kept(mig: NodeCluster) -> None:
+    """The driver refuses the second of the two calls that make an instance; the agent is killed; it works again."""
+    await mig.create_pod("first", **{"mig_7g.80gb": "1"})
+    await mig.running("first")
+    await mig.delete("first")
+    await mig.gone("first")
+    await mig.free()
+    await eventually(lambda: standing(mig.gpus) == {}, within_s=30, what="the first pod's instance is destroyed")
+    in_mig_mode(mig.gpus, "deny 0 ci", "deny 1 ci")
+    await mig.create_pod("one", **{"mig_2g.20gb": "1"})
+    await mig.wait_for_event("one", "NVML: Unknown Error")
+    (half,) = standing(mig.gpus)
+    mig.agent.kill()
+    in_mig_mode(mig.gpus)
+    mig.agent.start()
+    await mig.offered()
+    await mig.running("one")
+    assert list(standing(mig.gpus)) == [half], "the half is completed, and no second one made"
+    gpu, instance = half
+    in_mig_mode(mig.gpus, f"process {gpu} 1 100 {instance}")
+    await mig.delete("one")
+    await mig.gone("one")
+    await mig.free()
+    await eventually(lambda: "is used by process 1" in mig.sandbox.log("agent"), within_s=30, what="the agent says why")
+    assert list(standing(mig.gpus)) == [half], "never while it is in use"
+    in_mig_mode(mig.gpus)
+    await eventually(lambda: standing(mig.gpus) == {}, within_s=30, what="it is destroyed when it is free")
