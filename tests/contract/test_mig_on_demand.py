@@ -229,6 +229,7 @@ async def test_an_instance_that_is_still_in_use_keeps_its_slices(
         (A100 + "profile 0 10 25 1g.5gb+gfx 1 4864 1 7f\nmig 0 12 4 1g.5gb+gfx 4864 MIG-x\n", "profile that Kerf does"),
         (A100 + "mig 0 12 0 7g.40gb 40192 MIG-x\n", "leave no room"),
     ],
+    ids=["other-placements", "no-instances", "unknown-profile", "no-room"],
 )
 async def test_a_gpu_on_which_it_does_not_work_offers_nothing(
     nats: EmbeddedServer, bus: NatsBus, host: Path, text: str, why: str
