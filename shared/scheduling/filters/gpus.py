@@ -167,7 +167,7 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
         sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}",
         helps=f"ask for one of {', '.join(map(mig_resource, profiles))}"
         if offers
-        else "make MIG instances on the node",
+        else "make MIG instances on the node, or set `mig: on_demand` for its agent, whose log says what is in the way",
     )
 
 
