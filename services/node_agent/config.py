@@ -110,6 +110,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reported by the first sample, frozen by the second, and ended by the third."""
     police_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 256
     """How much more memory on a GPU than granted NVML may report for a pod with policed slices."""
+    mps: bool = False
+    """Share the node's GPUs by NVIDIA's MPS: parts of GPUs are given to pods with isolation soft, by the strategy mps
+    alone, once the agent has tried it on a GPU."""
+    mps_control: str = ""
+    """The host's path of nvidia-cuda-mps-control. Empty: where the driver has it."""
     job_mapping_dir: str = ""
     """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
     --hpc-job-mapping-dir. Empty: nowhere."""

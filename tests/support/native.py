@@ -20,7 +20,8 @@ SOURCES = {
     "nvml": ("tests/fakes/nvml",),
     "programs": ("tests/interposer/programs",),
 }
-"""By folder of BUILD: the interposer with its probe, the fake driver and its MPS daemon, the fake NVML, programs that use a GPU."""
+"""By folder of BUILD: the interposer with its probe, the fake driver and its MPS daemon; the fake NVML; programs that
+use a GPU."""
 
 
 @functools.cache

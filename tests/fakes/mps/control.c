@@ -12,8 +12,6 @@
  * - The pipe directory has the socket `control` and nvidia-cuda-mps-control.pid, the log directory control.log.
  * What NVIDIA's pages leave open: a server ends with its control daemon; `quit` ends the servers at once.
  *
- *   KERF_FAKE_MPS_HANGS   a file: while it exists, the daemon answers nothing
- *
  * The protocol on the socket is the fake's own: a client says CLIENT, a user interface COMMAND and the words. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -151,6 +149,8 @@ static void heard(int i) {
 
 static void serve(int control) {
     struct pollfd all[CLIENTS + 1];
+    for (int other = 3; other < 1024; other++)
+        if (other != control) close(other); /* such as the connection of the user interface that asked for it */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     memset(name, 0, name_room);
     snprintf(name, name_room, "nvidia-cuda-mps-server");
@@ -323,7 +323,6 @@ static void stop(int number) {
 static int daemon_of(int listening) {
     char path[600];
     FILE *file;
-    const char *hangs = getenv("KERF_FAKE_MPS_HANGS");
     server = mmap(NULL, sizeof *server, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     snprintf(path, sizeof path, "%s/nvidia-cuda-mps-control.pid", pipe_directory);
     if ((file = fopen(path, "w"))) fprintf(file, "%d\n", (int)getpid()), fclose(file);
@@ -331,8 +330,7 @@ static int daemon_of(int listening) {
     note("Starting control daemon using socket %s/control", pipe_directory);
     while (!quits) {
         struct pollfd one = {listening, POLLIN, 0};
-        const int frozen = hangs && !access(hangs, F_OK);
-        if (poll(&one, frozen ? 0 : 1, 50) > 0 && one.revents) {
+        if (poll(&one, 1, 50) > 0 && one.revents) {
             int made = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
             if (made >= 0) listen_to(made);
         }
