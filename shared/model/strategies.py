@@ -35,7 +35,7 @@ BUILT_IN: tuple[Strategy, ...] = (
     Strategy(name="driver", promise="hard", promise_compute="firm", only_from="hard", proof="canary",
              takes_turns=True, driver_limit=True, limits_compute=True,
              driver="services.node_agent.strategies.driver_limited:DriverLimited"),
-    # Chosen for a part of one GPU with isolation soft on nodes with the setting `mps`, once the agent has tried it.
+    # Chosen for a part of one GPU with isolation soft on the nodes of the setting `mps_nodes`, if proven there.
     Strategy(name="mps", promise="soft", preference=10, proof="own", concurrent=True, driver_limit=True,
              limits_memory=True, driver="services.node_agent.strategies.mps:Mps"),
     # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.

@@ -203,19 +203,20 @@ class Daemon:
             "CUDA_VISIBLE_DEVICES": self.uuid,
         }
         what = " ".join((Path(command[0]).name, line)).strip()
-        # Not a pipe: a daemon in the background would keep it open.
-        output = self._log / "output"
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with output.open("w+b") as file:
+        # No pipes: a daemon in the background would keep one open, and a program may end before it reads one.
+        with os.fdopen(os.memfd_create("words"), "w+b") as words, os.fdopen(os.memfd_create("answer"), "w+b") as file:
+            words.write(f"{line}\n".encode() if line else b"")
+            words.flush()
+            words.seek(0)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *self._tools.prefix, *command, env=environment, stdin=asyncio.subprocess.PIPE, stdout=file,
+                    *self._tools.prefix, *command, env=environment, stdin=words, stdout=file,
                     stderr=file, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
                 raise MpsError(f"{command[0]}: {error.strerror}") from error
             try:
-                await asyncio.wait_for(process.communicate(f"{line}\n".encode() if line else b""), timeout_s)
+                await asyncio.wait_for(process.wait(), timeout_s)
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()

@@ -127,14 +127,14 @@ class MpsProver:
             *self._canary.program,
             *what,
             env=os.environ | {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | dict(environment),
-            stdin=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL if run is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
         assert process.stderr is not None  # noqa: S101 - it is a pipe
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                out = await run(process) if run is not None else (await process.communicate(b""))[0]
+                out = await run(process) if run is not None else (await process.communicate())[0]
         except TimeoutError:
             raise CanaryError(f"the probe `{what[0]}` of MPS has not ended within {TIMEOUT_S:g} s") from None
         finally:

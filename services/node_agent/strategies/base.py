@@ -79,7 +79,7 @@ class NodeTools(msgspec.Struct, frozen=True, kw_only=True):
     """Returns nanoseconds of CLOCK_MONOTONIC."""
     mps_folder: Path = Path("/run/kerf/mps")
     """The folders of the GPUs' MPS daemons, on the host."""
-    offer_mps: Callable[[], Offer] = lambda: Offer(ok=False, sentence="the setting mps is off")
+    offer_mps: Callable[[], Offer] = lambda: Offer(ok=False, sentence="the setting mps_nodes does not name this node")
     """Returns whether MPS was proven on this node."""
 
 

@@ -92,7 +92,7 @@ def mps(
 ) -> Iterator[dict[str, Any]]:
     monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
     monkeypatch.setenv("KERF_FAKE_CUDA_SMS", "100")
-    yield settings | {"mps": True, "mps_control": str(build / "nvidia-cuda-mps-control")}
+    yield settings | {"mps_nodes": ("n*",), "mps_control": str(build / "nvidia-cuda-mps-control")}
     for pid in daemons(host):
         os.kill(pid, signal.SIGKILL)
     for folder in (host / "run" / "mps").glob("*/shm"):
@@ -293,9 +293,9 @@ async def test_slices_of_other_strategies_share_no_gpu_with_mps(
     mps: dict[str, Any],
     tried: None,
 ) -> None:
-    """The operator has set `mps` while a slice runs: that one goes on, and no MPS comes to its GPU before it ends."""
+    """The operator names the node while a slice runs: that one goes on, and no MPS comes to its GPU before it ends."""
     cgroup(host, "old")
-    async with agent(nats, host, **(mps | {"mps": False})):
+    async with agent(nats, host, **(mps | {"mps_nodes": ("m*",)})):
         await started(bus, kubelet, "old", strategy="interposer")
     async with agent(nats, host, **mps):
         await eventually(lambda: _offers(bus, "exclusive", "mps"))

@@ -92,7 +92,8 @@ CUresult mps_failed(void) {
 }
 
 void mps_fault(void) {
-    if (server >= 0) send(server, "FAULT\n", 6, MSG_NOSIGNAL);
+    char heard[8];
+    if (server >= 0 && send(server, "FAULT\n", 6, MSG_NOSIGNAL) > 0) recv(server, heard, sizeof heard, 0);
     failed = CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 

@@ -144,7 +144,10 @@ static void heard(int i) {
     if (strncmp(text, "FAULT", 5)) return;
     note("Client %d has caused a fatal fault", server->client[i].pid);
     server->status = FAULT;
-    for (int c = 0; c < server->count; c++) server->client[c].inactive = 1, said(socket_of[c], "FAULT\n");
+    for (int c = 0; c < server->count; c++) server->client[c].inactive = 1;
+    for (int c = 0; c < server->count; c++)
+        if (c != i) said(socket_of[c], "FAULT\n");
+    said(socket_of[i], "FAULT\n"); /* the last one, which waits for it */
 }
 
 static void serve(int control) {
