@@ -59,10 +59,33 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: Path | None = None
     """Where the host's cgroups are mounted, if the daemons must leave the agent's; None: they need not."""
     proc: Path = Path("/proc")
+    lock: Path | None = None
+    """The file that the node's agent keeps locked while it works. Without one a daemon ends when it has no clients."""
+    guard_s: float = 30.0
+    """How often that is looked at, by a shell that runs as long as the daemon."""
 
 
-def tools_of(host: Host, program: str, cgroups: Path) -> Tools:
-    """The tools of this host. `program`: the operator's path of nvidia-cuda-mps-control; "": the driver's."""
+GUARD_ROUNDS = 10
+_GUARD = """
+for at in "$2" "$2"/*; do echo $$ >"$at/kerf-mps/cgroup.procs"; done 2>/dev/null
+idle=0
+while sleep "$4" && kill -0 "$1" 2>/dev/null; do
+    idle=$((idle + 1))
+    flock --nonblock "$3" true || idle=0
+    for server in $(echo get_server_list | "$6"); do
+        [ -z "$(echo "get_client_list $server" | "$6")" ] || idle=0
+    done
+    if [ "$idle" -ge "$5" ]; then echo quit | "$6"; exit; fi
+done
+"""
+"""Ends a daemon when for some rounds no agent has had the lock and no client was there: of a node whose agent was
+killed and never comes back, such as one that was taken out of Kerf. Its arguments: PID of the daemon, root of cgroups,
+lock, seconds, rounds, program."""
+
+
+def tools_of(host: Host, program: str, *, cgroups: Path, lock: Path) -> Tools:
+    """The tools of this host. `program`: the operator's path of nvidia-cuda-mps-control; "": the driver's. `lock`: the
+    file that the node's agent keeps locked."""
     environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
     if host.driver_root != "/":
         folders = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
@@ -75,6 +98,7 @@ def tools_of(host: Host, program: str, cgroups: Path) -> Tools:
         prefix=("nsenter", f"--mount={host.proc}/1/ns/mnt", "--") if inside else (),
         environment=environment,
         cgroups=cgroups if in_pod is not None and in_pod.pod_uid else None,
+        lock=lock,
     )
 
 
@@ -105,6 +129,7 @@ class Daemon:
             self._leave_cgroup(control)
             await self.ask("start_server -uid 0", START_S)
             server = await self._first_server()
+            await self._guard(control)
         except MpsError:
             await self.stop()
             raise
@@ -227,6 +252,12 @@ class Daemon:
         if process.returncode:
             raise MpsError(f"{what} ended with status {process.returncode}: {text.strip()[-300:]}")
         return text
+
+    async def _guard(self, control: int) -> None:
+        tools = self._tools
+        if tools.lock is not None:
+            words = (control, tools.cgroups or "/nowhere", tools.lock, tools.guard_s, GUARD_ROUNDS, tools.program)
+            await self._run(["setsid", "--fork", "sh", "-c", _GUARD, "kerf-mps-guard", *map(str, words)])
 
     def _leave_cgroup(self, pid: int) -> None:
         """Moves the daemon out of the agent's cgroups, before it starts a server. Raises MpsError."""

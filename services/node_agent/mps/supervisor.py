@@ -19,6 +19,7 @@ from services.node_agent.mps import plan
 from services.node_agent.mps.daemon import Daemon, MpsError, Tools, tools_of
 from services.node_agent.mps.plan import Memory, Trouble
 from services.node_agent.mps.proof import MpsProof, MpsProver
+from services.node_agent.node_lock import LOCK
 from services.node_agent.publisher import Publisher
 from services.node_agent.strategies.base import NodeTools, Offer
 from services.node_agent.strategies.slices import Slice
@@ -309,7 +310,12 @@ def supervisor_of(
         agent,
         folder=Path(config.run_dir) / MPS_FOLDER,
         proof_file=Path(config.checkpoint_file).with_name("mps.json"),
-        tools=lambda: tools_of(config.host(), config.mps_control, Path(config.cgroup_dir)),
+        tools=lambda: tools_of(
+            config.host(),
+            config.mps_control,
+            cgroups=Path(config.cgroup_dir),
+            lock=Path(config.checkpoint_file).with_name(LOCK),
+        ),
         prover=lambda: MpsProver(canary()),
         library=keeper.library,
         canary_offer=keeper.offer,

@@ -14,9 +14,11 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from services.node_agent.mps.daemon import Daemon, MpsError, Tools, find
+from services.node_agent.mps.daemon import GUARD_ROUNDS, Daemon, MpsError, Tools, find
+from services.node_agent.node_lock import LOCK, NodeLock
 from tests.support.waiting import eventually
 
 REAL = shutil.which("nvidia-cuda-mps-control")
@@ -69,7 +71,9 @@ class Bench:
             command = [SMI, "--query-gpu=uuid", "--format=csv,noheader"]
             uuid = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[0]
         program = (REAL or "") if kind == "real" else str(build / "nvidia-cuda-mps-control")
-        self.daemon = Daemon(uuid, folder / uuid, Tools(program=program, environment={"PATH": os.environ["PATH"]}))
+        self.lock = NodeLock(folder / LOCK)
+        tools = Tools(program=program, environment={"PATH": os.environ["PATH"]}, lock=folder / LOCK, guard_s=0.02)
+        self.daemon = Daemon(uuid, folder / uuid, tools)
         self.own = {"KERF_FAKE_CUDA": str(folder / "world"), "KERF_FAKE_CUDA_SMS": "100"}
         self.programs: list[Program] = []
 
@@ -98,9 +102,11 @@ class Bench:
 async def bench(request: pytest.FixtureRequest, build: Path) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="kerf-") as name:
         made = Bench(build, Path(name), request.param)
+        assert made.lock.take()
         await made.daemon.start()
         yield made
         made.end()
+        made.lock.give_back()
         await made.daemon.remove()
         assert await made.daemon.processes() == ()
         assert not made.daemon.folder.exists()
@@ -193,6 +199,31 @@ async def test_a_daemon_that_was_killed_leaves_nothing_that_keeps_its_successor_
     assert after not in (0, control)
     assert client.use() != result(0)
     assert bench.program().use() == result(0)
+
+
+async def test_a_daemon_of_a_node_whose_agent_is_gone_ends_with_its_last_client(bench: Bench) -> None:
+    """The agent holds its lock until it ends, however it ends. One that comes back takes the daemon over."""
+    client = bench.program()
+    bench.lock.give_back()
+    asked = bench.daemon.folder / "log" / "control.log"
+    rounds = asked.read_text().count("get_client_list") + 2 * GUARD_ROUNDS
+    await eventually(lambda: asked.read_text().count("get_client_list") > rounds, within_s=30)
+    assert client.use() == result(0)
+    client.end()
+    await eventually(lambda: find(bench.daemon.pipe) == (), within_s=30)
+    assert bench.lock.take()
+    await bench.daemon.start()
+
+
+async def test_a_daemon_without_clients_stays_while_an_agent_works(bench: Bench) -> None:
+    """The guard of a daemon that was started later has found that no agent works, and this one's has not."""
+    with tempfile.TemporaryDirectory(prefix="kerf-") as name:
+        tools = msgspec.structs.replace(bench.daemon._tools, lock=Path(name) / LOCK)
+        other = Daemon(bench.daemon.uuid, Path(name) / "other", tools)
+        await other.start()
+        await eventually(lambda: find(other.pipe) == (), within_s=30)
+        assert find(bench.daemon.pipe) != ()
+        await other.remove()
 
 
 async def _control_is(bench: Bench, wanted: int) -> bool:
