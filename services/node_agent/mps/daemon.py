@@ -154,7 +154,8 @@ class Daemon:
         await self.stop()
         if await self._has_shm():
             await self._run(["umount", "--lazy", str(self.shm)])
-        await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=False)
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(shutil.rmtree, self.folder)
 
     async def see(self) -> Seen:
         """What there is of it now. It is not asked about servers if it does not run."""
@@ -275,7 +276,6 @@ def find(pipe: Path, proc: Path = Path("/proc")) -> tuple[Process, ...]:
 
 def _is_daemons(folder: Path, pipe: Path) -> str:
     """Which program of the daemon a process is, by its folder in /proc; "" if it is none."""
-    own = owner_of(os.getpid())
     try:
         words = (folder / "cmdline").read_bytes().split(b"\0")
         name = Path(os.fsdecode(words[0])).name
@@ -288,7 +288,7 @@ def _is_daemons(folder: Path, pipe: Path) -> str:
             return ""
     except OSError:
         return ""  # it has ended
-    of = owner_of(int(folder.name), folder.parent)
+    of, own = owner_of(int(folder.name), folder.parent), owner_of(os.getpid())
     return name if of is not None and of.pod_uid in ("", "" if own is None else own.pod_uid) else ""
 
 

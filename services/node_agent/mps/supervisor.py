@@ -152,6 +152,7 @@ class MpsSupervisor:
                 await say()
             async with self._serial:
                 await self._look(set())
+            self._report()
             await asyncio.sleep(ROUND_S)
 
     async def close(self) -> None:
@@ -160,6 +161,14 @@ class MpsSupervisor:
             await end(self._task)
         async with self._serial:
             await self._look(set())
+
+    def _report(self) -> None:
+        """Ready all the same: whole GPUs are given, and what can be started is started."""
+        troubles = [f"the MPS daemon of GPU {uuid} does not run: {why}" for uuid, why in sorted(self._refused.items())]
+        offer = self.offer()
+        if not offer.ok:
+            troubles.insert(0, f"no part of a GPU is offered: {offer.sentence}")
+        self._ctx.health.set("mps", ok=True, detail="; ".join(troubles))
 
     # --- daemons ------------------------------------------------------------------------------------------------
 
@@ -180,8 +189,8 @@ class MpsSupervisor:
         if decision.memory is None:
             if decision.verb == "stop" and not await self._remove(daemon):
                 return
-            self._memories.pop(uuid, None)
-            self._daemons.pop(uuid, None)
+            for of in (self._memories, self._daemons, self._refused):
+                of.pop(uuid, None)
             return
         self._memories[uuid] = decision.memory
         if decision.verb is None:
@@ -193,10 +202,8 @@ class MpsSupervisor:
         except OSError as error:
             self._refused[uuid] = str(error)
             self._ctx.log.error("mps_not_started", gpu=uuid, error=str(error), failures=decision.memory.failures)
-            self._ctx.health.set("mps", ok=True, detail=f"the MPS daemon of GPU {uuid} does not start: {error}")
             return
         self._starts.add(1, uuid)
-        self._ctx.health.clear("mps")
         self._refused.pop(uuid, None)
         self._memories[uuid] = plan.started(decision.memory, control, server, self._clock())
         self._ctx.log.info("mps_started", gpu=uuid, pid=control, server=server)

@@ -143,9 +143,10 @@ async def test_mps_is_offered_alone_once_the_agent_has_tried_it(
 async def test_without_nvidias_program_no_part_is_offered_and_the_reason_is_told(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, mps: dict[str, Any]
 ) -> None:
-    async with agent(nats, host, **(mps | {"mps_control": str(host / "nothing")})):
+    async with agent(nats, host, **(mps | {"mps_control": str(host / "nothing")})) as ctx:
         await eventually((host / "state" / "mps.json").exists, within_s=30)
         assert await _offers(bus, "exclusive")
+        await eventually(lambda: "no part of a GPU is offered: " in str(ctx.health.report()["parts"].get("mps")))
     proof = msgspec.json.decode((host / "state" / "mps.json").read_bytes(), type=MpsProof)
     assert (proof.ok, "nothing" in proof.sentence) == (False, True)
 
