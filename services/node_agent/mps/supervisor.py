@@ -51,17 +51,15 @@ class MpsSupervisor:
         proof_file: Path,
         tools: Callable[[], Tools],
         prover: Callable[[], MpsProver],
-        library: str,
-        canary_offer: Callable[[], Offer],
+        keeper: ProofManager,
         publish: Callable[[m.Publish], None],
     ) -> None:
         """`folder` holds a folder for each GPU, by the same path on the host; a reboot empties it.
 
-        `tools`, `prover`: for the driver as it is now. `library`: the interposer's digest. `canary_offer`: whether the
-        interposer was proven.
+        `tools`, `prover`: for the driver as it is now. `keeper`: of the interposer's proof.
         """
         self._ctx, self._agent, self._folder, self._file = ctx, agent, folder, proof_file
-        self._tools, self._prover, self._library, self._canary_offer = tools, prover, library, canary_offer
+        self._tools, self._prover, self._keeper, self._library = tools, prover, keeper, keeper.library
         self._publish = publish
         self._serial = asyncio.Lock()
         self._daemons: dict[str, Daemon] = {}
@@ -262,7 +260,7 @@ class MpsSupervisor:
         inventory = self._agent.gpus.inventory
         if inventory is None or self.offer().ok or self._clock() < self._next_s:
             return
-        if not (offer := self._canary_offer()).ok:
+        if not (offer := self._keeper.offer()).ok:
             self._trouble = f"the interposer must be proven first: {offer.sentence}"
             return
         gpu = self._free_gpu(inventory)
@@ -274,7 +272,7 @@ class MpsSupervisor:
         # Under the UUID of the GPU, which the daemon must see, and in a folder of its own.
         daemon = Daemon(gpu.uuid, self._folder / CANARY, self._tools())
         at_ms, driver = int(self._ctx.now() * 1000), inventory.driver_version
-        async with self._serial:
+        async with self._keeper.busy, self._serial:
             try:
                 self._proof = await self._prover().prove(daemon, gpu.index, driver, self._library, at_ms)
                 _store(self._file, self._proof)
@@ -324,8 +322,7 @@ def supervisor_of(
             lock=Path(config.checkpoint_file).with_name(LOCK),
         ),
         prover=lambda: MpsProver(canary()),
-        library=keeper.library,
-        canary_offer=keeper.offer,
+        keeper=keeper,
         publish=lambda order: publisher.publish(config.node, order),
     )
 

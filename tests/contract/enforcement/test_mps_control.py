@@ -110,6 +110,20 @@ async def bench(request: pytest.FixtureRequest, build: Path) -> AsyncIterator[Be
         await made.daemon.remove()
         assert await made.daemon.processes() == ()
         assert not made.daemon.folder.exists()
+        await eventually(lambda: not guards(Path(name)), what="the guard ends with its daemon")
+
+
+def guards(folder: Path) -> list[str]:
+    """The shells that look after daemons of this folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # no process, or it has just ended
+        if "kerf-mps-guard" in words and str(folder / LOCK) in words:
+            found.append(process.name)
+    return found
 
 
 def result(code: int) -> str:
@@ -224,6 +238,7 @@ async def test_a_daemon_without_clients_stays_while_an_agent_works(bench: Bench)
         await eventually(lambda: find(other.pipe) == (), within_s=30)
         assert find(bench.daemon.pipe) != ()
         await other.remove()
+        await eventually(lambda: not guards(Path(name)))
 
 
 async def _control_is(bench: Bench, wanted: int) -> bool:
