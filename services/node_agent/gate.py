@@ -29,8 +29,11 @@ def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tupl
 
     A slice that was promised a limit does not start without that limit.
     """
-    offered = inventory is not None and share.strategy in inventory.strategies
-    if offered or registered()[share.strategy].proof == "none":
+    strategy = registered()[share.strategy]
+    if inventory is not None and share.strategy in inventory.strategies:
+        return None
+    # A node with MPS takes back what every other one offers for parts, which would not share its GPUs fairly.
+    if strategy.proof == "none" and not (strategy.always_offered and inventory is not None):
         return None
     return (
         "strategy-not-offered",

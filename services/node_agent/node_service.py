@@ -52,7 +52,7 @@ class NodeRuntime:
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
-            self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, evict=self.publisher.evict)
+            self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, publisher=self.publisher)
             self.devices.offered = self.strategies.offered
             self.devices.observe(self.strategies.observer)
         job_mapping.register_metric(ctx.metrics, lambda: self.agent.gpus.inventory, self.agent.live)

@@ -37,8 +37,8 @@ class DeviceMonitor:
         instances: Callable[[Gpu, Any], Gpu],
     ) -> None:
         """`tell` passes an input to the core. `instances`: see NvmlDevices."""
-        self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
-        """Returns the strategies in addition to those that every node offers, by driver version."""
+        self.offered: Callable[[str, tuple[StrategyName, ...]], tuple[StrategyName, ...]] = lambda _, always: always
+        """Returns what the node offers, by the driver's version and what it offers as any other one."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = (
             agent.gpus.inventory
@@ -169,7 +169,7 @@ class DeviceMonitor:
             troubles.append(f"this node offers no GPU: {self._inventory.problem}")
         # Ready all the same: what runs is kept in order, and a driver may be loaded after the agent.
         self._ctx.health.set("gpus", ok=True, detail="; ".join(troubles))
-        strategies = (*self._inventory.strategies, *self.offered(self._inventory.driver_version))
+        strategies = self.offered(self._inventory.driver_version, self._inventory.strategies)
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 
