@@ -55,7 +55,9 @@ struct kerf_gpu_orders {
     uint64_t window_ns;       /* may be period_ns: always open */
     uint64_t surcharge_bytes; /* memory that NVML sees and the account does not have: lowers the limit for new
                                * allocations */
-    uint64_t reserved[6];
+    uint64_t shown_bytes; /* the device's memory as CUDA and NVML report it, while memory_limit_bytes is what the
+                           * container may use now; 0: memory_limit_bytes */
+    uint64_t reserved[5];
 };
 
 /* 4096 bytes of header and peers, then the GPUs. */

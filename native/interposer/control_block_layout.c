@@ -14,6 +14,7 @@ int main(void) {
     FIELD(kerf_gpu_orders, compute_milli) FIELD(kerf_gpu_orders, in_flight_us) FIELD(kerf_gpu_orders, gate)
     FIELD(kerf_gpu_orders, period_ns) FIELD(kerf_gpu_orders, window_start_ns) FIELD(kerf_gpu_orders, window_ns)
     FIELD(kerf_gpu_orders, private_milli) FIELD(kerf_gpu_orders, surcharge_bytes)
+    FIELD(kerf_gpu_orders, shown_bytes)
     FIELD(kerf_orders, magic) FIELD(kerf_orders, version) FIELD(kerf_orders, size_bytes) FIELD(kerf_orders, gpu_count)
     FIELD(kerf_orders, generation) FIELD(kerf_orders, heartbeat_ns) FIELD(kerf_orders, stale_after_ns)
     FIELD(kerf_orders, tier)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from services.node_agent import messages as m
+from services.node_agent.bursts import Bursts
 from services.node_agent.canary.proofs import ProofManager
 from services.node_agent.canary.run import LIBRARY, canary_of
 from services.node_agent.cdi import driver_files
@@ -94,6 +95,18 @@ class Strategies:
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
+        self._bursts = Bursts(
+            ctx,
+            config,
+            agent,
+            registry=self._registry,
+            suspender=self._suspender,
+            devices=devices,
+            ender=watch.ender,
+            slack_mib=self.observer.slack_mib,
+            lent=self._limits.refresh,
+            clock=clock,
+        )
 
     def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers in addition to those of every node."""
@@ -111,6 +124,7 @@ class Strategies:
                     "interposer_not_installed", error=str(error), effect="slices that need it will not start"
                 )
         self._adopt()
+        await self._bursts.start()
         await self._limits.refresh()
         self._ctx.on_drain(self._close)
         self._police.start()
@@ -133,6 +147,7 @@ class Strategies:
         if self._probes.needed:
             self._ctx.spawn(self._probes.run(say), name="probes")
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
+        self._ctx.spawn(self._lend(), name="bursts")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.
@@ -143,6 +158,9 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
+        why = await self._bursts.make_room(order.uid, [part.uuid for part in slice_.parts])
+        if why:
+            raise OSError(why)
         driver.prepare(
             slice_,
             override_for(
@@ -152,10 +170,18 @@ class Strategies:
         if order.share.strategy not in PROVEN_BY_CANARY:
             self._prepared[slice_.key] = slice_
         await self._limits.apply(order.uid)
+        if any(part.bursts for part in slice_.parts):
+            await self._bursts.adjust()
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
+        if ask.suspension is None and (
+            why := await self._bursts.make_room(
+                ask.uid, [uuid for live in self._agent.live() if live.uid == ask.uid for uuid in live.gpus]
+            )
+        ):
+            return m.SuspendResult(ask, why)
         done = await self._suspender.suspend(ask)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
@@ -210,6 +236,11 @@ class Strategies:
             await locks.start()
         except LockError as error:
             self._ctx.health.set("locks", ok=True, detail=f"escaped processes cannot be locked: {error}")
+
+    async def _lend(self) -> None:
+        while True:
+            await self._bursts.adjust()
+            await asyncio.sleep(HEARTBEAT_S)
 
     async def _heartbeats(self) -> None:
         while True:

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import mmap
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -37,6 +39,8 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     memory_limit_bytes: int = layout.NO_LIMIT
+    shown_bytes: int = 0
+    """The memory that CUDA and NVML report as the GPU's; 0: the limit."""
     compute_milli: int = 0
     in_flight_us: int = 0
     gate_closed: bool = False
@@ -201,6 +205,29 @@ class ControlBlock:
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
 
+    def held_bytes(self) -> dict[str, int]:
+        """Returns what the container's living processes have on each GPU, by its own count; empty if it is unknown.
+
+        The account has the memory of a dead process until another process of the container needs it. Raises OSError.
+        """
+        size, file = ctypes.sizeof(layout.Counters), self._files["counters"].descriptor
+        raw = b"" if file is None else os.pread(file, size, 0)
+        if file is None or len(raw) < size:
+            return {}
+        at = layout.Counters.from_buffer_copy(raw)
+        if (at.magic, at.version, at.size_bytes) != (layout.COUNTERS_MAGIC, layout.VERSION, size):
+            return {}
+        dead = [
+            process for place, process in enumerate(at.process) if process.state & 1 and not _is_locked(file, place)
+        ]
+        return {
+            uuid: max(
+                0,
+                (at.gpu[place].account & layout.ACCOUNT_BYTES) - sum(process.charged_bytes[place] for process in dead),
+            )
+            for place, uuid in enumerate(self._uuids)
+        }
+
     def _signal_damage(self) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
 
@@ -258,6 +285,7 @@ class ControlBlock:
         at.memory_limit_bytes, at.context_bytes = gpu.memory_limit_bytes, context_bytes
         at.compute_milli, at.in_flight_us, at.gate = gpu.compute_milli, gpu.in_flight_us, int(gpu.gate_closed)
         at.period_ns, at.window_start_ns, at.window_ns = gpu.period_ns, gpu.window_start_ns, gpu.window_ns
+        at.shown_bytes = gpu.shown_bytes
 
     def _link(self, peers: Iterable[Key]) -> None:
         """Links the peers' signal files into this container's folder, under names that do not identify the peers."""
@@ -268,6 +296,13 @@ class ControlBlock:
         for name in wanted.keys() - have:
             with contextlib.suppress(FileNotFoundError):  # the peer has ended meanwhile: no signal means idle
                 os.link(wanted[name], self.folder / PEERS / name)
+
+
+def _is_locked(file: int, place: int) -> bool:
+    """Whether the process of a slot lives: it holds a lock on a byte of the counters (control_block.h)."""
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, layout.LOCK_AT + place, 1, 0)
+    (kind,) = struct.unpack_from("h", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def folder_name(key: Key) -> str:

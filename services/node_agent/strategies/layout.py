@@ -11,6 +11,7 @@ ORDERS_MAGIC, COUNTERS_MAGIC, SIGNAL_MAGIC = 0x4F46524B, 0x4346524B, 0x5346524B
 VERSION = 1
 MAX_GPUS, MAX_PROCESSES, MAX_PEERS, NAME_BYTES, PATH_BYTES = 16, 256, 32, 64, 256
 NORMAL, LOW = 1, 2
+LOCK_AT = 0x40000000
 NO_LIMIT = (1 << 64) - 1
 ACCOUNT_BYTES = (1 << 48) - 1
 
@@ -28,7 +29,8 @@ class GpuOrders(ctypes.LittleEndianStructure):
         ("window_start_ns", c_uint64),
         ("window_ns", c_uint64),
         ("surcharge_bytes", c_uint64),
-        ("reserved", c_uint64 * 6),
+        ("shown_bytes", c_uint64),
+        ("reserved", c_uint64 * 5),
     )
 
 
