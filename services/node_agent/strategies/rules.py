@@ -127,12 +127,19 @@ def _with_loan(slice_: Slice, lent: Mapping[tuple[Key, str], int]) -> Slice:
     return msgspec.structs.replace(slice_, parts=parts)
 
 
+def suspends(override: Override | None) -> bool:
+    """Whether the slice gives up GPU time."""
+    return override is not None and (override.paused or override.compute_milli < WHOLE_GPU_MILLI)
+
+
 def _apply_override(slice_: Slice, override: Override) -> Slice:
     """Returns the slice with its remaining compute, so that other slices' windows can use the time that it gives up."""
-    if not override.paused and override.compute_milli >= WHOLE_GPU_MILLI:
+    if not suspends(override):
         return slice_
     parts = tuple(
-        msgspec.structs.replace(part, compute_milli=min(part.compute_milli, override.compute_milli))
+        msgspec.structs.replace(
+            part, compute_milli=min(part.compute_milli, override.compute_milli), compute_limit_milli=0
+        )
         for part in slice_.parts
     )
     less = msgspec.structs.replace(slice_, parts=parts)

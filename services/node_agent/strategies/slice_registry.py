@@ -130,8 +130,10 @@ class SliceRegistry:
 
     @property
     def with_loans(self) -> list[Slice]:
-        """The slices with the GPU time that they may use now."""
-        return rules.with_loans(self._slices.values(), self._policy, self._effective_overrides())
+        """The slices with the GPU time that they may use now; suspended ones as they were granted."""
+        overrides = self._effective_overrides()
+        lent = rules.with_loans(self._slices.values(), self._policy, overrides)
+        return [self._slices[one.key] if rules.suspends(overrides.get(one.key)) else one for one in lent]
 
     def loan(self, key: Key, uuid: str) -> Loan:
         """What is lent to a slice of a GPU's memory."""

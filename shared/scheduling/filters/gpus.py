@@ -8,7 +8,7 @@ import msgspec
 from shared.book.accepts import accepted, why_none
 from shared.book.book import Book
 from shared.book.mig import names_of, serving_bits
-from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for
+from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for, without_limits
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
@@ -123,6 +123,13 @@ def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reas
     memory_alone = msgspec.structs.replace(ask, compute_milli=0)
     if ask.whole:
         promise, helps = "a whole GPU", "use a node that gives whole GPUs"
+    elif ask.bursts and strategy_for(without_limits(ask), request.isolation, inventory.strategies) is not None:
+        return Reason(
+            code="bursts",
+            sentence=f"the node can share by {', '.join(inventory.strategies)}, none of which can take lent memory "
+            "back; the pod has a limit above its request",
+            helps="leave out kerf.dev/gpu-memory-limit and kerf.dev/gpu-compute-limit",
+        )
     elif (ask.memory_mib or ask.memory_milli) and strategy_for(
         memory_alone, request.isolation, inventory.strategies
     ) is not None:
@@ -150,6 +157,13 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
             code="no-mig",
             sentence="no GPU of the node is in MIG mode",
             helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory",
+        )
+    if ask.bursts:
+        return Reason(
+            code="bursts",
+            sentence="the node's GPUs are in MIG mode, and an instance has no memory beyond its own; the pod has a "
+            "limit above its request",
+            helps="leave out kerf.dev/gpu-memory-limit and kerf.dev/gpu-compute-limit",
         )
     profiles = names_of(offers)
     names = ", ".join(profiles) or "no instance"
