@@ -14,7 +14,7 @@ static uint64_t left(int gpu, uint64_t limit) {
     return taken < limit ? limit - taken : 0;
 }
 
-/* The size that the container sees. Where its limit changes with what others use, the size is what it may have at most. */
+/* The size that the container sees. Where its limit changes with what others use, it is what it may have at most. */
 static uint64_t shown(int gpu) {
     const uint64_t bytes = orders->gpu[gpu].shown_bytes, limit = orders->gpu[gpu].memory_limit_bytes;
     return bytes && limit != KERF_NO_LIMIT ? bytes : limit;

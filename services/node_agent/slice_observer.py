@@ -130,7 +130,7 @@ class SliceObserver:
         held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in apart]
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        shared = [slice_ for slice_ in self._registry.with_loans if slice_.uid not in not_adopted]
+        shared = [slice_ for slice_ in self._registry.at_limits if slice_.uid not in not_adopted]
         counted_milli = {which: observed.compute_milli for which, observed in self._observed.items()}
         overuses = self._overuse_detector.update(now_s, pod_usage(used, shared, counted_milli))
         self._surcharger.update(

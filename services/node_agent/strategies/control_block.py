@@ -42,6 +42,8 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
     shown_bytes: int = 0
     """The memory that CUDA and NVML report as the GPU's; 0: the limit."""
     compute_milli: int = 0
+    lent_milli: int = 0
+    """GPU time beyond `compute_milli`, while no peer is busy."""
     in_flight_us: int = 0
     gate_closed: bool = False
     period_ns: int = 0
@@ -285,7 +287,7 @@ class ControlBlock:
         at.memory_limit_bytes, at.context_bytes = gpu.memory_limit_bytes, context_bytes
         at.compute_milli, at.in_flight_us, at.gate = gpu.compute_milli, gpu.in_flight_us, int(gpu.gate_closed)
         at.period_ns, at.window_start_ns, at.window_ns = gpu.period_ns, gpu.window_start_ns, gpu.window_ns
-        at.shown_bytes = gpu.shown_bytes
+        at.shown_bytes, at.lent_milli = gpu.shown_bytes, gpu.lent_milli
 
     def _link(self, peers: Iterable[Key]) -> None:
         """Links the peers' signal files into this container's folder, under names that do not identify the peers."""

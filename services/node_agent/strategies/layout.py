@@ -30,7 +30,8 @@ class GpuOrders(ctypes.LittleEndianStructure):
         ("window_ns", c_uint64),
         ("surcharge_bytes", c_uint64),
         ("shown_bytes", c_uint64),
-        ("reserved", c_uint64 * 5),
+        ("lent_milli", c_uint64),
+        ("reserved", c_uint64 * 4),
     )
 
 
@@ -77,7 +78,9 @@ class GpuCounters(ctypes.LittleEndianStructure):
         ("busy_from_ns", c_uint64),
         ("adapted_period", c_uint64),
         ("overdue", c_uint64),
-        ("reserved", c_uint64 * 15),
+        ("lent_tokens_ns", c_int64),
+        ("lent_refilled_ns", c_uint64),
+        ("reserved", c_uint64 * 13),
     )
 
 

@@ -82,10 +82,10 @@ class OveruseDetector:
         found = []
         for key, one in sorted(seen.items()):
             if before_s is not None and now_s > before_s:
-                self._past[key].append(_Sample(before_s, now_s, one.used_milli, one.counted_milli, one.share_milli))
+                self._past[key].append(_Sample(before_s, now_s, one.used_milli, one.counted_milli))
             mean, counted = self._means(self._past[key], now_s)
             slack = self._slack_milli // 2 if key in self._over else self._slack_milli
-            if mean is not None and mean > self._mean_share(self._past[key], now_s) + slack:
+            if mean is not None and mean > one.share_milli + slack:
                 is_proven = self._over.get(key, 0) + 1 >= ACT_SAMPLES
                 found.append(
                     Overuse(
@@ -115,18 +115,12 @@ class OveruseDetector:
         )
         return round(used / self._window_s), None if counted is None else round(counted / self._window_s)
 
-    def _mean_share(self, past: deque[_Sample], now_s: float) -> float:
-        """Returns the mean of the share over the window: a slice that had more until just now has not overused it."""
-        begin_s = now_s - self._window_s
-        return sum((one.end_s - max(one.begin_s, begin_s)) * one.share_milli for one in past) / self._window_s
-
 
 class _Sample(NamedTuple):
     begin_s: float
     end_s: float
     used_milli: int
     counted_milli: int | None
-    share_milli: int
 
 
 def pod_usage(

@@ -9,7 +9,8 @@ Slices that share a GPU are of two kinds.
   slices wait for it. If the policy has a floor, the slice still gets that minimum share of the time.
 
 Memory and GPU time that no slice is guaranteed are lent to slices with a limit above their request: GPU time here, by a
-longer window; of memory `bursts.py` says how much each may use now. A loan ends with the next plan.
+longer window; of memory `bursts.py` says how much each may use now. Such a loan ends with the next plan. GPU time that
+is guaranteed and idle is lent by the interposers alone, as to slices that take turns (`lent_milli`).
 
 A slice that is paused, or time-sliced and throttled, additionally yields to all other slices. A pause ends by itself
 when the agent's heartbeat stops, and the slices that got the capacity keep their full speed even then.
@@ -83,7 +84,7 @@ def plan(
 ) -> dict[Key, Rules]:
     """Returns the rules of every slice, by its key. `lent_mib`: the memory that slices may use now beyond what they are
     guaranteed, by GPU UUID."""
-    all_of = with_loans(slices, policy, overrides)
+    all_of = _with_loans(slices, policy, overrides)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
         for part in slice_.parts:
@@ -96,7 +97,7 @@ def plan(
     }
 
 
-def with_loans(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> list[Slice]:
+def _with_loans(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> list[Slice]:
     """Returns the slices, by their keys, with the GPU time that they may use now.
 
     Time that no slice is guaranteed goes to reserved slices with a limit above their request, as `divide` says. Slices
@@ -127,14 +128,9 @@ def _with_loan(slice_: Slice, lent: Mapping[tuple[Key, str], int]) -> Slice:
     return msgspec.structs.replace(slice_, parts=parts)
 
 
-def suspends(override: Override | None) -> bool:
-    """Whether the slice gives up GPU time."""
-    return override is not None and (override.paused or override.compute_milli < WHOLE_GPU_MILLI)
-
-
 def _apply_override(slice_: Slice, override: Override) -> Slice:
     """Returns the slice with its remaining compute, so that other slices' windows can use the time that it gives up."""
-    if not suspends(override):
+    if not override.paused and override.compute_milli >= WHOLE_GPU_MILLI:
         return slice_
     parts = tuple(
         msgspec.structs.replace(
@@ -150,6 +146,7 @@ def _rules(
     mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override, lent_mib: Mapping[str, int]
 ) -> Rules:
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
+    idle_for_ns = policy.idle_for_us * 1000
     before = tuple(key for key, s in sorted(others.items()) if _has_precedence(s, mine))
     gpus = tuple(
         _gpu(
@@ -169,8 +166,12 @@ def _rules(
         # work that runs past the end of its window does not overlap with the next window's work.
         beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
         behind = tuple(key for key, s in sorted(others.items()) if _has_precedence(mine, s))
-        return Rules(gpus=gpus, paused=override.paused, peers=(beside + behind)[: layout.MAX_PEERS])
-    idle_for_ns = policy.idle_for_us * 1000
+        return Rules(
+            gpus=gpus,
+            paused=override.paused,
+            idle_for_ns=idle_for_ns if any(gpu.lent_milli for gpu in gpus) else 0,
+            peers=(beside + behind)[: layout.MAX_PEERS],
+        )
     return Rules(
         gpus=gpus,
         low=True,
@@ -231,6 +232,7 @@ def _gpu(
         period_ns=period_ns,
         window_start_ns=start * period_ns // WHOLE_GPU_MILLI,
         window_ns=part.compute_milli * period_ns // WHOLE_GPU_MILLI,
+        lent_milli=max(0, part.compute_limit_milli - part.compute_milli),
     )
 
 

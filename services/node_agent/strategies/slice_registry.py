@@ -129,11 +129,18 @@ class SliceRegistry:
                 raise
 
     @property
-    def with_loans(self) -> list[Slice]:
-        """The slices with the GPU time that they may use now; suspended ones as they were granted."""
-        overrides = self._effective_overrides()
-        lent = rules.with_loans(self._slices.values(), self._policy, overrides)
-        return [self._slices[one.key] if rules.suspends(overrides.get(one.key)) else one for one in lent]
+    def at_limits(self) -> list[Slice]:
+        """The slices with the most GPU time that each may use at some moment."""
+        return [
+            msgspec.structs.replace(
+                slice_,
+                parts=tuple(
+                    msgspec.structs.replace(part, compute_milli=max(part.compute_milli, part.compute_limit_milli))
+                    for part in slice_.parts
+                ),
+            )
+            for slice_ in self._slices.values()
+        ]
 
     def loan(self, key: Key, uuid: str) -> Loan:
         """What is lent to a slice of a GPU's memory."""

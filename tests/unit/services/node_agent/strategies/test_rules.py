@@ -218,6 +218,13 @@ def test_a_new_guarantee_ends_the_loan_of_gpu_time_at_once() -> None:
     assert [rules.gpus[0].compute_milli for rules in found.values()] == [300, 300, 400]
 
 
+def test_time_that_others_leave_idle_is_lent_up_to_the_limit_and_is_no_part_of_a_window() -> None:
+    rules = told(bursting("a", 300, 800), make("b", 600))["a"]
+    assert (rules.gpus[0].compute_milli, rules.gpus[0].lent_milli, rules.idle_for_ns) == (400, 400, 200_000)
+    assert rules.gpus[0].window_ns == 20_000_000
+    assert told(make("a", 300), make("b", 600))["a"].gpus[0].lent_milli == 0
+
+
 def test_gpu_time_is_lent_by_priority_and_else_equally() -> None:
     found = told(bursting("a", 100, 500), bursting("b", 100, 500), bursting("c", 100, 400, priority=1))
     assert [rules.gpus[0].compute_milli for rules in found.values()] == [300, 300, 400]
