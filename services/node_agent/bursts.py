@@ -21,6 +21,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.devices.usage import Process
+from services.node_agent.messages import SuspendTask
 from services.node_agent.pod_ender import PodEnder
 from services.node_agent.strategies import bursts
 from services.node_agent.strategies.bursts import Burst, Room
@@ -121,12 +122,34 @@ class Bursts:
         async with self._serial:
             await self._adjust(self._gpus())
 
-    async def make_room(self, uid: str, uuids: Collection[str]) -> str:
-        """Waits until the memory that slices are guaranteed on these GPUs is there. Returns why it is not; empty if it
-        is. `uid`: the pod that needs it, which counts as guaranteed already.
+    async def run(self, every_s: float) -> None:
+        while True:
+            await self.adjust()
+            await asyncio.sleep(every_s)
 
-        It goes on if the caller is cancelled: the kubelet may give up and ask again.
-        """
+    async def make_room_to_start(self, slice_: Slice) -> None:
+        """Waits until the memory of a slice that is about to start is there. Raises OSError with why it is not."""
+        why = await self._make_room_on(slice_.uid, [part.uuid for part in slice_.parts])
+        if why:
+            raise OSError(why)
+
+    async def started(self, slice_: Slice) -> None:
+        """Lends a new slice what it may have, before its container runs."""
+        if _bursts(slice_):
+            await self.adjust()
+
+    async def make_room_to_resume(self, ask: SuspendTask) -> str:
+        """Waits until the memory of a pod that resumes is there. Returns why it is not; empty if it is, or if the pod
+        does not resume."""
+        if ask.suspension is not None:
+            return ""
+        return await self._make_room_on(
+            ask.uid, [uuid for live in self._agent.live() if live.uid == ask.uid for uuid in live.gpus]
+        )
+
+    async def _make_room_on(self, uid: str, uuids: Collection[str]) -> str:
+        """Returns why the memory that slices are guaranteed on these GPUs is not there; the pod that needs it, `uid`,
+        counts already. It goes on if the caller is cancelled: the kubelet may give up and ask again."""
         concerned = self._gpus() & set(uuids)
         if not concerned:
             return ""

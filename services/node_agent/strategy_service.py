@@ -147,7 +147,7 @@ class Strategies:
         if self._probes.needed:
             self._ctx.spawn(self._probes.run(say), name="probes")
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
-        self._ctx.spawn(self._lend(), name="bursts")
+        self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.
@@ -158,9 +158,7 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        why = await self._bursts.make_room(order.uid, [part.uuid for part in slice_.parts])
-        if why:
-            raise OSError(why)
+        await self._bursts.make_room_to_start(slice_)
         driver.prepare(
             slice_,
             override_for(
@@ -170,19 +168,13 @@ class Strategies:
         if order.share.strategy not in PROVEN_BY_CANARY:
             self._prepared[slice_.key] = slice_
         await self._limits.apply(order.uid)
-        if any(part.bursts for part in slice_.parts):
-            await self._bursts.adjust()
+        await self._bursts.started(slice_)
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
-        if ask.suspension is None and (
-            why := await self._bursts.make_room(
-                ask.uid, [uuid for live in self._agent.live() if live.uid == ask.uid for uuid in live.gpus]
-            )
-        ):
-            return m.SuspendResult(ask, why)
-        done = await self._suspender.suspend(ask)
+        why = await self._bursts.make_room_to_resume(ask)
+        done = m.SuspendResult(ask, why) if why else await self._suspender.suspend(ask)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(
@@ -236,11 +228,6 @@ class Strategies:
             await locks.start()
         except LockError as error:
             self._ctx.health.set("locks", ok=True, detail=f"escaped processes cannot be locked: {error}")
-
-    async def _lend(self) -> None:
-        while True:
-            await self._bursts.adjust()
-            await asyncio.sleep(HEARTBEAT_S)
 
     async def _heartbeats(self) -> None:
         while True:

@@ -74,11 +74,6 @@ def limits_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
     )
 
 
-def without_limits(ask: GpuAsk) -> GpuAsk:
-    """The ask without what it may use beyond it."""
-    return msgspec.structs.replace(ask, memory_limit_mib=0, memory_limit_milli=0, compute_limit_milli=0)
-
-
 def fits(ask: GpuAsk, gpu: GpuRoom) -> bool:
     if not gpu.usable:
         return False

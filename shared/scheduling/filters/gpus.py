@@ -8,7 +8,7 @@ import msgspec
 from shared.book.accepts import accepted, why_none
 from shared.book.book import Book
 from shared.book.mig import names_of, serving_bits
-from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for, without_limits
+from shared.book.shares import GpuRoom, fits, instance_words, missing, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.gpu import Inventory
@@ -120,10 +120,11 @@ class GpuRoomLeft(Filter):
 
 def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reason:
     """Why the node shares in no way that keeps the isolation that the pod asks for."""
+    unlimited = msgspec.structs.replace(ask, memory_limit_mib=0, memory_limit_milli=0, compute_limit_milli=0)
     memory_alone = msgspec.structs.replace(ask, compute_milli=0)
     if ask.whole:
         promise, helps = "a whole GPU", "use a node that gives whole GPUs"
-    elif ask.bursts and strategy_for(without_limits(ask), request.isolation, inventory.strategies) is not None:
+    elif ask.bursts and strategy_for(unlimited, request.isolation, inventory.strategies) is not None:
         return Reason(
             code="bursts",
             sentence=f"the node can share by {', '.join(inventory.strategies)}, none of which can take lent memory "
