@@ -1,4 +1,4 @@
-"""A limit above the request: placement counts the request alone, and the grant carries both."""
+"""The grants that placement makes: a limit above the request is carried beside it, and the request alone is counted."""
 
 from __future__ import annotations
 
