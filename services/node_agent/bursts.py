@@ -106,15 +106,6 @@ class Bursts:
                 continue
             left |= {slice_.key for slice_ in self._registry.slices if slice_.uid == uid and on_host}
         self._registry.set_on_host(left)
-        # What slices have was lent to them by the earlier agent.
-        self._registry.lend(
-            {
-                (slice_.key, part.uuid): Loan(held_mib=part.memory_limit_mib - part.memory_mib)
-                for slice_ in self._registry.slices
-                for part in slice_.parts
-                if part.bursts
-            }
-        )
         await self.adjust()
 
     async def adjust(self) -> None:
@@ -124,7 +115,12 @@ class Bursts:
 
     async def run(self, every_s: float) -> None:
         while True:
-            await self.adjust()
+            try:
+                await self.adjust()
+            except (OSError, ValueError) as error:
+                self._ctx.log.error(
+                    "bursts_not_adjusted", error=str(error), effect="limits stay as they are; the agent tries again"
+                )
             await asyncio.sleep(every_s)
 
     async def make_room_to_start(self, slice_: Slice) -> None:

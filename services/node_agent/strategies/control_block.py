@@ -154,6 +154,12 @@ class ControlBlock:
         if self._orders is not None:
             self._write_orders(self._orders, rules)
 
+    def limit_bytes(self, uuid: str) -> int:
+        """Returns the memory limit that is written: an earlier agent's, until new rules are. 0 if there is none."""
+        at, wanted = self._orders, layout.uuid_bytes(uuid)
+        known = () if at is None else at.gpu[: min(at.gpu_count, layout.MAX_GPUS)]
+        return next((int(gpu.memory_limit_bytes) for gpu in known if bytes(gpu.uuid) == wanted), 0)
+
     def set_surcharges(self, surcharges: Mapping[str, Surcharge]) -> None:
         """Writes the surcharges, by GPU UUID; GPUs that are not in it have none. They stay until the next call."""
         if surcharges != self._surcharges:

@@ -16,6 +16,7 @@ from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
 from shared.contracts.node_commands import LiveSlice
+from shared.model.units import MIB
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +110,7 @@ class SliceRegistry:
             else:
                 self._slices[slice_.key] = slice_
                 self._overrides[slice_.key] = overrides.get(slice_.key, rules.NO_OVERRIDE)
+                self._lent[slice_.key] = _lent_before(slice_, self._control_blocks[slice_.key])
         self._publish()
         return failed
 
@@ -301,6 +303,17 @@ class SliceRegistry:
             )
             for key in self._on_host
         }
+
+
+def _lent_before(slice_: Slice, written: ControlBlock) -> dict[str, Loan]:
+    """Returns what an earlier agent has lent a slice: it may go on with that, and may have as much as its limit."""
+    lent = {}
+    for part in slice_.parts:
+        if part.bursts:
+            most_mib = part.memory_limit_mib - part.memory_mib
+            limit_mib = written.limit_bytes(part.uuid) // MIB - part.memory_mib
+            lent[part.uuid] = Loan(limit_mib=max(0, min(limit_mib, most_mib)), held_mib=most_mib)
+    return lent
 
 
 def _grows(before: control_block.Rules | None, after: control_block.Rules) -> bool:
