@@ -67,13 +67,14 @@ def _part(key: str, name: str, ask: GpuAsk) -> GpuAsk:
     if ask.whole or ask.profile:
         what = "MIG instances, which cannot grow" if ask.profile else "whole GPUs, and so has all of them"
         raise RequestError(
-            "limit-not-allowed", f"annotation {key}: container {name!r} requests {what}; leave the annotation out"
+            "limit-not-allowed",
+            f"annotation {key} for container {name!r}, which requests {what}; leave the annotation out",
         )
     return ask
 
 
 def _with_memory(ask: GpuAsk, name: str, text: str) -> GpuAsk:
-    where = f"annotation {MEMORY}: container {name!r}"
+    where = f"annotation {MEMORY} for container {name!r}"
     if text.endswith("%"):
         milli = _milli(where, text[:-1], ask.count)
         _check_order(where, text, milli, ask.memory_milli)
@@ -89,11 +90,11 @@ def _with_memory(ask: GpuAsk, name: str, text: str) -> GpuAsk:
 
 
 def _with_compute(ask: GpuAsk, name: str, text: str) -> GpuAsk:
-    where = f"annotation {COMPUTE}: container {name!r}"
+    where = f"annotation {COMPUTE} for container {name!r}"
     if not ask.compute_milli:
         raise RequestError(
             "limit-not-allowed",
-            f"{where} requests no {names.RESOURCE_GPU_COMPUTE}, and so may use all GPU time that others leave; "
+            f"{where}, which requests no {names.RESOURCE_GPU_COMPUTE} and so may use all GPU time that others leave; "
             "leave the annotation out, or request compute",
         )
     milli = _milli(where, text.removesuffix("%"), ask.count)
