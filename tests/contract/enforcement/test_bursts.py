@@ -221,6 +221,38 @@ async def test_a_slice_that_cannot_go_to_the_host_is_ended_and_evicted_and_the_d
     assert "did not free them within 0.2 s" in asked[0].reason
 
 
+@pytest.mark.parametrize("way", ["frees", "to the host", "ended"])
+async def test_a_start_waits_for_no_longer_than_its_memory_takes_to_come_back(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    world: World,
+    bursting: dict[str, Any],
+    way: str,
+) -> None:
+    """With the default of 2 s. A program that frees is not waited for any longer; the others have had their time.
+
+    With -s it prints how long.
+    """
+    a = world.program("a", room_mib=1 if way == "ended" else 1000)
+    async with agent(nats, host, **bursting) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        assert a.says("take 300")[0] == 300
+        await arrive(bus, kubelet, granted("b", 256))
+        starting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("b")]))
+        if way == "frees":
+            await eventually(lambda: world.limit_mib("a") == 128)
+            a.says("free 172")
+        await starting
+        assert world.program("b").says("take 256")[0] == 256
+        rendered = ctx.metrics.render().decode()
+    (waited_s,) = (float(line.split()[1]) for line in rendered.splitlines() if "burst_return_seconds_sum " in line)
+    print(f"{way}: waited {waited_s:.3f} s")  # noqa: T201 - the figure of the decision record
+    assert way == "frees" or waited_s >= 2.0
+    assert ('action="checkpointed"' in rendered, 'action="ended"' in rendered) == (way == "to the host", way == "ended")
+
+
 async def test_memory_that_a_slice_hides_is_waited_for(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
 ) -> None:
