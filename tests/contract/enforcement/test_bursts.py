@@ -221,6 +221,29 @@ async def test_a_slice_that_cannot_go_to_the_host_is_ended_and_evicted_and_the_d
     assert "did not free them within 0.2 s" in asked[0].reason
 
 
+async def test_a_slice_that_came_first_keeps_what_it_borrowed_until_it_frees_it_or_a_guarantee_needs_it(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """Of 256 MiB that may be lent each of two may have half. The start waits for the guarantee alone."""
+    a = world.program("a")
+    async with agent(nats, host, **bursting | {"burst_return_s": 60.0}):
+        await start(bus, kubelet, granted("a", 64, 400))
+        assert a.says("take 400")[0] == 384
+        await arrive(bus, kubelet, granted("b", 64, 400))
+        starting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("b")]))
+        await eventually(lambda: world.limit_mib("a") == 320)
+        assert not starting.done()
+        assert a.says("free 64")[0] == 320
+        await starting
+        assert (world.limit_mib("a"), world.limit_mib("b")) == (192, 64)
+        b = world.program("b")
+        assert b.says("take 100")[0] == 64
+        assert a.says("free 128")[0] == 192
+        await eventually(lambda: world.limit_mib("b") == 192)
+        assert b.says("take 200")[0] == 192
+        assert a.says("take 4")[0] == 192
+
+
 @pytest.mark.parametrize("way", ["frees", "to the host", "ended"])
 async def test_a_start_waits_for_no_longer_than_its_memory_takes_to_come_back(
     nats: EmbeddedServer,
