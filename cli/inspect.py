@@ -10,7 +10,7 @@ from rich.table import Table
 from cli.ask import ask, connected
 from cli.output import err, fits, gib, out, print_json
 from shared.contracts import queries
-from shared.contracts.queries import InspectAnswer, InspectGpu, InspectNode, InspectQuery
+from shared.contracts.queries import InspectAnswer, InspectGpu, InspectNode, InspectPod, InspectQuery
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -97,6 +97,16 @@ def _print_total(nodes: tuple[InspectNode, ...]) -> None:
     )
 
 
+def _amounts(pod: InspectPod) -> str:
+    """What a pod is guaranteed of a GPU, and what it may use while that is free."""
+    memory, compute = f"{gib(pod.memory_mib)} GiB", f"{pod.compute_milli / 10:g}%"
+    if pod.memory_limit_mib:
+        memory += f" (up to {gib(pod.memory_limit_mib)})"
+    if pod.compute_limit_milli:
+        compute += f" (up to {pod.compute_limit_milli / 10:g}%)"
+    return f"{memory}, {compute}"
+
+
 def _details(nodes: tuple[InspectNode, ...]) -> None:
     for node in nodes:
         out.print(
@@ -117,7 +127,7 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
                     (pod.name, pod.namespace, f"{pod.state}, {pod.suspension}" if pod.suspension else pod.state),
                     [""] * columns,
                 )
-                row[column] = f"{gib(pod.memory_mib)} GiB, {pod.compute_milli / 10:g}%"
+                row[column] = _amounts(pod)
         for (name, namespace, state), cells in sorted(rows.items()):
             table.add_row(name, namespace, state, *cells)
         out.print(table)

@@ -31,7 +31,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     EXPORT CUresult name(CUdevice device) {                                                     \
         CUresult result;                                                                        \
         CUcontext ending;                                                                       \
-        unfinished_t left = {0, 0, 0};                                                          \
+        unfinished_t left = {0, 0, 0, 0};                                                          \
         if (!attached()) return REFUSED;                                                        \
         ending = context_primary(gpu_of_device(device), always);                                \
         if (ending) left = timing_context_ending(ending);                                       \
@@ -67,7 +67,7 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
 #define DESTROYS(name)                                                                          \
     EXPORT CUresult name(CUcontext context) {                                                   \
         CUresult result;                                                                        \
-        unfinished_t left = {0, 0, 0};                                                          \
+        unfinished_t left = {0, 0, 0, 0};                                                          \
         if (!attached()) return REFUSED;                                                        \
         if (context) left = timing_context_ending(context);                                     \
         result = REAL(destroy_t, #name)(context);                                               \

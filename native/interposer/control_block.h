@@ -55,7 +55,11 @@ struct kerf_gpu_orders {
     uint64_t window_ns;       /* may be period_ns: always open */
     uint64_t surcharge_bytes; /* memory that NVML sees and the account does not have: lowers the limit for new
                                * allocations */
-    uint64_t reserved[6];
+    uint64_t shown_bytes; /* the device's memory as CUDA and NVML report it, while memory_limit_bytes is what the
+                           * container may use now; 0: memory_limit_bytes */
+    uint64_t lent_milli; /* GPU time beyond compute_milli, at any moment at which no peer has been busy for
+                          * idle_for_ns; 0: none */
+    uint64_t reserved[4];
 };
 
 /* 4096 bytes of header and peers, then the GPUs. */
@@ -71,7 +75,7 @@ struct kerf_orders {
     uint32_t paused;         /* 1: launches on all GPUs wait, while the heartbeat is fresh */
     uint64_t granularity_bytes; /* allocations of this size and more are charged in multiples of it, smaller ones in
                                  * multiples of 512; 0: 2 MiB */
-    uint64_t idle_for_ns;    /* low tier: how long peers must have been idle (hysteresis) */
+    uint64_t idle_for_ns;    /* low tier, and lent GPU time: how long peers must have been idle (hysteresis) */
     uint64_t low_floor_milli; /* low tier: minimum share of each GPU, even while peers are busy; 0: none */
     /* the real libcuda.so.1 inside the container; empty: where the linker finds it */
     char driver_path[KERF_PATH_BYTES];
@@ -105,7 +109,9 @@ struct kerf_gpu_counters {
     uint64_t busy_from_ns; /* begin of the last stretch of accounted work; busy_until_ns is its end */
     uint64_t adapted_period; /* the period in which reach_ns was last adapted */
     uint64_t overdue;      /* launches that passed after the maximum wait, because the awaited work did not end */
-    uint64_t reserved[15];
+    int64_t lent_tokens_ns; /* the token bucket of lent_milli, and when tokens were last added to it */
+    uint64_t lent_refilled_ns;
+    uint64_t reserved[13];
 };
 
 /* 512 bytes. The slot of one process. The process is alive as long as it holds the exclusive lock (fcntl

@@ -19,6 +19,9 @@
  * announces in its signal that it waits, and since when it is owed its share. A peer that lies delays a slice until
  * that has saved all the tokens that it may have.
  *
+ * A slice may have more than its share in time that is lent: while no peer is busy, by launches that delay none of
+ * them, as in the low tier. Such work is charged to a token bucket of its own, and takes nothing of its windows.
+ *
  * The container can write its counters, and so its tokens. Hence `own_bucket`: a second token bucket in the
  * process's own memory, with the same arithmetic for the process's work alone. In a process that does not forge, it
  * is never emptier than the container's bucket. A process that forges the control block still gets only the
@@ -32,7 +35,7 @@ enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000
 /* AHEAD_NS: no process is so slow that another's refill is this far in its future. LONG_PART: a launch of more than
  * this part of its window is long. LONG_PERIODS: for how many periods after a long launch the slices take turns. */
 enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG_PERIODS = 10, QUANTUM_NS = 2000000,
-    EARLY_NS = 100000 };
+    EARLY_NS = 100000, LENT_BOUND_NS = 500000, LENT_CAP_NS = 20000000 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -143,6 +146,8 @@ static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
     if (!reach) reach = o->window_ns;
     else if (unspent > (int64_t)step) reach += step;
     else if (unspent < 0 && LOAD(c->busy_until_ns) > last_end + step) reach -= reach / 8;
+    /* what it leaves unspent while it has lent time tells nothing */
+    if (o->lent_milli && reach > o->window_ns) reach = o->window_ns;
     STORE(c->reach_ns, reach_in_bounds(o, estimate_ns, reach));
 }
 
@@ -170,7 +175,7 @@ static uint64_t saved_patience(int gpu, const struct kerf_gpu_orders *o, uint64_
  * it is little. */
 static uint64_t behind(int gpu, const struct kerf_gpu_orders *o, uint64_t since_window_ns) {
     const int64_t unspent = tokens_of(gpu) - (int64_t)(since_window_ns * o->compute_milli / MILLI);
-    return unspent > (int64_t)patience(o) / 2 ? (uint64_t)unspent : 0;
+    return !o->lent_milli && unspent > (int64_t)patience(o) / 2 ? (uint64_t)unspent : 0;
 }
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -265,12 +270,44 @@ static void announce_turn(int gpu, const moment_t *m, uint64_t waits_until_ns) {
     STORE(signals->turn[gpu].waiting_until_ns, waits_until_ns ? waits_until_ns + 2 * POLL_NS : 0);
 }
 
+static int lends[KERF_MAX_GPUS]; /* whether the last verdict was GO in time that is lent */
+int gate_lends(int gpu) { return lends[gpu]; }
+
+/* Returns the lent GPU time that may begin. */
+static int64_t lent_tokens(int gpu, uint64_t now_ns) {
+    struct kerf_gpu_counters *c = &counters->gpu[gpu];
+    uint64_t last = LOAD(c->lent_refilled_ns);
+    int64_t tokens;
+    if (now_ns >= last + REFILL_NS && __atomic_compare_exchange_n(&c->lent_refilled_ns, &last, now_ns, 0,
+        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        tokens = ADD(c->lent_tokens_ns, last ? earned(last, now_ns, orders->gpu[gpu].lent_milli) : LENT_CAP_NS);
+        if (tokens > LENT_CAP_NS) ADD(c->lent_tokens_ns, LENT_CAP_NS - tokens);
+    }
+    return LOAD(c->lent_tokens_ns);
+}
+
+/* Whether the launch may begin in time that is lent. Otherwise `until_ns` is when to look again at the latest. */
+static int may_borrow(int gpu, const moment_t *m, uint64_t own_ns, uint64_t *until_ns) {
+    const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns, in_flight_ns = own_ns + m->others_ns;
+    const uint64_t left_ns = m->estimate_ns < LENT_BOUND_NS ? LENT_BOUND_NS - m->estimate_ns : 0;
+    const int64_t tokens = lent_tokens(gpu, m->now_ns);
+    if (m->peers_busy_until_ns && free_ns > m->now_ns) return *until_ns = sooner(*until_ns, free_ns), 0;
+    if (tokens <= 0) {
+        const uint64_t missing_ns = (uint64_t)-tokens * MILLI / orders->gpu[gpu].lent_milli;
+        return *until_ns = sooner(*until_ns, m->now_ns + REFILL_NS + missing_ns), 0;
+    }
+    if (in_flight_ns > left_ns)
+        return *until_ns = sooner(*until_ns, own_ns > left_ns ? m->due_ns - left_ns : m->now_ns + POLL_NS / 10), 0;
+    return !would_delay_peer(m, in_flight_ns);
+}
+
 int watches_peers(int gpu, const moment_t *m) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t begin_ns = m->due_ns > m->now_ns ? m->due_ns : m->now_ns;
     uint64_t start, reach;
     if (orders->tier == KERF_TIER_LOW) return 1;
     if (!limited(o) || !window_of(o)) return 0;
+    if (o->lent_milli) return 1;
     if (is_long(o, m->estimate_ns) || peers_take_turns(gpu, m->now_ns)
         || (has_turn(gpu) && LOAD(signals->turn[gpu].long_until_ns) > m->now_ns)) return 1;
     start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns;
@@ -317,6 +354,7 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
     else if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
     if (!wait_ns && tokens_of(gpu) > 0) return GO;
     if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)-tokens_of(gpu) * MILLI / milli;
+    if (o->lent_milli && window_of(o) && may_borrow(gpu, m, own_ns, &wait_ns)) return lends[gpu] = 1, GO;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
 }
@@ -326,6 +364,7 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     const int low = orders->tier == KERF_TIER_LOW;
     enum verdict verdict;
     int turns;
+    lends[gpu] = 0;
     if (low || limited(o)) refill(gpu, low ? orders->low_floor_milli : o->compute_milli, m->estimate_ns, m->now_ns);
     turns = !low && limited(o) && window_of(o) && takes_turns(gpu, m);
     verdict = judge(gpu, m, turns, until_ns);
@@ -333,9 +372,13 @@ enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
     return verdict;
 }
 
-/* Changes both token buckets: the container's and the process's own. */
-static void pay(int gpu, int64_t shared_ns, int64_t own_ns) {
+/* Changes both token buckets: the container's and the process's own; or that of lent time. */
+static void pay(int gpu, int64_t shared_ns, int64_t own_ns, int lent) {
     if (orders->tier != KERF_TIER_LOW && !limited(&orders->gpu[gpu])) return;
+    if (lent) {
+        ADD(counters->gpu[gpu].lent_tokens_ns, shared_ns);
+        return;
+    }
     ADD(counters->gpu[gpu].tokens_ns, shared_ns);
     own_bucket[gpu].tokens_ns += own_ns;
 }
@@ -348,8 +391,8 @@ static void forgive(int gpu) {
     if (own_bucket[gpu].tokens_ns < -LOW_DEBT_NS) own_bucket[gpu].tokens_ns = -LOW_DEBT_NS;
 }
 
-void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
-    pay(gpu, -(int64_t)estimate_ns, -(int64_t)estimate_ns);
+void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns, int lent) {
+    pay(gpu, -(int64_t)estimate_ns, -(int64_t)estimate_ns, lent);
     ADD(counters->gpu[gpu].granted_ns, estimate_ns);
     ADD(counters->gpu[gpu].launches, 1);
     self()->heard_ns = now_ns;
@@ -370,15 +413,15 @@ static uint64_t fresh_part(uint64_t *busy_from_ns, uint64_t *busy_until_ns, uint
     return part;
 }
 
-void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns) {
+void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
     const uint64_t own = fresh_part(&own_bucket[gpu].busy_from_ns, &own_bucket[gpu].busy_until_ns, begin_ns, end_ns);
     ADD(c->used_ns, used);
-    pay(gpu, (int64_t)estimate_ns - (int64_t)used, (int64_t)estimate_ns - (int64_t)own);
+    pay(gpu, (int64_t)estimate_ns - (int64_t)used, (int64_t)estimate_ns - (int64_t)own, lent);
     forgive(gpu);
-    if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o)) {
+    if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o) && !lent) {
         const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
         if (begin_ns >= window_end || begin_ns + o->window_ns < window_end)
             own_bucket[gpu].owed_ns -= own < own_bucket[gpu].owed_ns ? own : own_bucket[gpu].owed_ns;

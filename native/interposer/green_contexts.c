@@ -43,7 +43,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, 
 
 /* Memory that was allocated while the green context was current belongs to the primary context from now on. */
 EXPORT CUresult cuGreenCtxDestroy(CUgreen green) {
-    unfinished_t left = {0, 0, 0}, left_primary = {0, 0, 0};
+    unfinished_t left = {0, 0, 0, 0}, left_primary = {0, 0, 0, 0};
     CUcontext context = NULL, primary;
     CUresult result;
     entry_t entry;

@@ -180,9 +180,10 @@ void note_peers_turns(int gpu, uint64_t until_ns); /* until when the peers' laun
 int watches_peers(int gpu, const moment_t *m);
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
 int gate_may_follow(int gpu);    /* whether a launch may begin because a kernel on another GPU waits for it */
-void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns);
+int gate_lends(int gpu);         /* whether the last verdict was GO in time that is lent */
+void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns, int lent);
 /* Replaces the estimate by what was measured; overlapping work counts once. */
-void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns);
+void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent);
 
 /* idle_prediction.c: when work comes, in this container and at its peers. */
 void work_begins(int gpu, uint64_t now);          /* at a launch when nothing is in flight */
@@ -193,7 +194,7 @@ void read_peer_signals(int gpu, moment_t *m);
 /* timing.c: the wait at the gate, and events around batches of launches (timelines.c). */
 enum { UNTIMED = -1, NO_TIMELINE = -2 };
 /* a context's unfinished work; pending_ns 0: none */
-typedef struct { int gpu; uint64_t pending_ns, since_ns; } unfinished_t;
+typedef struct { int gpu; uint64_t pending_ns, since_ns; int lent; } unfinished_t;
 /* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
 int launch_begin(CUstream stream, uint64_t key);
 void timing_overlaps(void); /* this thread's next launch may begin before the end of the one before it */

@@ -14,6 +14,12 @@ static uint64_t left(int gpu, uint64_t limit) {
     return taken < limit ? limit - taken : 0;
 }
 
+/* The size that the container sees. Where its limit changes with what others use, it is what it may have at most. */
+static uint64_t shown(int gpu) {
+    const uint64_t bytes = orders->gpu[gpu].shown_bytes, limit = orders->gpu[gpu].memory_limit_bytes;
+    return bytes && limit != KERF_NO_LIMIT ? bytes : limit;
+}
+
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     CUresult result;
     int gpu;
@@ -24,7 +30,7 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return result;
     reclaim(); /* what dead processes held is free: one lock query for each process that uses the GPU */
     if (available) *available = less(*available, left(gpu, orders->gpu[gpu].memory_limit_bytes));
-    if (total) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
+    if (total) *total = less(*total, shown(gpu));
     return result;
 }
 
@@ -34,7 +40,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *total, CUdevice device) {
     if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
     result = REAL(total_t, "cuDeviceTotalMem_v2")(total, device);
     gpu = result ? -1 : gpu_of_device(device);
-    if (gpu >= 0) *total = less(*total, orders->gpu[gpu].memory_limit_bytes);
+    if (gpu >= 0) *total = less(*total, shown(gpu));
     return result;
 }
 
@@ -75,9 +81,9 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, nvml_memory_t *memory) {
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     reclaim();
-    memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
+    memory->total = less(memory->total, shown(gpu));
     memory->used = less(held(gpu), memory->total);
-    memory->available = memory->total - memory->used;
+    memory->available = less(memory->total - memory->used, left(gpu, orders->gpu[gpu].memory_limit_bytes));
     return error;
 }
 
@@ -87,9 +93,9 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, nvml_memory_v2_t *memory) {
     int gpu = error || !attached() ? -1 : gpu_of_handle(handle);
     if (gpu < 0 || orders->gpu[gpu].memory_limit_bytes == KERF_NO_LIMIT) return error;
     reclaim();
-    memory->total = less(memory->total, orders->gpu[gpu].memory_limit_bytes);
-    memory->reserved = 0;
+    memory->total = less(memory->total, shown(gpu));
     memory->used = less(held(gpu), memory->total);
-    memory->available = memory->total - memory->used;
+    memory->available = less(memory->total - memory->used, left(gpu, orders->gpu[gpu].memory_limit_bytes));
+    memory->reserved = memory->total - memory->used - memory->available; /* of what it may have, not to be had now */
     return error;
 }

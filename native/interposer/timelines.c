@@ -81,6 +81,13 @@ static void publish_time(uint64_t *place, uint64_t *told, uint64_t ns) {
     *told = ns;
 }
 
+/* Whether there is work in flight, and all of it began in time that is lent. */
+static int all_lent(const timeline_t *l) {
+    for (uint32_t i = l->oldest; i != l->next + (uint32_t)l->open; i++)
+        if (!l->batch[i % DEPTH].lent) return 0;
+    return pending(l);
+}
+
 /* Publishes until when this container is at work on the GPU. Too late is better than too early: a program that waits
  * for its work corrects the time when the work is done, but a program that other work delays cannot announce that it
  * needs longer. */
@@ -90,6 +97,7 @@ void publish(timeline_t *l, int done) {
     publish_in_flight(l->gpu);
     if (!signals || l->gpu >= (int)signals->gpu_count) return;
     publish_time(&signals->gpu[l->gpu].busy_until_ns, &l->published_ns, busy_until_ns);
+    if (all_lent(l)) return; /* no window waits for work in time that is lent: more of it would begin meanwhile */
     /* beside a peer's work its length could not be measured */
     publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns, l->due_ns + (l->unknown ? UNKNOWN_NS : 0));
 }
@@ -107,6 +115,7 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
         b->estimated_ns = 0;
         b->count = b->unknown = b->unmeasured = b->ended = b->late = 0;
         b->queued = l->next != l->oldest;
+        b->lent = gate_lends(l->gpu);
         if (!b->queued) l->head_ns = now;
         l->open = 1;
     }
@@ -171,7 +180,7 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     if (b->late && !b->unmeasured && took > b->estimated_ns) took = b->estimated_ns;
-    gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns);
+    gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns, b->lent);
     if (b->queued || b->unmeasured || took < b->estimated_ns) learn(b->keys, b->count, b->estimated_ns, took);
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;

@@ -8,6 +8,7 @@ enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 14, BATCH_NS = 250000, N
 _Static_assert(DEPTH * (1 + 2 * KEYS) < 1000, "launches would block in the driver");
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued;
+    int lent;                       /* its launches began in time that is lent */
     int ended, late;                /* the end is recorded; it may contain a pause.
                                      * unmeasured: it has a function that was never measured; unknown: and nothing tells
                                      * how long that may be */

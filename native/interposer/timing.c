@@ -138,10 +138,10 @@ static uint64_t other_spins_at(int gpu) {
 }
 
 /* A launch without events: its estimate is charged and never corrected. The caller holds the guard. */
-static void charge_unmeasured(timeline_t *l, uint64_t estimated_ns, uint64_t now) {
+static void charge_unmeasured(timeline_t *l, uint64_t estimated_ns, uint64_t now, int lent) {
     __atomic_add_fetch(&counters->gpu[l->gpu].untimed, 1, __ATOMIC_RELAXED);
     if (!estimated_ns) estimated_ns = NEW_NS;
-    gate_spend(l->gpu, estimated_ns, now);
+    gate_spend(l->gpu, estimated_ns, now, lent);
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
     publish(l, 0);
 }
@@ -153,7 +153,7 @@ static int without_timeline(CUstream stream, uint64_t key) {
     timeline_t *l;
     hold_guard();
     l = context ? find_timeline(context) : NULL;
-    if (l) charge_unmeasured(l, estimate(key), now_ns());
+    if (l) charge_unmeasured(l, estimate(key), now_ns(), 0);
     drop_guard();
     return l || (!context && (uintptr_t)stream <= 2) ? UNTIMED : NO_TIMELINE;
 }
@@ -166,7 +166,8 @@ enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
 static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_t key, uint64_t estimated_ns) {
     const uint64_t most_ns = overlaps ? MOST_NS : BATCH_NS;
     if (l->dependent && !overlaps && b->estimated_ns >= BATCH_NS / 2) return 0;
-    return b->stream == stream && stream != PER_THREAD && b->count < KEYS && b->estimated_ns + estimated_ns <= most_ns
+    return b->stream == stream && b->lent == gate_lends(l->gpu) && stream != PER_THREAD && b->count < KEYS
+        && b->estimated_ns + estimated_ns <= most_ns
         && (overlaps || (!is_unmeasured(key) && !b->unmeasured));
 }
 
@@ -185,11 +186,11 @@ static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t es
     if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
     if (l->open && !joins(l, b, stream, key, estimated_ns)) close_batch(l);
     if (overlaps) l->dependent = 1;
-    if (no_room(l)) return charge_unmeasured(l, estimated_ns, now), OF_NO_BATCH;
+    if (no_room(l)) return charge_unmeasured(l, estimated_ns, now, gate_lends(l->gpu)), OF_NO_BATCH;
     part = append(l, stream, key, estimated_ns, now) ? OF_NEW_BATCH : OF_OPEN_BATCH;
     if (l->oldest == l->next || l->ask_ns < l->head_ns)
         l->ask_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
-    gate_spend(l->gpu, estimated_ns ? estimated_ns : NEW_NS, now);
+    gate_spend(l->gpu, estimated_ns ? estimated_ns : NEW_NS, now, gate_lends(l->gpu));
     publish(l, 0);
     return part;
 }
@@ -348,7 +349,7 @@ void timing_harvest(void) {
 /* Measures the work that has ended, which takes some microseconds to observe. Other work ends with the context,
  * whether the driver waits for it or not; it is charged for the time until then. */
 unfinished_t timing_context_ending(CUcontext context) {
-    unfinished_t left = {0, 0, 0};
+    unfinished_t left = {0, 0, 0, 0};
     timeline_t *l;
     int mode;
     if (mine) return left;
@@ -369,7 +370,8 @@ unfinished_t timing_context_ending(CUcontext context) {
         }
         hold_guard();
         if (l->context == context) {
-            left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns};
+            left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns,
+                l->batch[l->oldest % DEPTH].lent};
             l->context = NULL;
             publish_in_flight(l->gpu);
         }
@@ -383,7 +385,7 @@ unfinished_t timing_context_ending(CUcontext context) {
 void timing_context_ended(unfinished_t left) {
     if (!left.pending_ns || mine) return;
     hold_guard();
-    gate_settle(left.gpu, left.pending_ns, left.since_ns, now_ns());
+    gate_settle(left.gpu, left.pending_ns, left.since_ns, now_ns(), left.lent);
     drop_guard();
 }
 

@@ -121,6 +121,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     there by the strategy mps alone, once the agent has tried it on a GPU."""
     mps_control: str = ""
     """The host's path of nvidia-cuda-mps-control. Empty: where the driver has it."""
+    burst_return_s: Seconds = 2.0
+    """How long pods have to free memory beyond their guarantee when another pod's guarantee needs it."""
+    burst_return: Literal["checkpoint", "evict"] = "checkpoint"
+    """What happens to a pod that has not freed it by then: `checkpoint` moves its memory to the host until it fits
+    again, and ends the pod where that cannot be done; `evict` ends it (SIGKILL, and eviction)."""
+    burst_reserve_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
+    """Memory of each GPU that is never lent to slices beyond their guarantees: for what the driver and libraries take,
+    and no counter has."""
     job_mapping_dir: str = ""
     """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
     --hpc-job-mapping-dir. Empty: nowhere."""

@@ -135,6 +135,19 @@ class GrantStore:
         """The shares that are handed over, less what their suspensions have freed."""
         return [self._share(lease, remaining=True) for key, lease in self._leases.items() if key not in without]
 
+    def guaranteed_mib(self, node: str) -> dict[str, int]:
+        """The memory of each GPU that slices are guaranteed: those that are handed over, and those that may be."""
+        found: dict[str, int] = {}
+        for known in self._known.values():
+            for name in known.grant.grant.containers:
+                share = known.remaining(name)
+                if share is None or (known.releasing and (known.grant.uid, name) not in self._leases):
+                    continue
+                for gpu in share.gpus:
+                    if gpu.node == node:
+                        found[gpu.uuid] = found.get(gpu.uuid, 0) + gpu.memory_mib
+        return found
+
     def live(self, node: str) -> tuple[LiveSlice, ...]:
         return tuple(self._live(lease, node) for lease in self._leases.values())
 

@@ -109,7 +109,9 @@ class SliceObserver:
             for observed in parts:
                 self._observed[slice_.key, observed.uuid] = observed
                 counted = max(observed.memory_mib or 0, self._counted_before.get((slice_.key, observed.uuid), 0))
-                control_blocks.append((slice_.key, observed.uuid, counted, observed.memory_limit_mib))
+                # What was lent to it and is on its way back is no escape.
+                granted_mib = observed.granted_mib + self._registry.loan(slice_.key, observed.uuid).held_mib
+                control_blocks.append((slice_.key, observed.uuid, counted, granted_mib))
         seen, used, self._pids = self._seen(found)
         self._ender.saw("observer", self._pids)
         now_s = self._clock() / 1e9
@@ -129,7 +131,7 @@ class SliceObserver:
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
         # Under MPS the time of the GPU is the server's, and shares are of its multiprocessors.
-        shared = [one for one in self._registry.slices if one.uid not in not_adopted and not one.concurrent]
+        shared = [one for one in self._registry.at_limits if one.uid not in not_adopted and not one.concurrent]
         counted_milli = {which: observed.compute_milli for which, observed in self._observed.items()}
         overuses = self._overuse_detector.update(now_s, pod_usage(used, shared, counted_milli))
         self._surcharger.update(
@@ -144,6 +146,10 @@ class SliceObserver:
         self._log_surcharges()
         self._overused = {(over.used.uid, over.used.uuid): over for over in overuses}
         self._act(escapes, overuses, await self._attributed(escapes, found))
+
+    def slack_mib(self) -> int:
+        """Returns what an honest process may have that no counter has, in MiB."""
+        return self._escape_detector.hidden.per_process_mib
 
     async def memory(self, uid: str) -> dict[str, tuple[int, int]]:
         """Returns what NVML sees of a pod now, by GPU: MiB, and the MiB that an honest pod of as many processes hides.

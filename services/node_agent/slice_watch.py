@@ -43,7 +43,9 @@ class SliceWatch:
         requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self.limits = DriverLimits(ctx, agent, registry=registry, devices=devices, cgroups=cgroups, holds=limits_hold)
         surcharger = Surcharger(config.escape_slack_mib)
-        ender = PodEnder(ctx.log, agent.live, cgroups=cgroups, owner=devices.owner, evict=evict, clock=clock)
+        self.ender = ender = PodEnder(
+            ctx.log, agent.live, cgroups=cgroups, owner=devices.owner, evict=evict, clock=clock
+        )
         self.police = Police(
             ctx,
             config,

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from services.node_agent import messages as m
+from services.node_agent.bursts import Bursts
 from services.node_agent.canary.proofs import ProofManager
 from services.node_agent.canary.run import LIBRARY, canary_of
 from services.node_agent.cdi import driver_files
@@ -101,6 +102,18 @@ class Strategies:
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
+        self._bursts = Bursts(
+            ctx,
+            config,
+            agent,
+            registry=self._registry,
+            suspender=self._suspender,
+            devices=devices,
+            ender=watch.ender,
+            slack_mib=self.observer.slack_mib,
+            lent=self._limits.refresh,
+            clock=clock,
+        )
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers. `always`: those that it offers as any other node."""
@@ -121,6 +134,7 @@ class Strategies:
         self._adopt()
         if self._mps is not None:
             await self._mps.start()
+        await self._bursts.start()
         await self._limits.refresh()
         self._ctx.on_drain(self._close)
         self._police.start()
@@ -145,6 +159,7 @@ class Strategies:
         if self._mps is not None:
             self._mps.run(say)
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
+        self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.
@@ -157,6 +172,7 @@ class Strategies:
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         if slice_.concurrent and self._mps is not None:
             await self._mps.ready(slice_)
+        await self._bursts.make_room_to_start(slice_)
         driver.prepare(
             slice_,
             override_for(
@@ -166,11 +182,13 @@ class Strategies:
         if order.share.strategy not in self._with_block:
             self._prepared[slice_.key] = slice_
         await self._limits.apply(order.uid)
+        await self._bursts.started(slice_)
         return driver.edits(slice_)
 
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
-        done = await self._suspender.suspend(ask)
+        why = await self._bursts.make_room_to_resume(ask)
+        done = m.SuspendResult(ask, why) if why else await self._suspender.suspend(ask)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(

@@ -168,11 +168,12 @@ def _mask_of(geometry: int, instances: tuple[MigInstance, ...]) -> int:
 @lru_cache(maxsize=4096)
 def serving(geometry: int, ask: GpuAsk, total_mib: int) -> tuple[MigProfile, ...]:
     """The profiles that serve an ask on such a GPU, smallest first: the one that it names, or those that cover it. A
-    whole GPU is never an instance, and no process can use two instances, so neither is a part of several GPUs."""
+    whole GPU is never an instance, and no process can use two instances, so neither is a part of several GPUs; nor one
+    that may use more than it requests, for an instance cannot grow."""
     if ask.profile:
         named = profile_in(geometry, ask.profile)
         return () if named is None else (named,)
-    if ask.whole or ask.count > 1:
+    if ask.whole or ask.count > 1 or ask.bursts:
         return ()
     make = GEOMETRIES[geometry]
     needed_mib = total_mib * ask.memory_milli // WHOLE_GPU_MILLI if ask.memory_milli else ask.memory_mib

@@ -63,6 +63,17 @@ def share_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
     return ask.memory_mib, ask.compute_milli
 
 
+def limits_on(ask: GpuAsk, total_mib: int) -> tuple[int, int]:
+    """(memory_limit_mib, compute_limit_milli) of `ask` on a GPU with this much memory; 0 where it may use no more than
+    it takes. A limit beyond the GPU is all of it: a limit promises nothing, so it keeps a pod off no GPU."""
+    memory_mib, compute_milli = share_on(ask, total_mib)
+    memory_limit_mib = min(total_mib, ask.memory_limit_mib or total_mib * ask.memory_limit_milli // WHOLE_GPU_MILLI)
+    return (
+        memory_limit_mib if memory_limit_mib > memory_mib else 0,
+        ask.compute_limit_milli if ask.compute_limit_milli > compute_milli else 0,
+    )
+
+
 def fits(ask: GpuAsk, gpu: GpuRoom) -> bool:
     if not gpu.usable:
         return False
@@ -120,6 +131,8 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
         return "it is not in MIG mode"
     if ask.whole or (ask.count > 1 and not ask.profile):
         return "it is in MIG mode, and gives only single instances"
+    if ask.bursts:
+        return "it is in MIG mode, and an instance has no memory beyond its own; the pod has a limit above its request"
     if not gpu.mig.offers & serving_bits(gpu.mig.geometry, ask, gpu.total_mib):
         return f"needs {instance_words(ask)}, it offers {', '.join(names_of(gpu.mig.offers)) or 'none'}"
     return f"needs {instance_words(ask)}, free are {', '.join(names_of(gpu.mig.bits)) or 'none'}"
@@ -131,9 +144,12 @@ def strategy_for(
     """How this request is shared on a node that offers these strategies, or None if none keeps the requested isolation.
 
     A whole GPU is exclusive. A part takes the strongest strategy that the node has proven and the pod has agreed to; of
-    equally strong ones, time slicing if no compute is requested or the pod is opportunistic.
+    equally strong ones, time slicing if no compute is requested or the pod is opportunistic. What a part may use beyond
+    its request is taken back while it runs, which only some strategies can.
     """
     for strategy in by_preference(ask.whole, bool(ask.compute_milli) and not opportunistic, isolation):
-        if strategy.name in offered and not (strategy.concurrent and ask.count > 1):
+        if strategy.name not in offered or (strategy.concurrent and (ask.count > 1 or ask.bursts)):
+            continue
+        if strategy.limits_memory or not ask.bursts:
             return strategy.name
     return None

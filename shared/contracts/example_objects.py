@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shared.contracts import events as e
 from shared.contracts import metrics_queries as mq
 from shared.contracts import node_commands as n
@@ -145,7 +147,18 @@ SLICE = n.LiveSlice(
     strategy="advisory",
     gpus={GPU: (16384, 300)},
 )
-NODE_GRANT = n.NodeGrant(term=TERM, uid=UID, namespace=NAMESPACE, name=POD, grant=GRANT)
+BURSTING = GpuShare(
+    node=NODE, uuid=GPU, memory_mib=16384, compute_milli=300, memory_limit_mib=24576, compute_limit_milli=600
+)
+NODE_GRANT = n.NodeGrant(
+    term=TERM,
+    uid=UID,
+    namespace=NAMESPACE,
+    name=POD,
+    grant=msgspec.structs.replace(
+        GRANT, containers={"main": ContainerGrant(strategy="interposer", gpus=(BURSTING,))}, restart_cost_s=600
+    ),
+)
 ALTERNATIVE = pre.Alternative(nodes=("gpu-7",), action="evict", victims=2, price_gpu_seconds=5400, at_least=True)
 PLAN = pre.Plan(
     plan_id="plan-7",

@@ -163,6 +163,10 @@ class InspectPod(Message, frozen=True):
     """The action by which it is suspended, such as pause; empty where it is not."""
     parked: str = ""
     """The name of `suspension` before 0.2."""
+    memory_limit_mib: int = 0
+    """What it may use while no slice is guaranteed it; 0: no more than `memory_mib`."""
+    compute_limit_milli: int = 0
+    """The same of compute; 0: no more than `compute_milli`."""
 
 
 class InspectGpu(Message, frozen=True):

@@ -26,12 +26,18 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of a MIG instance for a part: the memory that was requested. 0: the instance was requested by name."""
     requested_milli: int = 0
     """The compute that was requested beside it."""
+    memory_limit_mib: int = 0
+    """Up to which the container may use memory of this GPU that no slice is guaranteed; 0: `memory_mib`."""
+    compute_limit_milli: int = 0
+    """The same of its compute; 0: `compute_milli`."""
 
     def __post_init__(self) -> None:
         checked("memory_mib", self.memory_mib)
         checked("compute_milli", self.compute_milli)
         checked("requested_mib", self.requested_mib)
         checked("requested_milli", self.requested_milli)
+        checked("memory_limit_mib", self.memory_limit_mib)
+        checked("compute_limit_milli", self.compute_limit_milli)
 
 
 class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -59,6 +65,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pod's: where slices of one GPU take turns, the higher goes first."""
     tier: str = ""
     """kerf.dev/tier, if the pod has it: an opportunistic pod is preempted for all others."""
+    restart_cost_s: int | None = None
+    """kerf.dev/restart-cost, if the pod has it: the run time that is lost when it ends."""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

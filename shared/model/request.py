@@ -29,6 +29,12 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     whole: bool = False
     memory_milli: int = 0
     """Thousandths of the memory of whichever GPU it lands on, instead of `memory_mib`."""
+    memory_limit_mib: int = 0
+    """Of each GPU, up to which it may use memory that no slice is guaranteed; 0: no more than it requests."""
+    memory_limit_milli: int = 0
+    """The same as thousandths of the memory of whichever GPU it lands on."""
+    compute_limit_milli: int = 0
+    """Of each GPU, up to which it may use compute that no slice is guaranteed; 0: no more than it requests."""
     profile: str = ""
     """The number of MIG instances of this profile, on one GPU or on several of the node; memory and compute are then
     what its name says."""
@@ -37,6 +43,11 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def is_fraction(self) -> bool:
         """Whether it takes the same fraction of a GPU's memory and of its compute."""
         return 0 < self.memory_milli == self.compute_milli
+
+    @property
+    def bursts(self) -> bool:
+        """Whether it may use more than it requests, while no slice is guaranteed it."""
+        return bool(self.memory_limit_mib or self.memory_limit_milli or self.compute_limit_milli)
 
     @property
     def hardness(self) -> tuple[bool, int, int, int, int]:

@@ -11,16 +11,19 @@ from shared.model.generations import GENERATIONS, capability_tenths
 from shared.model.policies import POLICIES
 from shared.model.request import OPPORTUNISTIC, TOPOLOGY_MODES, GpuAsk, PodRequest, RequestError
 from shared.model.request_amounts import MAX_MEMORY_BYTES, read_number
+from shared.model.request_limits import with_limits
 from shared.model.strategy import ISOLATION_RANK
 from shared.model.units import mib
 
 
 def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) -> PodRequest:
     """The request of a pod with these asks and annotations. Raises RequestError on an invalid annotation."""
+    isolation = _choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft")
+    asks = with_limits(asks, annotations, isolation)
     tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
     return PodRequest(
         asks={name: _in_gaps(ask) for name, ask in asks.items()} if tier == OPPORTUNISTIC else asks,
-        isolation=_choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft"),  # type: ignore[arg-type]
+        isolation=isolation,  # type: ignore[arg-type]
         models=_list(annotations, names.ANNOTATION_GPU_MODEL, "GPU models", "H200|H100"),
         models_not=_list(annotations, names.ANNOTATION_GPU_MODEL_NOT, "GPU models", "T4|P4"),
         uuids=_list(annotations, names.ANNOTATION_GPU_UUID, "GPU UUIDs", "GPU-1f0e4c53|GPU-5a1c9a60"),
@@ -41,7 +44,9 @@ def _in_gaps(ask: GpuAsk) -> GpuAsk:
     """An opportunistic pod reserves memory only. It runs when other pods leave GPU time, also on GPUs whose compute is
     fully reserved. If it requests a fraction of memory and compute alike, both are reserved; so is all of a whole GPU,
     and of an instance."""
-    return ask if ask.whole or ask.profile or ask.is_fraction else msgspec.structs.replace(ask, compute_milli=0)
+    if ask.whole or ask.profile or ask.is_fraction:
+        return ask
+    return msgspec.structs.replace(ask, compute_milli=0, compute_limit_milli=0)
 
 
 def _choice(annotations: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> str:

@@ -73,6 +73,9 @@ def _left(part: ContainerGrant, suspension: Suspension) -> ContainerGrant:
 
 
 def _left_share(share: GpuShare, suspension: Suspension) -> GpuShare:
+    if share.memory_limit_mib or share.compute_limit_milli:
+        # What a suspended pod gives up is for others: it uses nothing beyond what is left to it.
+        share = msgspec.structs.replace(share, memory_limit_mib=0, compute_limit_milli=0)
     match suspension.action:
         case "shrink":
             return msgspec.structs.replace(share, memory_mib=min(share.memory_mib, suspension.memory_mib))

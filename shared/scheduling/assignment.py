@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
 from shared.book.accepts import accepted, has_gpu_constraints
-from shared.book.shares import GpuRoom, fits, share_on, strategy_for
+from shared.book.shares import GpuRoom, fits, limits_on, share_on, strategy_for
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
@@ -86,7 +86,15 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
     """The share that a request gets of a GPU that it fits on. On a GPU in MIG mode this takes the instance."""
     if room.mig is None:
         memory_mib, compute_milli = share_on(ask, room.total_mib)
-        return GpuShare(node=node, uuid=room.uuid, memory_mib=memory_mib, compute_milli=compute_milli)
+        memory_limit_mib, compute_limit_milli = limits_on(ask, room.total_mib)
+        return GpuShare(
+            node=node,
+            uuid=room.uuid,
+            memory_mib=memory_mib,
+            compute_milli=compute_milli,
+            memory_limit_mib=memory_limit_mib,
+            compute_limit_milli=compute_limit_milli,
+        )
     instance = room.mig.take(ask, room.total_mib)
     if instance is None:
         raise ValueError(f"GPU {room.uuid} has no MIG instance for {ask}")

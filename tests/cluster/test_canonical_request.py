@@ -44,6 +44,8 @@ ONLY_IN_PYTHON = {
     "init-larger-than-app": "a comparison between containers",
     "unknown-mig-profile": "profiles are a table of shared/model/mig.py, which grows with GPUs and not with policies",
     "mig-and-more": "the same table",
+    "limit-below-request": "a comparison of a quantity in an annotation with the resources",
+    "limit-not-allowed": "what the container requests, and how it is isolated",
 }
 """Codes of pods that the API server admits, and why. Placement must refuse such a pod with the same code."""
 
@@ -54,6 +56,8 @@ ANNOTATIONS_ONLY_IN_PYTHON = {
     names.ANNOTATION_GPU_UUID_NOT: "a list",
     names.ANNOTATION_GPU_GENERATION: "a list",
     names.ANNOTATION_GPU_MEMORY_MIN: "a quantity in an annotation",
+    names.ANNOTATION_GPU_MEMORY_LIMIT: "a quantity in an annotation",
+    names.ANNOTATION_GPU_COMPUTE_LIMIT: "a quantity in an annotation",
     names.ANNOTATION_GPU_CAPABILITY_MIN: "a grammar of its own",
     names.ANNOTATION_EXPECTED_DURATION: "a grammar of its own",
     names.ANNOTATION_MIN_RUNTIME: "a grammar of its own",
@@ -100,6 +104,8 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "gpu-uuid-not": ("GPU-1", "||"),
     "gpu-generation": ("Hopper", "Modern"),
     "gpu-memory-min": ("40Gi", "much"),
+    "gpu-memory-limit": ("32Gi", "2Mi", "60%", "much"),
+    "gpu-compute-limit": ("60", "10", "all"),
     "gpu-capability-min": ("8.0", "eight"),
     "expected-duration": ("90m", "long"),
     "min-runtime": ("10", "-1"),
@@ -317,6 +323,10 @@ def one_fault() -> Iterator[Json]:
         for value, others in itertools.product(values, ({}, beside)):
             yield pod(asked(gpu=1), annotations=annotated(**others, **{name: value}))
             yield pod(container("a", {}), annotations=annotated(**others, **{name: value}), schedulerName="kerf")
+    for name in ("gpu-memory-limit", "gpu-compute-limit"):
+        yield from (
+            pod(asked(memory="16Gi", compute=30), annotations=annotated(**{name: value})) for value in ANNOTATIONS[name]
+        )
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}
     owned = pod(asked(gpu=1), annotations=annotated(gang="train", gang_size="owner"))
     yield owned | {"metadata": owned["metadata"] | {"ownerReferences": [job]}}

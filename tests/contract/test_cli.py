@@ -108,6 +108,24 @@ async def test_inspect_with_details_names_the_pods(cluster: CliCluster) -> None:
     assert "20 GiB, 0%" in done.out
 
 
+async def test_inspect_shows_what_a_pod_is_guaranteed_and_what_it_may_use(tmp_path: Path) -> None:
+    """From the annotations through admission and placement; the simulated node enforces slices."""
+    node = NODES[0] | {"firm": True}
+    async with stack([node]) as running:
+        one = CliCluster(running, tmp_path)
+        await running.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
+        burst = manifest("burst", gpu_memory="8Gi", gpu_compute="30")
+        burst["metadata"]["annotations"] = {"kerf.dev/gpu-memory-limit": "24Gi", "kerf.dev/gpu-compute-limit": "60"}
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+        answer = await apply(running.bus, [namespace, node_object(node), burst])
+        assert answer.refusals == ()
+        await eventually(lambda: one.outcomes == {"burst": "PodBound"})
+        done = await one.kerf("inspect", "-d")
+        assert "8 GiB (up to 24), 30% (up to 60%)" in done.out, done.out + done.err
+        ((gpu, _),) = [shown["gpus"] for shown in (await one.json("inspect"))["nodes"]]
+        assert (gpu["allocated_memory_mib"], gpu["pods"][0]["memory_limit_mib"]) == (8192, 24576)
+
+
 async def test_inspect_of_one_node_as_json(cluster: CliCluster) -> None:
     answer = await cluster.json("inspect", "gpu-1")
     assert [n["node"] for n in answer["nodes"]] == ["gpu-1"]

@@ -27,6 +27,29 @@ def test_nvml_reports_the_slice_and_never_more_than_the_device(
     assert (total, used, free) == (total_mib * MIB, 64 * MIB, (total_mib - 64) * MIB)
 
 
+def test_a_slice_whose_limit_changes_shows_a_size_that_does_not(built: Path, tmp_path: Path) -> None:
+    """The size is the most that it may ever use; free is what it may use now."""
+    (tmp_path / "machine").write_text(MACHINE)
+    node = Node(built, tmp_path / "node")
+
+    def rule(limit_mib: int) -> Rules:
+        return Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit_mib * MIB, shown_bytes=400 * MIB),))
+
+    container = node.container("a", rule(100))
+    libraries = f"{built / 'enforcement'}:{built / 'nvml'}"
+    inside = {"LD_LIBRARY_PATH": libraries, "KERF_FAKE_NVML_STATE": str(tmp_path / "machine")}
+    assert container.run("nvml", **inside) == [400 * MIB, 64 * MIB, 36 * MIB]
+    program, seen = container.start("lends"), []
+    assert program.stdin is not None
+    assert program.stdout is not None
+    for limit_mib, line in ((100, "take 200"), (300, "take 200"), (60, "look"), (400, "look")):
+        container.control_block.write(rule(limit_mib), context_bytes=0, driver_path=str(node.driver))
+        program.stdin.write(f"{line}\n")
+        program.stdin.flush()
+        seen.append(tuple(map(int, program.stdout.readline().split())))
+    assert seen == [(100, 0, 400), (300, 0, 400), (300, 0, 400), (300, 100, 400)]
+
+
 @pytest.mark.parametrize("nvml", [False, True], ids=["cuda", "nvml"])
 def test_the_memory_of_a_process_that_has_died_is_shown_as_free_at_once(
     built: Path, tmp_path: Path, nvml: bool

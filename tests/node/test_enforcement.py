@@ -13,7 +13,7 @@ from tests.node.cluster import WITHIN_S, NodeCluster, cluster_on, grant_of
 from tests.support.native import built
 from tests.support.waiting import eventually
 from tools.sandbox import Sandbox
-from tools.sandbox.agent import Gpus
+from tools.sandbox.agent import MEMORY_MIB, Gpus
 
 FIRM = {"kerf.dev/isolation": "firm"}
 POLICED = {"kerf.dev/isolation": "policed"}
@@ -95,6 +95,32 @@ async def test_two_pods_without_reserved_compute_share_time_by_priority(cluster:
     assert (said["low"].tier, said["low"].peer_count, said["usual"].tier) == (layout.LOW, 1, layout.NORMAL)
     peer = root(cluster, pods["low"]) / "run/kerf/peers" / said["low"].peer[0].value.decode()
     assert same(peer, root(cluster, pods["usual"]) / "run/kerf/signal")
+
+
+async def test_a_slice_gets_what_is_free_beyond_its_request_and_loses_it_when_another_pod_comes(
+    cluster: NodeCluster,
+) -> None:
+    """From the annotation to the control block. The agent keeps 1 GiB of the GPU, and what pods are guaranteed."""
+    notes = {"kerf.dev/gpu-uuid": cluster.gpus.uuid(0)} | FIRM
+    total_mib = MEMORY_MIB
+    await cluster.create_pod("burst", gpu_memory="2Gi", annotations=notes | {"kerf.dev/gpu-memory-limit": "100%"})
+    pod = (await cluster.running("burst"))["burst"]
+    (share,) = grant_of(pod).containers["main"].gpus
+    assert (share.memory_mib, share.memory_limit_mib) == (2048, total_mib)
+
+    def limits_mib() -> tuple[int, int]:
+        gpu = layout.Orders.from_buffer_copy(read(root(cluster, pod) / "run/kerf/orders")).gpu[0]
+        return gpu.memory_limit_bytes >> 20, gpu.shown_bytes >> 20
+
+    foreign_mib = total_mib - 1024 - (await eventually(lambda: limits_mib()[0] > 2048 and limits_mib()))[0]
+    assert 0 <= foreign_mib <= 1024, "what NVML reports of the canary's own processes"
+    assert (await cluster.inside("burst")).environment["KERF_GPU_MEMORY_LIMIT_MIB"] == str(total_mib)
+    await cluster.create_pod("other", gpu_memory="8Gi", annotations=notes)
+    await cluster.running("other")
+    assert limits_mib() == (total_mib - 1024 - foreign_mib - 8192, total_mib)
+    await cluster.delete("other")
+    await cluster.gone("other")
+    await eventually(lambda: limits_mib()[0] == total_mib - 1024 - foreign_mib, within_s=WITHIN_S)
 
 
 async def test_a_policed_container_that_takes_more_than_its_slice_is_ended_and_its_neighbour_lives(

@@ -2,6 +2,13 @@
 
 They are for one container. Whole GPUs and MIG instances are NVIDIA's resources.
 
+What the container may use beyond its share, while it is free, is `gpu-fraction.limit`, `gpu-memory.limit` (with a
+unit) or `kai.scheduler/container.<name>.gpu-memory.portion.limit`; of NvFractions' annotations
+`nvidia.com/container.<name>.gpu-memory.request` and `.limit` the limit, which is the request, too, where there is none
+(pkg/common/resources: ValidateGPUFractionRequest, and docs/gpu-sharing/nv-fraction). In Run:ai it is the variable
+RUNAI_GPU_MEMORY_LIMIT of the container: a fraction beside `gpu-fraction`, else a quantity (Dynamic GPU Fractions in its
+documentation). A limit of a fraction is one of memory and compute alike, as the fraction is.
+
 As docs/gpu-sharing and pkg/binder/plugins/gpusharing/gpu-request of KAI-Scheduler have it. The annotations have no
 prefix, so they are read only where the pod names one of its schedulers or its queue. Whole GPUs are read where plain
 NVIDIA is. A fraction is the same part of memory and compute; memory reserves no compute.
@@ -12,6 +19,7 @@ priority-preemptibility-separation): `build` (100) and `inference` (125), not `t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -29,7 +37,7 @@ from services.admission.dialects.nvidia_mig import RESOURCES as MIG
 from services.admission.dialects.nvidia_mig import instances
 from shared.model import names
 from shared.model.request import RequestError
-from shared.model.units import QuantityError, quantity
+from shared.model.units import QuantityError, mib, quantity
 
 GPU = "nvidia.com/gpu"
 FRACTION = "gpu-fraction"
@@ -46,9 +54,14 @@ CLASSES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
 _REFUSED = {
     "gpu-sm-percentage": f"write {names.RESOURCE_GPU_COMPUTE}, the percentage that the container gets",
     "gpu-sm-cores": f"a number of cores is another part of each model; write {names.RESOURCE_GPU_COMPUTE}",
-    "gpu-fraction.limit": "a share is what it requests; write the larger part as gpu-fraction",
-    "gpu-memory.limit": "a share is what it requests; write the larger amount as gpu-memory",
 }
+FRACTION_LIMIT = "gpu-fraction.limit"
+MEMORY_LIMIT = "gpu-memory.limit"
+LIMIT_VARIABLE = "RUNAI_GPU_MEMORY_LIMIT"
+_OF_CONTAINER = re.compile(
+    r"(?:nvidia\.com/container\.(?P<nv>[a-z0-9-]+)\.(?P<what>gpu-memory\.(?:request|limit)|gpu-compute\.mode)"
+    r"|kai\.scheduler/container\.(?P<kai>[a-z0-9-]+)\.gpu-memory\.portion\.limit)"
+)
 
 
 class Kai:
@@ -59,7 +72,7 @@ class Kai:
     def speaks(self, manifest: Manifest, setting: Setting) -> bool:
         if manifest.scheduler not in self.schedulers and not any(label in manifest.labels for label in QUEUES):
             return False
-        if FRACTION in manifest.annotations or MEMORY in manifest.annotations:
+        if FRACTION in manifest.annotations or MEMORY in manifest.annotations or _nv(manifest.annotations):
             return True
         return setting.taken_over or (setting.plain_nvidia and not manifest.named.isdisjoint(self.resources))
 
@@ -68,17 +81,20 @@ class Kai:
         metadata = pod.get("metadata") or {}
         annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
         found = {place: asked for place, container in containers(pod) if (asked := _whole(container))}
-        if FRACTION in annotations or MEMORY in annotations:
+        limits: dict[str, str] = {}
+        if FRACTION in annotations or MEMORY in annotations or _nv(annotations):
             if found:
                 raise RequestError(
                     "mixed-dialects",
                     f"the pod asks for whole GPUs by {GPU} and for a part of one by annotation; keep one of them",
                 )
-            found = {_place(pod, annotations.get(CONTAINER)): _share(annotations)}
+            place, annotations = _plain(pod, annotations)
+            found = {place: _share(annotations)}
+            limits = _limits(annotations)
         return Translation(
             amounts=found,
             removed=self.resources,
-            annotations=_preemptible(pod, labels) | {names.ANNOTATION_DIALECT: self.name},
+            annotations=_preemptible(pod, labels) | limits | {names.ANNOTATION_DIALECT: self.name},
             labels=next(({names.LABEL_QUEUE: labels[label]} for label in QUEUES if labels.get(label)), {}),
             priority_class=str(labels.get(PRIORITY_CLASS) or ""),
         )
@@ -87,6 +103,88 @@ class Kai:
 def _whole(container: Json) -> dict[str, str]:
     count = amount(container, GPU)
     return ({names.RESOURCE_GPU: str(count)} if count else {}) | instances(container)
+
+
+def _nv(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """NvFractions' annotations, by container."""
+    found: dict[str, dict[str, str]] = {}
+    for key, text in annotations.items():
+        if (of := _OF_CONTAINER.fullmatch(key)) is not None and of["nv"]:
+            found.setdefault(of["nv"], {})[of["what"]] = text
+    return {name: of for name, of in found.items() if of.keys() - {"gpu-compute.mode"}}
+
+
+def _plain(pod: Json, annotations: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
+    """The container with the share, and the annotations in the forms without a container's name."""
+    plain, of_nv = dict(annotations), _nv(annotations)
+    named = {of["nv"] or of["kai"] for key in annotations if (of := _OF_CONTAINER.fullmatch(key)) is not None}
+    name = annotations.get(CONTAINER) or next(iter(of_nv), None)
+    place = _place(pod, name)
+    container = next(one for where, one in containers(pod) if where == place)
+    if named - {container.get("name")}:
+        raise RequestError(
+            "foreign-field",
+            f"annotations name containers {', '.join(sorted(named))}, and {container.get('name')!r} has the share; KAI "
+            "gives a share to one container of a pod",
+        )
+    portion = annotations.get(f"kai.scheduler/container.{container.get('name')}.gpu-memory.portion.limit")
+    _set(plain, FRACTION_LIMIT, portion)
+    for asked in of_nv.values():
+        if asked.get("gpu-compute.mode", "time-slicing") != "time-slicing":
+            raise RequestError(
+                "foreign-field",
+                f"gpu-compute.mode is {asked['gpu-compute.mode']!r}; Kerf's slices take turns: write time-slicing, and "
+                f"{names.RESOURCE_GPU_COMPUTE} for a reserved part of the time",
+            )
+        request = asked.get("gpu-memory.request") or asked["gpu-memory.limit"]
+        _set(plain, MEMORY, str(mib(_bytes("gpu-memory.request", request))))
+        _set(plain, MEMORY_LIMIT, asked.get("gpu-memory.limit"))
+    for variable in container.get("env") or ():
+        if variable.get("name") == LIMIT_VARIABLE:
+            _set(plain, FRACTION_LIMIT if FRACTION in plain else MEMORY_LIMIT, variable.get("value"))
+    return place, plain
+
+
+def _set(plain: dict[str, str], key: str, text: str | None) -> None:
+    if text is not None and plain.setdefault(key, text) != text:
+        raise RequestError("mixed-dialects", f"{key} is {plain[key]!r} and {text!r} in another form; keep one of them")
+
+
+def _limits(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Kerf's annotations for what the container may use beyond its share."""
+    devices = _number(annotations, DEVICES, "1", "a number of GPUs")
+    if MEMORY_LIMIT in annotations:
+        if MEMORY not in annotations:
+            raise RequestError(
+                "foreign-field", f"{MEMORY_LIMIT} goes with {MEMORY}; with {FRACTION} {FRACTION_LIMIT} does"
+            )
+        return {names.ANNOTATION_GPU_MEMORY_LIMIT: str(_bytes(MEMORY_LIMIT, annotations[MEMORY_LIMIT]) * devices)}
+    if FRACTION_LIMIT not in annotations:
+        return {}
+    if FRACTION not in annotations:
+        raise RequestError("foreign-field", f"{FRACTION_LIMIT} goes with {FRACTION}; with {MEMORY} {MEMORY_LIMIT} does")
+    text = annotations[FRACTION_LIMIT]
+    each = _fraction(text, FRACTION_LIMIT) * 1000
+    if each.denominator != 1:
+        raise RequestError(
+            "foreign-fraction",
+            f"{FRACTION_LIMIT} is {text!r}; Kerf counts thousandths of a GPU: write {int(each) / 1000:g}",
+        )
+    percent = f"{float(each * devices / 10):g}"
+    return {names.ANNOTATION_GPU_MEMORY_LIMIT: f"{percent}%", names.ANNOTATION_GPU_COMPUTE_LIMIT: percent}
+
+
+def _bytes(key: str, text: str) -> int:
+    """Bytes. KAI wants a unit, for the request of the same name without one is in MiB."""
+    try:
+        value = quantity(text)
+    except QuantityError:
+        value = Fraction(0)
+    if value <= 0 or value.denominator != 1:
+        raise RequestError(
+            "foreign-amount", f"{key} is {text!r}; write an amount of memory with its unit, such as 24Gi"
+        )
+    return int(value)
 
 
 def _place(pod: Json, name: str | None) -> Place:
@@ -125,7 +223,7 @@ def _share(annotations: Mapping[str, str]) -> dict[str, str]:
     return gpus | {names.RESOURCE_GPU_COMPUTE: str(percent)}
 
 
-def _fraction(text: str) -> Fraction:
+def _fraction(text: str, key: str = FRACTION) -> Fraction:
     try:
         value = quantity(str(text))
     except QuantityError:
@@ -133,7 +231,7 @@ def _fraction(text: str) -> Fraction:
     if not 0 < value < 1:
         raise RequestError(
             "foreign-amount",
-            f"annotation {FRACTION} is {text!r}; it is a part of one GPU between 0 and 1, such as 0.5. Whole GPUs are "
+            f"annotation {key} is {text!r}; it is a part of one GPU between 0 and 1, such as 0.5. Whole GPUs are "
             f"{GPU}, or {names.RESOURCE_GPU}",
         )
     return value

@@ -31,6 +31,17 @@ def kerf(order: m.HandOver) -> Environment:
         f"KERF_GPU_MEMORY_MIB={_memory_mib(order.share)}",
         f"KERF_GPU_COMPUTE_MILLI={sum(gpu.compute_milli for gpu in gpus)}",
         f"KERF_STRATEGY={order.share.strategy}",
+        *_limits(order.share),
+    )
+
+
+def _limits(share: ContainerGrant) -> Environment:
+    """What the container may use while no slice is guaranteed it, if that is more than it has."""
+    memory_mib = sum(gpu.memory_limit_mib or gpu.memory_mib for gpu in share.gpus)
+    milli = sum(gpu.compute_limit_milli or gpu.compute_milli for gpu in share.gpus)
+    return (
+        *((f"KERF_GPU_MEMORY_LIMIT_MIB={memory_mib}",) if memory_mib > _memory_mib(share) else ()),
+        *((f"KERF_GPU_COMPUTE_LIMIT_MILLI={milli}",) if milli > sum(gpu.compute_milli for gpu in share.gpus) else ()),
     )
 
 

@@ -48,6 +48,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     memory_limit_mib: int
+    granted_mib: int = 0
+    """What it is guaranteed; its limit may be higher while nothing else is."""
     memory_mib: int | None = None
     peak_mib: int | None = None
     refused: int = 0

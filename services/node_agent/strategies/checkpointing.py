@@ -68,6 +68,10 @@ class Checkpointer:
             return str(error)
         return ""
 
+    async def is_on_host(self, uid: str) -> bool:
+        """Whether a process of the pod is checkpointed. Raises LockError or HostMemoryUnknown if that is unknown."""
+        return bool(await self._on_gpus(uid, CHECKPOINTED))
+
     async def _on_gpus(self, uid: str, *states: int) -> dict[Path, tuple[int, ...]]:
         """Returns the pod's processes in one of these states, by cgroup. A pod without a cgroup has none."""
         pod = self._cgroups.path(uid)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import mmap
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -37,7 +39,11 @@ class GpuRule(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     memory_limit_bytes: int = layout.NO_LIMIT
+    shown_bytes: int = 0
+    """The memory that CUDA and NVML report as the GPU's; 0: the limit."""
     compute_milli: int = 0
+    lent_milli: int = 0
+    """GPU time beyond `compute_milli`, while no peer is busy."""
     in_flight_us: int = 0
     gate_closed: bool = False
     period_ns: int = 0
@@ -148,6 +154,12 @@ class ControlBlock:
         if self._orders is not None:
             self._write_orders(self._orders, rules)
 
+    def limit_bytes(self, uuid: str) -> int:
+        """Returns the memory limit that is written: an earlier agent's, until new rules are. 0 if there is none."""
+        at, wanted = self._orders, layout.uuid_bytes(uuid)
+        known = () if at is None else at.gpu[: min(at.gpu_count, layout.MAX_GPUS)]
+        return next((int(gpu.memory_limit_bytes) for gpu in known if bytes(gpu.uuid) == wanted), 0)
+
     def set_surcharges(self, surcharges: Mapping[str, Surcharge]) -> None:
         """Writes the surcharges, by GPU UUID; GPUs that are not in it have none. They stay until the next call."""
         if surcharges != self._surcharges:
@@ -200,6 +212,29 @@ class ControlBlock:
         damage = damage or self._signal_damage() or ("" if self._orders is not None else self._files["orders"].problem)
         gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
+
+    def held_bytes(self) -> dict[str, int]:
+        """Returns what the container's living processes have on each GPU, by its own count; empty if it is unknown.
+
+        The account has the memory of a dead process until another process of the container needs it. Raises OSError.
+        """
+        size, file = ctypes.sizeof(layout.Counters), self._files["counters"].descriptor
+        raw = b"" if file is None else os.pread(file, size, 0)
+        if file is None or len(raw) < size:
+            return {}
+        at = layout.Counters.from_buffer_copy(raw)
+        if (at.magic, at.version, at.size_bytes) != (layout.COUNTERS_MAGIC, layout.VERSION, size):
+            return {}
+        dead = [
+            process for place, process in enumerate(at.process) if process.state & 1 and not _is_locked(file, place)
+        ]
+        return {
+            uuid: max(
+                0,
+                (at.gpu[place].account & layout.ACCOUNT_BYTES) - sum(process.charged_bytes[place] for process in dead),
+            )
+            for place, uuid in enumerate(self._uuids)
+        }
 
     def _signal_damage(self) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
@@ -258,6 +293,7 @@ class ControlBlock:
         at.memory_limit_bytes, at.context_bytes = gpu.memory_limit_bytes, context_bytes
         at.compute_milli, at.in_flight_us, at.gate = gpu.compute_milli, gpu.in_flight_us, int(gpu.gate_closed)
         at.period_ns, at.window_start_ns, at.window_ns = gpu.period_ns, gpu.window_start_ns, gpu.window_ns
+        at.shown_bytes, at.lent_milli = gpu.shown_bytes, gpu.lent_milli
 
     def _link(self, peers: Iterable[Key]) -> None:
         """Links the peers' signal files into this container's folder, under names that do not identify the peers."""
@@ -268,6 +304,13 @@ class ControlBlock:
         for name in wanted.keys() - have:
             with contextlib.suppress(FileNotFoundError):  # the peer has ended meanwhile: no signal means idle
                 os.link(wanted[name], self.folder / PEERS / name)
+
+
+def _is_locked(file: int, place: int) -> bool:
+    """Whether the process of a slot lives: it holds a lock on a byte of the counters (control_block.h)."""
+    asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, layout.LOCK_AT + place, 1, 0)
+    (kind,) = struct.unpack_from("h", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def folder_name(key: Key) -> str:

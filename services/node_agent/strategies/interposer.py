@@ -68,6 +68,7 @@ class Interposer:
                 Observed(
                     uuid=p.uuid,
                     memory_limit_mib=p.memory_mib,
+                    granted_mib=p.memory_mib,
                     memory_mib=counted,
                     compute_limit_milli=p.compute_milli,
                     compute_milli=counted,
@@ -81,7 +82,15 @@ class Interposer:
         was = {gpu.uuid: gpu for gpu in before.gpus}
         limits = {part.uuid: part for part in slice_.parts}
         return tuple(
-            _observed(gpu, was.get(gpu.uuid), limits[gpu.uuid], now - since, found.damage) for gpu in found.gpus
+            _observed(
+                gpu,
+                was.get(gpu.uuid),
+                limits[gpu.uuid],
+                now - since,
+                found.damage,
+                lent_mib=self._registry.loan(key, gpu.uuid).limit_mib,
+            )
+            for gpu in found.gpus
         )
 
     def release(self, key: Key) -> None:
@@ -89,7 +98,9 @@ class Interposer:
         self._registry.drop(key)
 
 
-def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int, damage: str) -> Observed:
+def _observed(
+    gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int, damage: str, *, lent_mib: int
+) -> Observed:
     if before is None or span_ns <= 0:
         used = waited = None
     else:
@@ -97,7 +108,8 @@ def _observed(gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: 
         waited = _clamped((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
     return Observed(
         uuid=gpu.uuid,
-        memory_limit_mib=limit.memory_mib,
+        memory_limit_mib=limit.memory_mib + lent_mib,
+        granted_mib=limit.memory_mib,
         memory_mib=-(-gpu.account_bytes // MIB),
         peak_mib=-(-gpu.peak_bytes // MIB),
         refused=_clamped(gpu.refused),

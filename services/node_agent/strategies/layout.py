@@ -11,6 +11,7 @@ ORDERS_MAGIC, COUNTERS_MAGIC, SIGNAL_MAGIC = 0x4F46524B, 0x4346524B, 0x5346524B
 VERSION = 1
 MAX_GPUS, MAX_PROCESSES, MAX_PEERS, NAME_BYTES, PATH_BYTES = 16, 256, 32, 64, 256
 NORMAL, LOW = 1, 2
+LOCK_AT = 0x40000000
 NO_LIMIT = (1 << 64) - 1
 ACCOUNT_BYTES = (1 << 48) - 1
 
@@ -28,7 +29,9 @@ class GpuOrders(ctypes.LittleEndianStructure):
         ("window_start_ns", c_uint64),
         ("window_ns", c_uint64),
         ("surcharge_bytes", c_uint64),
-        ("reserved", c_uint64 * 6),
+        ("shown_bytes", c_uint64),
+        ("lent_milli", c_uint64),
+        ("reserved", c_uint64 * 4),
     )
 
 
@@ -75,7 +78,9 @@ class GpuCounters(ctypes.LittleEndianStructure):
         ("busy_from_ns", c_uint64),
         ("adapted_period", c_uint64),
         ("overdue", c_uint64),
-        ("reserved", c_uint64 * 15),
+        ("lent_tokens_ns", c_int64),
+        ("lent_refilled_ns", c_uint64),
+        ("reserved", c_uint64 * 13),
     )
 
 

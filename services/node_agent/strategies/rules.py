@@ -10,6 +10,10 @@ Slices that share a GPU are of three kinds.
 - *Concurrent* (`mps`): the slice has a memory limit and nothing else, because the GPU runs its work beside that of the
   others. No slice of another kind shares its GPU.
 
+Memory and GPU time that no slice is guaranteed are lent to slices with a limit above their request: GPU time here, by a
+longer window; of memory `bursts.py` says how much each may use now. Such a loan ends with the next plan. GPU time that
+is guaranteed and idle is lent by the interposers alone, as to slices that take turns (`lent_milli`).
+
 A slice that is paused, or time-sliced and throttled, additionally yields to all other slices. A pause ends by itself
 when the agent's heartbeat stops, and the slices that got the capacity keep their full speed even then.
 
@@ -20,10 +24,12 @@ agent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from services.node_agent.strategies import layout
+from services.node_agent.strategies.bursts import Want, divide
 from services.node_agent.strategies.control_block import GpuRule, Rules
 from services.node_agent.strategies.quantum_scheduler import MAX_FLOOR_SUM_MILLI
 from services.node_agent.strategies.slices import Key, Part, Slice
@@ -72,14 +78,56 @@ def check(slice_: Slice) -> None:
         layout.uuid_bytes(part.uuid)
 
 
-def plan(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> dict[Key, Rules]:
-    """Returns the rules of every slice, by its key."""
-    all_of = sorted((_apply_override(s, overrides.get(s.key, NO_OVERRIDE)) for s in slices), key=lambda s: s.key)
+def plan(
+    slices: Iterable[Slice],
+    policy: Policy,
+    overrides: Mapping[Key, Override],
+    lent_mib: Mapping[Key, Mapping[str, int]] = MappingProxyType({}),
+) -> dict[Key, Rules]:
+    """Returns the rules of every slice, by its key. `lent_mib`: the memory that slices may use now beyond what they are
+    guaranteed, by GPU UUID."""
+    all_of = _with_loans(slices, policy, overrides)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
         for part in () if slice_.concurrent else slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
-    return {slice_.key: _rules(slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE)) for slice_ in all_of}
+    return {
+        slice_.key: _rules(
+            slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE), lent_mib.get(slice_.key, MappingProxyType({}))
+        )
+        for slice_ in all_of
+    }
+
+
+def _with_loans(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> list[Slice]:
+    """Returns the slices, by their keys, with the GPU time that they may use now.
+
+    Time that no slice is guaranteed goes to reserved slices with a limit above their request, as `divide` says. Slices
+    that take turns keep their minimum share.
+    """
+    all_of = sorted((_apply_override(s, overrides.get(s.key, NO_OVERRIDE)) for s in slices), key=lambda s: s.key)
+    lent: dict[tuple[Key, str], int] = {}
+    for uuid in {part.uuid for s in all_of for part in s.parts if part.compute_limit_milli}:
+        on_it = [s for s in all_of if any(part.uuid == uuid for part in s.parts)]
+        reserved = {s.key: s for s in on_it if s.reserved}
+        floors = min(MAX_FLOOR_SUM_MILLI, policy.least_milli * (len(on_it) - len(reserved)))
+        spare = WHOLE_GPU_MILLI - floors - sum(_milli(s, uuid) for s in reserved.values())
+        wants = {
+            (s.key, uuid): Want(rank=s.rank, amount=part.compute_limit_milli - part.compute_milli)
+            for s in reserved.values()
+            for part in s.parts
+            if part.uuid == uuid and part.compute_limit_milli > part.compute_milli
+        }
+        lent |= divide(spare, wants)
+    return [_with_loan(s, lent) if any((s.key, part.uuid) in lent for part in s.parts) else s for s in all_of]
+
+
+def _with_loan(slice_: Slice, lent: Mapping[tuple[Key, str], int]) -> Slice:
+    parts = tuple(
+        msgspec.structs.replace(part, compute_milli=part.compute_milli + lent.get((slice_.key, part.uuid), 0))
+        for part in slice_.parts
+    )
+    return msgspec.structs.replace(slice_, parts=parts)
 
 
 def _apply_override(slice_: Slice, override: Override) -> Slice:
@@ -87,20 +135,34 @@ def _apply_override(slice_: Slice, override: Override) -> Slice:
     if not override.paused and override.compute_milli >= WHOLE_GPU_MILLI:
         return slice_
     parts = tuple(
-        msgspec.structs.replace(part, compute_milli=min(part.compute_milli, override.compute_milli))
+        msgspec.structs.replace(
+            part, compute_milli=min(part.compute_milli, override.compute_milli), compute_limit_milli=0
+        )
         for part in slice_.parts
     )
     less = msgspec.structs.replace(slice_, parts=parts)
     return msgspec.structs.replace(less, suspension=override.paused or not less.reserved)
 
 
-def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override) -> Rules:
+def _rules(
+    mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override, lent_mib: Mapping[str, int]
+) -> Rules:
     if mine.concurrent:
         return Rules(gpus=tuple(_memory_alone(part, override) for part in mine.parts), paused=override.paused)
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
+    idle_for_ns = policy.idle_for_us * 1000
     before = tuple(key for key, s in sorted(others.items()) if _has_precedence(s, mine))
     gpus = tuple(
-        _gpu(mine, part, on[part.uuid], policy, override, bounded=bool(before) or mine.reserved) for part in mine.parts
+        _gpu(
+            mine,
+            part,
+            on[part.uuid],
+            policy,
+            override,
+            bounded=bool(before) or mine.reserved,
+            lent_mib=lent_mib.get(part.uuid, 0),
+        )
+        for part in mine.parts
     )
     if not before:
         # Launches are timed and the signal is maintained only if there are peers; of the slices of lower precedence,
@@ -108,8 +170,12 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override:
         # work that runs past the end of its window does not overlap with the next window's work.
         beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
         behind = tuple(key for key, s in sorted(others.items()) if _has_precedence(mine, s))
-        return Rules(gpus=gpus, paused=override.paused, peers=(beside + behind)[: layout.MAX_PEERS])
-    idle_for_ns = policy.idle_for_us * 1000
+        return Rules(
+            gpus=gpus,
+            paused=override.paused,
+            idle_for_ns=idle_for_ns if any(gpu.lent_milli for gpu in gpus) else 0,
+            peers=(beside + behind)[: layout.MAX_PEERS],
+        )
     return Rules(
         gpus=gpus,
         low=True,
@@ -146,12 +212,24 @@ def _has_precedence(one: Slice, other: Slice) -> bool:
     return one.rank > other.rank
 
 
-def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, override: Override, *, bounded: bool) -> GpuRule:
+def _gpu(
+    mine: Slice,
+    part: Part,
+    on_it: list[Slice],
+    policy: Policy,
+    override: Override,
+    *,
+    bounded: bool,
+    lent_mib: int,
+) -> GpuRule:
+    memory_mib = override.memory_mib.get(part.uuid)
+    memory_mib = part.memory_mib + lent_mib if memory_mib is None else min(part.memory_mib, memory_mib)
     compute = min(part.compute_milli or WHOLE_GPU_MILLI, override.compute_milli)
     in_flight_us = policy.reserved_in_flight_us if mine.reserved else policy.in_flight_us
     rule = GpuRule(
         uuid=part.uuid,
-        memory_limit_bytes=_memory_mib(part, override) * MIB,
+        memory_limit_bytes=memory_mib * MIB,
+        shown_bytes=part.memory_limit_mib * MIB if part.bursts and part.uuid not in override.memory_mib else 0,
         compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
         in_flight_us=in_flight_us if bounded and len(on_it) > 1 else 0,
         gate_closed=part.uuid in override.closed,
@@ -166,6 +244,7 @@ def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, override: 
         period_ns=period_ns,
         window_start_ns=start * period_ns // WHOLE_GPU_MILLI,
         window_ns=part.compute_milli * period_ns // WHOLE_GPU_MILLI,
+        lent_milli=max(0, part.compute_limit_milli - part.compute_milli),
     )
 
 

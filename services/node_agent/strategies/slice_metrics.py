@@ -81,6 +81,12 @@ def register_metrics(
         labels=_POD,
     )
     metrics.observe_by(
+        "kerf_agent_slice_burst_bytes",
+        "Memory of a slice beyond what it is guaranteed, lent while no slice is guaranteed it.",
+        of_slices(lambda o: None if o.memory_mib is None else max(0, o.memory_mib - o.granted_mib), MIB),
+        labels=_SLICE,
+    )
+    metrics.observe_by(
         "kerf_agent_slice_refused_total",
         "Allocations of a slice that failed at the memory limit.",
         of_slices(lambda o: o.refused),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
 import structlog
 
 from services.node_agent.strategies import control_block, rules
@@ -14,6 +16,19 @@ from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slices import Key, Slice
 from shared.contracts.node_commands import LiveSlice
+from shared.model.units import MIB
+
+
+class Loan(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one GPU beyond what a slice is guaranteed."""
+
+    limit_mib: int = 0
+    """So much more it may allocate up to now."""
+    held_mib: int = 0
+    """So much more it may hold: what was lent to it earlier and has not been given back counts."""
+
+
+NO_LOAN = Loan()
 
 log = structlog.get_logger("slice_registry")
 
@@ -38,6 +53,9 @@ class SliceRegistry:
         self._control_blocks: dict[Key, ControlBlock] = {}
         self._overrides: dict[Key, Override] = {}
         self._not_adopted: set[Key] = set()
+        self._lent: dict[Key, dict[str, Loan]] = {}
+        """By GPU, for slices that may use more memory than they are guaranteed."""
+        self._on_host: frozenset[Key] = frozenset()
 
     @property
     def slices(self) -> tuple[Slice, ...]:
@@ -92,6 +110,7 @@ class SliceRegistry:
             else:
                 self._slices[slice_.key] = slice_
                 self._overrides[slice_.key] = overrides.get(slice_.key, rules.NO_OVERRIDE)
+                self._lent[slice_.key] = _lent_before(slice_, self._control_blocks[slice_.key])
         self._publish()
         return failed
 
@@ -111,17 +130,67 @@ class SliceRegistry:
                 self._publish()
                 raise
 
+    @property
+    def at_limits(self) -> list[Slice]:
+        """The slices with the most GPU time that each may use at some moment."""
+        return [
+            msgspec.structs.replace(
+                slice_,
+                parts=tuple(
+                    msgspec.structs.replace(part, compute_milli=max(part.compute_milli, part.compute_limit_milli))
+                    for part in slice_.parts
+                ),
+            )
+            for slice_ in self._slices.values()
+        ]
+
+    def loan(self, key: Key, uuid: str) -> Loan:
+        """What is lent to a slice of a GPU's memory."""
+        return self._lent.get(key, {}).get(uuid, NO_LOAN)
+
+    def lend(self, loans: Mapping[tuple[Key, str], Loan]) -> None:
+        """Sets what these slices may use now beyond what they are guaranteed, by slice and GPU, and writes the rules.
+
+        Raises OSError or ValueError if rules cannot be written: then a limit may still be what it was.
+        """
+        before = {key: dict(of) for key, of in self._lent.items()}
+        for (key, uuid), loan in loans.items():
+            if key in self._slices:
+                self._lent.setdefault(key, {})[uuid] = loan
+        if self._lent != before:
+            self._publish()
+
+    @property
+    def on_host(self) -> frozenset[Key]:
+        """The slices that wait for memory, with what they had on the host: they run and allocate nothing."""
+        return self._on_host
+
+    def set_on_host(self, keys: Iterable[Key]) -> None:
+        """Sets which slices wait for memory with what they had on the host, and writes the rules. Raises OSError."""
+        keys = frozenset(keys) & self._slices.keys()
+        if keys != self._on_host:
+            self._on_host = keys
+            self._publish()
+
     def override_of(self, key: Key) -> Override:
         return self._overrides.get(key, rules.NO_OVERRIDE)
 
     def allowed_mib(self, slice_: LiveSlice, uuid: str) -> int:
-        """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod.
+        """Returns what a slice may hold on a GPU now: less than its grant if it was shrunk for another pod, and more
+        while memory is lent to it, or until it has given that back.
 
         While a slice is paused it is as granted: a checkpoint moves its memory away, and takes time for it.
         """
         granted_mib, _ = slice_.gpus.get(uuid, (0, 0))
-        override = self.override_of((slice_.uid, slice_.container))
-        return granted_mib if override.paused else min(granted_mib, override.memory_mib.get(uuid, granted_mib))
+        key = (slice_.uid, slice_.container)
+        override, held_mib = self.override_of(key), granted_mib + self.loan(key, uuid).held_mib
+        return (
+            held_mib
+            if override.paused
+            else max(
+                min(granted_mib, override.memory_mib.get(uuid, granted_mib)), held_mib if held_mib > granted_mib else 0
+            )
+        )
 
     def drop(self, key: Key) -> None:
         """Removes the slice of a container that has ended. Raises OSError if its files cannot be removed."""
@@ -145,6 +214,12 @@ class SliceRegistry:
         """Returns the container's own counters, or None if it has no control block."""
         found = self._control_blocks.get(key)
         return None if found is None else found.read()
+
+    def held_bytes(self, key: Key) -> dict[str, int]:
+        """Returns what the container's living processes have on each GPU, by its own count; empty if it is unknown.
+        Raises OSError."""
+        found = self._control_blocks.get(key)
+        return {} if found is None else found.held_bytes()
 
     def is_busy(self, key: Key) -> bool:
         """Whether the container reports work on a GPU. False if it has no control block."""
@@ -171,6 +246,14 @@ class SliceRegistry:
                 )
         self._files.fit()
 
+    def age_s(self, key: Key) -> int:
+        """Returns for how long the container has had its control block, in seconds by the wall clock."""
+        try:
+            made_s = (self.folder(key) / "signal").stat().st_ctime
+        except FileNotFoundError:
+            return 0
+        return max(0, round(time.time() - made_s))
+
     def folder(self, key: Key) -> Path:
         return self._folder / control_block.folder_name(key)
 
@@ -185,6 +268,8 @@ class SliceRegistry:
     def _forget(self, key: Key) -> None:
         self._slices.pop(key, None)
         self._overrides.pop(key, None)
+        self._lent.pop(key, None)
+        self._on_host -= {key}
         found = self._control_blocks.pop(key, None)
         if found is not None:
             found.close()
@@ -202,12 +287,33 @@ class SliceRegistry:
     def _publish(self) -> None:
         """Writes the rules of all slices, first those that lose GPU time, so that no time is given to two slices at
         once."""
-        planned = rules.plan(self._slices.values(), self._policy, self._overrides)
+        lent = {key: {uuid: loan.limit_mib for uuid, loan in of.items()} for key, of in self._lent.items()}
+        planned = rules.plan(self._slices.values(), self._policy, self._effective_overrides(), lent)
         context_bytes, pool_chunk_bytes = self._costs()
         for key in sorted(planned, key=lambda k: _grows(self._control_blocks[k].rules, planned[k])):
             self._control_blocks[key].write(
                 planned[key], context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes
             )
+
+    def _effective_overrides(self) -> dict[Key, Override]:
+        """The overrides, with those of slices whose memory is on the host."""
+        return self._overrides | {
+            key: msgspec.structs.replace(
+                self.override_of(key), paused=True, memory_mib={part.uuid: 0 for part in self._slices[key].parts}
+            )
+            for key in self._on_host
+        }
+
+
+def _lent_before(slice_: Slice, written: ControlBlock) -> dict[str, Loan]:
+    """Returns what an earlier agent has lent a slice: it may go on with that, and may have as much as its limit."""
+    lent = {}
+    for part in slice_.parts:
+        if part.bursts:
+            most_mib = part.memory_limit_mib - part.memory_mib
+            limit_mib = written.limit_bytes(part.uuid) // MIB - part.memory_mib
+            lent[part.uuid] = Loan(limit_mib=max(0, min(limit_mib, most_mib)), held_mib=most_mib)
+    return lent
 
 
 def _grows(before: control_block.Rules | None, after: control_block.Rules) -> bool:

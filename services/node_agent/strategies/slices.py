@@ -20,6 +20,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     memory_mib: int
     compute_milli: int
+    memory_limit_mib: int = 0
+    """Up to which the slice may use memory that no slice is guaranteed; 0: `memory_mib`."""
+    compute_limit_milli: int = 0
+    """The same of GPU time; 0: `compute_milli`."""
+
+    @property
+    def bursts(self) -> bool:
+        """Whether it may use more memory than it is guaranteed."""
+        return self.memory_limit_mib > self.memory_mib
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +66,13 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | None, node: str) -> Slice:
     """Returns the container's slice on this node. Without a grant the slice has the default rank."""
     parts = tuple(
-        Part(uuid=gpu.uuid, memory_mib=gpu.memory_mib, compute_milli=min(gpu.compute_milli, WHOLE_GPU_MILLI))
+        Part(
+            uuid=gpu.uuid,
+            memory_mib=gpu.memory_mib,
+            compute_milli=min(gpu.compute_milli, WHOLE_GPU_MILLI),
+            memory_limit_mib=gpu.memory_limit_mib,
+            compute_limit_milli=min(gpu.compute_limit_milli, WHOLE_GPU_MILLI),
+        )
         for gpu in share.gpus
         if gpu.node == node
     )
@@ -76,7 +91,17 @@ def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | Non
 
 def running_slice(live: LiveSlice, grant: Grant | None, node: str) -> Slice:
     """Returns the slice of a container that an earlier agent has started."""
+    granted = None if grant is None else grant.containers.get(live.container)
+    limits = {} if granted is None else {gpu.uuid: gpu for gpu in granted.gpus if gpu.node == node}
     gpus = tuple(
-        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli) for uuid, (mib, milli) in live.gpus.items()
+        GpuShare(
+            node=node,
+            uuid=uuid,
+            memory_mib=mib,
+            compute_milli=milli,
+            memory_limit_mib=limits[uuid].memory_limit_mib if uuid in limits else 0,
+            compute_limit_milli=limits[uuid].compute_limit_milli if uuid in limits else 0,
+        )
+        for uuid, (mib, milli) in live.gpus.items()
     )
     return slice_of(live.uid, live.container, ContainerGrant(strategy=live.strategy, gpus=gpus), grant, node)

@@ -14,7 +14,7 @@ from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key
 from shared.contracts.node_commands import LiveSlice
-from shared.model.strategies import StrategyName
+from shared.model.strategies import StrategyName, registered
 from shared.model.suspension import Suspension
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
@@ -75,6 +75,37 @@ class Suspender:
             if why:
                 self._undo(changed)
             return SuspendResult(ask, why)
+
+    async def move_out(self, uid: str) -> str:
+        """Moves all GPU memory of a pod to the host, and pauses it. Returns why not; empty if it has moved.
+
+        It is no suspension by placement: the pod keeps its grant.
+        """
+        async with self._serial:
+            mine = [live for live in self._live() if live.uid == uid]
+            keys = {(live.uid, live.container) for live in mine}
+            if not all(registered()[live.strategy].checkpoints for live in mine):
+                return "a slice of it cannot be checkpointed"
+            self._registry.set_on_host(self._registry.on_host | keys)
+            try:
+                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine))
+            except PartialCheckpoint as error:
+                return str(error)  # the caller ends it
+            if why:
+                self._registry.set_on_host(self._registry.on_host - keys)
+            return why
+
+    async def move_back(self, uid: str) -> str:
+        """Moves a pod's memory back to its GPUs, and lets it run. Returns why some of it is still on the host."""
+        async with self._serial:
+            why = await self._checkpointer.restore(uid)
+            if not why:
+                self._registry.set_on_host(key for key in self._registry.on_host if key[0] != uid)
+            return why
+
+    async def is_on_host(self, uid: str) -> bool:
+        """Whether the driver has a checkpoint of a process of the pod. Raises LockError or HostMemoryUnknown."""
+        return await self._checkpointer.is_on_host(uid)
 
     def _tell(self, slices: list[LiveSlice], suspension: Suspension | None) -> tuple[Changed, str]:
         changed: Changed = []
@@ -137,5 +168,5 @@ class Suspender:
         A container that forges a low count harms only itself: the kernel kills it when its memory limit is exceeded.
         """
         found = self._registry.read((live.uid, live.container))
-        most = sum(mib for mib, _ in live.gpus.values()) * MIB
+        most = sum(self._registry.allowed_mib(live, uuid) for uuid in live.gpus) * MIB
         return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))

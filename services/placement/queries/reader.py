@@ -99,6 +99,10 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 pods = on.setdefault(share.uuid, {})
                 known = pods.get(held.grant_id)
                 mib, milli, names = (known.memory_mib, known.compute_milli, known.containers) if known else (0, 0, ())
+                max_mib = (known.memory_limit_mib or mib) if known else 0
+                max_milli = (known.compute_limit_milli or milli) if known else 0
+                max_mib += share.memory_limit_mib or share.memory_mib
+                max_milli += share.compute_limit_milli or share.compute_milli
                 pods[held.grant_id] = InspectPod(
                     namespace=held.namespace,
                     name=held.name,
@@ -108,6 +112,8 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                     containers=(*names, name),
                     suspension=(action := "" if held.suspension is None else held.suspension.action),
                     parked=action,
+                    memory_limit_mib=max_mib if max_mib > mib + share.memory_mib else 0,
+                    compute_limit_milli=max_milli if max_milli > milli + share.compute_milli else 0,
                 )
     gpus, memory = [], memory_breakdown(node, core.suspension.returns)
     for room in node.gpus:

@@ -41,6 +41,7 @@ class SessionGrants:
             containers=with_claims(place.containers, state, self._book),
             priority=state.pod.spec.priority,
             tier="" if state.request is None else state.request.tier,
+            restart_cost_s=state.life.restart_cost_s,
         )
 
 

@@ -120,9 +120,17 @@ class GpuRoomLeft(Filter):
 
 def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reason:
     """Why the node shares in no way that keeps the isolation that the pod asks for."""
+    unlimited = msgspec.structs.replace(ask, memory_limit_mib=0, memory_limit_milli=0, compute_limit_milli=0)
     memory_alone = msgspec.structs.replace(ask, compute_milli=0)
     if ask.whole:
         promise, helps = "a whole GPU", "use a node that gives whole GPUs"
+    elif ask.bursts and strategy_for(unlimited, request.isolation, inventory.strategies) is not None:
+        return Reason(
+            code="bursts",
+            sentence=f"the node can share by {', '.join(inventory.strategies)}, none of which can take lent memory "
+            "back; the pod has a limit above its request",
+            helps="leave out kerf.dev/gpu-memory-limit and kerf.dev/gpu-compute-limit",
+        )
     elif (
         ask.count > 1
         and strategy_for(msgspec.structs.replace(ask, count=1), request.isolation, inventory.strategies) is not None
@@ -156,6 +164,13 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
             code="no-mig",
             sentence="no GPU of the node is in MIG mode",
             helps="use a node whose GPUs are in MIG mode, or ask by kerf.dev/gpu-memory",
+        )
+    if ask.bursts:
+        return Reason(
+            code="bursts",
+            sentence="the node's GPUs are in MIG mode, and an instance has no memory beyond its own; the pod has a "
+            "limit above its request",
+            helps="leave out kerf.dev/gpu-memory-limit and kerf.dev/gpu-compute-limit",
         )
     profiles = names_of(offers)
     names = ", ".join(profiles) or "no instance"

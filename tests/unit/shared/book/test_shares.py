@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.book.shares import strategy_for
+from shared.book.mig import serving
+from shared.book.shares import limits_on, strategy_for
 from shared.model.request import GpuAsk
 from shared.model.strategies import StrategyName
 from shared.model.strategy import Isolation
@@ -12,6 +13,7 @@ from shared.model.strategy import Isolation
 WHOLE = GpuAsk(count=1, whole=True, compute_milli=1000)
 SHARE = GpuAsk(count=1, memory_mib=100, compute_milli=300)
 MEMORY = GpuAsk(count=1, memory_mib=100)
+BURST = GpuAsk(count=1, memory_mib=100, memory_limit_mib=300)
 PROVEN: tuple[StrategyName, ...] = ("exclusive", "advisory", "interposer", "time_slice")
 POLICING: tuple[StrategyName, ...] = (*PROVEN, "policed")
 
@@ -41,6 +43,9 @@ POLICING: tuple[StrategyName, ...] = (*PROVEN, "policed")
         (MEMORY, "policed", (*POLICING, "driver"), False, "policed"),
         (MEMORY, "firm", ("advisory", "driver"), False, None),
         (WHOLE, "policed", POLICING, False, "exclusive"),
+        (BURST, "soft", PROVEN, False, "time_slice"),
+        (BURST, "soft", ("exclusive", "advisory"), False, None),
+        (BURST, "policed", (*POLICING, "driver"), False, "policed"),
     ],
 )
 def test_reserved_time_is_metered_and_the_rest_is_time_sliced(
@@ -68,3 +73,23 @@ def test_mps_is_for_parts_of_one_gpu_whose_pod_asks_for_no_protection(
 ) -> None:
     """A fault of a neighbour can end a client's work, and a container can be a client of one daemon."""
     assert strategy_for(ask, isolation, ("exclusive", "mps")) == expected
+
+
+@pytest.mark.parametrize(
+    ("ask", "limits"),
+    [
+        (MEMORY, (0, 0)),
+        (BURST, (300, 0)),
+        (GpuAsk(count=1, memory_mib=100, memory_limit_mib=5000), (1000, 0)),
+        (GpuAsk(count=1, memory_mib=100, memory_limit_milli=50), (0, 0)),
+        (GpuAsk(count=1, memory_mib=100, compute_milli=300, compute_limit_milli=600), (0, 600)),
+        (GpuAsk(count=1, memory_milli=250, compute_milli=250, memory_limit_milli=800), (800, 0)),
+    ],
+)
+def test_a_limit_is_at_most_the_gpu_and_only_one_above_the_share_counts(ask: GpuAsk, limits: tuple[int, int]) -> None:
+    assert limits_on(ask, 1000) == limits
+
+
+def test_no_mig_instance_serves_a_request_that_may_use_more() -> None:
+    assert serving(0, GpuAsk(count=1, memory_mib=4096), 40960)
+    assert serving(0, GpuAsk(count=1, memory_mib=4096, memory_limit_mib=8192), 40960) == ()

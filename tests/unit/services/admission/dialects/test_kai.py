@@ -13,6 +13,7 @@ from shared.model.request import GpuAsk
 from tests.unit.services.admission.dialects.reviews import amounts, ask, notes, one, refused, reviewed, untouched
 from tests.unit.services.admission.pods import container, pod
 
+NV = "nvidia.com/container."
 OPTED_IN = Policy(plain_nvidia_namespaces=("*",))
 
 
@@ -32,6 +33,53 @@ def kai(annotations: dict[str, str], labels: dict[str, str] | None = None, **lim
 )
 def test_the_first_container_gets_the_share(annotations: dict[str, str], canonical: dict[str, str]) -> None:
     assert amounts(kai(annotations)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        (
+            {"gpu-fraction": "0.25", "gpu-fraction.limit": "0.8"},
+            GpuAsk(count=1, memory_milli=250, compute_milli=250, memory_limit_milli=800, compute_limit_milli=800),
+        ),
+        (
+            {"gpu-fraction": "0.25", "kai.scheduler/container.main.gpu-memory.portion.limit": "0.505"},
+            GpuAsk(count=1, memory_milli=250, compute_milli=250, memory_limit_milli=505, compute_limit_milli=505),
+        ),
+        (
+            {"gpu-fraction": "0.25", "gpu-fraction.limit": "0.8", "gpu-fraction-num-devices": "2"},
+            GpuAsk(count=2, memory_milli=250, compute_milli=250, memory_limit_milli=800, compute_limit_milli=800),
+        ),
+        ({"gpu-memory": "2000", "gpu-memory.limit": "4Gi"}, GpuAsk(count=1, memory_mib=2000, memory_limit_mib=4096)),
+        (
+            {"gpu-memory": "2000", "gpu-memory.limit": "4Gi", "gpu-fraction-num-devices": "2"},
+            GpuAsk(count=2, memory_mib=2000, memory_limit_mib=4096),
+        ),
+        (
+            {f"{NV}main.gpu-memory.request": "2000Mi", f"{NV}main.gpu-memory.limit": "4Gi"},
+            GpuAsk(count=1, memory_mib=2000, memory_limit_mib=4096),
+        ),
+        ({f"{NV}main.gpu-memory.limit": "4Gi"}, GpuAsk(count=1, memory_mib=4096)),
+    ],
+)
+def test_a_limit_above_the_share_is_what_it_may_use_beyond_it(annotations: dict[str, str], expected: GpuAsk) -> None:
+    """kai-scheduler/KAI-Scheduler, pkg/common/resources and pkg/admission's nvfractions: `gpu-memory.limit` is a
+    quantity, `gpu-fraction.limit` a part of one GPU; a limit alone is the request, too."""
+    assert ask(kai(annotations)) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        ({"gpu-fraction": "0.25"}, "0.8", {"gpu-memory-limit": "80%", "gpu-compute-limit": "80"}),
+        ({"gpu-memory": "2000"}, "4G", {"gpu-memory-limit": "4000000000"}),
+    ],
+)
+def test_run_ais_variable_is_a_limit(annotation: dict[str, str], value: str, expected: dict[str, str]) -> None:
+    """run-ai/docs, docs/Researcher/scheduling/dynamic-gpu-fractions.md: RUNAI_GPU_MEMORY_LIMIT of the container."""
+    manifest = kai(annotation)
+    manifest["spec"]["containers"][0]["env"] = [{"name": "RUNAI_GPU_MEMORY_LIMIT", "value": value}]
+    assert notes(manifest).items() >= expected.items()
 
 
 def test_another_container_gets_it_by_name() -> None:
@@ -54,7 +102,15 @@ def test_another_container_gets_it_by_name() -> None:
         ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "0"}, "foreign-amount", "number of GPUs"),
         ({"gpu-fraction": "0.5", "gpu-fraction-container-name": "x"}, "foreign-field", "no container"),
         ({"gpu-fraction": "0.5", "gpu-sm-percentage": "50"}, "foreign-field", "kerf.dev/gpu-compute"),
-        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.8"}, "foreign-field", "gpu-fraction"),
+        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "1.5"}, "foreign-amount", "gpu-fraction.limit is '1.5'"),
+        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.3"}, "limit-below-request", "has the limit 30%"),
+        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.66667"}, "foreign-fraction", "write 0.666"),
+        ({"gpu-fraction": "0.5", "gpu-memory.limit": "4Gi"}, "foreign-field", "goes with gpu-memory"),
+        ({"gpu-memory": "2000", "gpu-fraction.limit": "0.8"}, "foreign-field", "goes with gpu-fraction"),
+        ({"gpu-memory": "2000", "gpu-memory.limit": "much"}, "foreign-amount", "such as 24Gi"),
+        ({f"{NV}main.gpu-memory.limit": "4Gi", f"{NV}b.gpu-memory.limit": "4Gi"}, "foreign-field", "to one container"),
+        ({f"{NV}main.gpu-memory.limit": "4Gi", f"{NV}main.gpu-compute.mode": "sm-sharing"}, "foreign-field", "turns"),
+        ({"gpu-memory": "2000", f"{NV}main.gpu-memory.request": "3000Mi"}, "mixed-dialects", "keep one of them"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_kerfs_word(annotations: dict[str, str], code: str, says: str) -> None:

@@ -209,3 +209,81 @@ def test_a_slice_that_is_throttled_to_nothing_yields_to_all() -> None:
     a, b = make("a", 600), make("b")
     said = told(a, b, overrides={a.key: Override(compute_milli=0)})
     assert (said["a"].low, said["a"].floor_milli, said["b"].low) == (True, 0, False)
+
+
+def bursting(name: str, compute: int, limit: int, *, priority: int = 0) -> Slice:
+    mine = Part(uuid="G0", memory_mib=100, compute_milli=compute, memory_limit_mib=400, compute_limit_milli=limit)
+    return make(name, parts=(mine,), priority=priority)
+
+
+def test_gpu_time_that_no_slice_is_guaranteed_makes_windows_longer_up_to_the_limit() -> None:
+    found = told(bursting("a", 300, 600), make("b", 300))
+    assert [(found[name].gpus[0].compute_milli, found[name].gpus[0].window_ns) for name in "ab"] == [
+        (600, 30_000_000),
+        (300, 15_000_000),
+    ]
+    assert told(bursting("a", 300, 600))["a"].gpus[0].compute_milli == 600
+
+
+def test_a_new_guarantee_ends_the_loan_of_gpu_time_at_once() -> None:
+    found = told(bursting("a", 300, 1000), make("b", 300), make("c", 400))
+    assert [rules.gpus[0].compute_milli for rules in found.values()] == [300, 300, 400]
+
+
+def test_time_that_others_leave_idle_is_lent_up_to_the_limit_and_is_no_part_of_a_window() -> None:
+    rules = told(bursting("a", 300, 800), make("b", 600))["a"]
+    assert (rules.gpus[0].compute_milli, rules.gpus[0].lent_milli, rules.idle_for_ns) == (400, 400, 200_000)
+    assert rules.gpus[0].window_ns == 20_000_000
+    assert told(make("a", 300), make("b", 600))["a"].gpus[0].lent_milli == 0
+
+
+def test_gpu_time_is_lent_by_priority_and_else_equally() -> None:
+    found = told(bursting("a", 100, 500), bursting("b", 100, 500), bursting("c", 100, 400, priority=1))
+    assert [rules.gpus[0].compute_milli for rules in found.values()] == [300, 300, 400]
+
+
+def test_slices_that_take_turns_keep_their_minimum_share_of_the_time_that_is_lent() -> None:
+    found = told(bursting("a", 300, 1000), make("low"))
+    assert found["a"].gpus[0].compute_milli == 950
+    assert found["low"].floor_milli == 50
+
+
+def test_a_suspended_slice_borrows_nothing_and_lends_what_it_gave_up() -> None:
+    slices = (bursting("a", 300, 1000), bursting("b", 300, 1000))
+    found = told(*slices, overrides={("a", "c"): Override(compute_milli=100)})
+    assert [rules.gpus[0].compute_milli for rules in found.values()] == [100, 900]
+
+
+def test_lent_memory_raises_the_limit_and_the_size_that_is_shown_stays() -> None:
+    burst = bursting("a", 0, 0)
+    for lent_mib, override, expected in ((0, {}, (100, 400)), (150, {}, (250, 400)), (150, {"G0": 40}, (40, 0))):
+        rules = plan([burst], POLICY, {burst.key: Override(memory_mib=override)}, {burst.key: {"G0": lent_mib}})
+        gpu = rules[burst.key].gpus[0]
+        assert (gpu.memory_limit_bytes // MIB, gpu.shown_bytes // MIB) == expected
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 1000), st.integers(0, 2), st.booleans()), min_size=1, max_size=6
+    )
+)
+def test_windows_with_loans_never_overlap_and_none_is_shorter_than_its_guarantee(
+    drawn: list[tuple[int, int, int, bool]],
+) -> None:
+    slices, total = [], 0
+    for number, (compute, limit, priority, _) in enumerate(drawn):
+        if total + compute <= 1000:
+            total += compute
+            slices.append(bursting(str(number), compute, max(compute, limit) if compute else 0, priority=priority))
+    found = told(*slices)
+    guaranteed = {s.uid: s.parts[0] for s in slices if s.reserved}
+    windows = sorted(
+        (found[uid].gpus[0].window_start_ns, found[uid].gpus[0].window_ns)
+        for uid in guaranteed
+        if found[uid].gpus[0].window_ns
+    )
+    assert all(start + length <= next_start for (start, length), (next_start, _) in pairwise(windows))
+    assert all(start + length <= 50_000_000 for start, length in windows)
+    for uid, part in guaranteed.items():
+        allowed = found[uid].gpus[0].compute_milli or 1000
+        assert part.compute_milli <= allowed <= max(part.compute_limit_milli, part.compute_milli)

@@ -14,8 +14,9 @@ import pytest
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.control_block import folder_name
 from services.node_agent.strategies.rules import Override, Policy
-from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.slice_registry import Loan, SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
+from shared.contracts.node_commands import LiveSlice
 from tests.support.leases import lease
 from tests.support.waiting import eventually
 
@@ -282,3 +283,60 @@ def test_an_overwritten_header_is_damage(registry: SliceRegistry) -> None:
     reading = registry.read(a.key)
     assert reading is not None
     assert reading.damage == "the header of its counters was overwritten"
+
+
+def bursting(name: str, limit_mib: int = 200) -> Slice:
+    part = Part(uuid=UUID, memory_mib=64, compute_milli=0, memory_limit_mib=limit_mib)
+    return Slice(uid=name, container="main", strategy="time_slice", parts=(part,))
+
+
+def limit_mib(registry: SliceRegistry, slice_: Slice) -> int:
+    return int(orders(registry, slice_).gpu[0].memory_limit_bytes) >> 20
+
+
+def test_a_loan_raises_the_limit_until_the_slice_is_gone(registry: SliceRegistry) -> None:
+    one, live = bursting("a"), LiveSlice(
+        uid="a", namespace="n", name="a", container="main", grant_id="g", strategy="time_slice", gpus={UUID: (64, 0)}
+    )  # fmt: skip
+    registry.put(one)
+    assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (64, 64)
+    registry.lend({(one.key, UUID): Loan(limit_mib=100, held_mib=100)})
+    assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (164, 164)
+    registry.lend({(one.key, UUID): Loan(limit_mib=10, held_mib=100)})
+    assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (74, 164), "until it has given it back"
+    registry.drop(one.key)
+    registry.put(one)
+    assert limit_mib(registry, one) == 64
+
+
+def test_a_shrunk_slice_has_what_it_keeps_whatever_was_lent(registry: SliceRegistry) -> None:
+    one = bursting("a")
+    registry.put(one)
+    registry.lend({(one.key, UUID): Loan(limit_mib=100, held_mib=100)})
+    registry.set_override(one.key, Override(memory_mib={UUID: 32}))
+    assert limit_mib(registry, one) == 32
+
+
+def test_a_slice_on_the_host_neither_runs_nor_allocates(registry: SliceRegistry) -> None:
+    one = bursting("a")
+    registry.put(one)
+    registry.set_on_host([one.key, ("unknown", "main")])
+    assert registry.on_host == {one.key}
+    assert (limit_mib(registry, one), orders(registry, one).paused) == (0, 1)
+    registry.set_on_host([])
+    assert (limit_mib(registry, one), orders(registry, one).paused) == (64, 0)
+
+
+def test_a_new_agent_leaves_slices_what_was_lent_to_them(registry: SliceRegistry, tmp_path: Path, clock: Clock) -> None:
+    """Otherwise their allocations would fail until it has looked. Never more than their limits, as they are granted."""
+    one = bursting("a")
+    registry.put(one)
+    registry.lend({(one.key, UUID): Loan(limit_mib=100, held_mib=100)})
+    successor = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    successor.adopt([one])
+    assert (limit_mib(registry, one), successor.loan(one.key, UUID)) == (164, Loan(limit_mib=100, held_mib=136))
+    successor.close()
+    smaller = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    smaller.adopt([bursting("a", 80)])
+    assert limit_mib(registry, one) == 80
+    smaller.close()
