@@ -56,6 +56,7 @@ _OWN_ANNOTATIONS = (
     names.ANNOTATION_SUSPENDED,
     names.ANNOTATION_PARKED,
     names.ANNOTATION_DIALECT,
+    names.ANNOTATION_PROFILE,
     names.ANNOTATION_ADMISSION_TRACEPARENT,
 )
 _MIRROR = "kubernetes.io/config.mirror"

@@ -53,6 +53,8 @@ ANNOTATION_SUSPENDED = "kerf.dev/suspended"
 ANNOTATION_PARKED = "kerf.dev/parked"
 """What ANNOTATION_SUSPENDED was called before 0.2: still read, and removed by the next write of the new one."""
 ANNOTATION_DIALECT = "kerf.dev/dialect"
+ANNOTATION_PROFILE = "kerf.dev/profile"
+"""On a pod: what the profile of its namespace (the label of this name) has filled in."""
 ANNOTATION_ADMISSION_TRACEPARENT = "kerf.dev/admission-traceparent"
 
 DRA_DRIVER = "gpu.kerf.dev"
