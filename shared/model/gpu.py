@@ -84,6 +84,11 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     numa_node: int = -1
     pcie: dict[int, PcieLevel] = {}
     """How near each GPU is, by its index; a GPU that is not named is on another NUMA node."""
+    verbs: str = ""
+    """Its device node for RDMA under /dev/infiniband, such as uverbs0. Empty: it is no RDMA device, or has no active
+    port; no pod is given it."""
+    pods: int = 1
+    """How many pods may have it at the same time."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -59,6 +59,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pod's: where slices of one GPU take turns, the higher goes first."""
     tier: str = ""
     """kerf.dev/tier, if the pod has it: an opportunistic pod is preempted for all others."""
+    nics: tuple[str, ...] = ()
+    """The network cards of the pod, by their names on its node. Each of its containers with GPUs may use them."""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

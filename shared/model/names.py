@@ -43,6 +43,7 @@ ANNOTATION_GANG_INCOMPLETE = "kerf.dev/gang-incomplete"
 ANNOTATION_EXPECTED_DURATION = "kerf.dev/expected-duration"
 ANNOTATION_MIN_RUNTIME = "kerf.dev/min-runtime"
 ANNOTATION_RESTART_COST = "kerf.dev/restart-cost"
+ANNOTATION_NIC = "kerf.dev/nic"
 ANNOTATION_TIER = "kerf.dev/tier"
 ANNOTATION_PREEMPTIBLE = "kerf.dev/preemptible"
 

@@ -69,6 +69,8 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpu_policy: PolicyName = ""
     """Orders the GPUs of the chosen node instead of `policy`."""
     tier: str = ""
+    nics: int = 0
+    """How many network cards for RDMA the pod gets, the nearest to its GPUs."""
 
     @property
     def hardest(self) -> GpuAsk:

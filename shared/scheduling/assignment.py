@@ -12,6 +12,7 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
 from shared.model.strategies import MIG
+from shared.scheduling import nics
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
 
 Assignment = dict[str, list[GpuShare]]
@@ -65,6 +66,8 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
+        if request.nics and not ask.profile and len(near := nics.beside(fitting, node)) >= ask.count:
+            fitting = near
         chosen = _choose(ask, fitting, rooms, pod, node, order=order)
         if chosen is None:
             return None

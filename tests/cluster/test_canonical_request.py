@@ -85,6 +85,7 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "gpu-prefer": ("cost", "speed", "both", ""),
     "policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
     "gpu-policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
+    "nic": ("1", "8", "64", "65", "0", "01", "-1", "mlx5_0", ""),
     "tier": ("standard", "opportunistic", "gold", ""),
     "preemptible": ("true", "false", "never", ""),
     "gang": ("train", "none", "a.b-c", "Upper", "-a", "", "x" * 63, "x" * 64),

@@ -37,7 +37,9 @@ class DeviceMonitor:
             if agent.gpus.inventory is not None and agent.gpus.inventory.boot_id == boot_id
             else None
         )
-        self._devices = NvmlDevices(timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before)
+        self._devices = NvmlDevices(
+            timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before, pods_per_nic=config.pods_per_nic
+        )
         ctx.on_drain(self._devices.close)
         self._health = Health(
             agent.gpus.ailments,

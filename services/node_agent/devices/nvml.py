@@ -43,12 +43,13 @@ class NvmlDevices:
         sysfs: Path = Path("/sys"),
         owner: Callable[[int], Owner | None] = owner_of,
         known: Inventory | None = None,
+        pods_per_nic: int = 1,
     ) -> None:
         """`known`: the inventory that an earlier agent read in this boot, so that a GPU which is lost now still has its
         name. `owner` returns the owner of a process."""
         self._worker = Worker(timeout_s)
         self._turn = asyncio.Lock()
-        self._sysfs, self._owner = Sysfs(sysfs), owner
+        self._sysfs, self._owner = Sysfs(sysfs, pods_per_nic), owner
         self._last = known
         self._started = False
         self._unloaded = False

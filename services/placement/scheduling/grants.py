@@ -41,6 +41,7 @@ class SessionGrants:
             containers=with_claims(place.containers, state, self._book),
             priority=state.pod.spec.priority,
             tier="" if state.request is None else state.request.tier,
+            nics=place.nics,
         )
 
 
@@ -49,4 +50,6 @@ class TrialGrants:
 
     @staticmethod
     def grant(state: PodState, place: Place) -> Grant | None:
-        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
+        if not place.containers:
+            return None
+        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers, nics=place.nics)
