@@ -82,8 +82,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
     rules.check_ephemeral(pod)
     profiles.check(typed, profile, request.namespace)
     warnings = rules.annotation_warnings(typed) + rules.init_warnings(typed, frozenset(asked.asks))
-    if filled:
-        warnings += (f"namespace {request.namespace} has the profile {filled}; whole GPUs are shared there",)
+    warnings += profiles.warnings(request.namespace, filled)
     final = _canonical(pod, users, request.traceparent, policy.quota_gpu_bytes)
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")
 

@@ -65,6 +65,11 @@ def _count_alone(limits: Quantities) -> int:
     return int(count) if count.denominator == 1 and 0 < count <= MAX_GPUS else 0
 
 
+def warnings(namespace: str, filled: str) -> tuple[str, ...]:
+    """What the user is told of what `fill_in` has filled in."""
+    return (f"namespace {namespace} has the profile {filled}; whole GPUs are shared there",) if filled else ()
+
+
 def check(pod: Pod, profile: Profile, namespace: str) -> None:
     """Refuses what contradicts the profile: all of a GPU in `debug`, a part of one in `train`."""
     for container in (*pod.spec.containers, *pod.spec.init_containers):

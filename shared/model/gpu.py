@@ -53,6 +53,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those that exist. Of a GPU that is cut on demand, only those that are not the agent's own."""
     foreign_mib: int = 0
     """Memory held by processes that are not ours."""
+    to_device_mb_s: int = 0
+    """Measured bandwidth of pinned copies from the host, in MB/s; 0: not measured."""
+    from_device_mb_s: int = 0
+    """The same to the host."""
 
     def __post_init__(self) -> None:
         if not self.uuid:

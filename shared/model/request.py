@@ -61,8 +61,9 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     capability_min: int = 0
     """The least compute capability, in tenths: 8.9 is 89."""
     prefer: Literal["", "cost", "speed"] = ""
-    topology: Literal["", "required", "preferred", "numa"] = ""
-    """Of several GPUs: all reach each other peer to peer (`required`), or are on one NUMA node (`numa`)."""
+    topology: Literal["", "required", "preferred", "numa", "host"] = ""
+    """Of several GPUs: all reach each other peer to peer (`required`), or are on one NUMA node (`numa`). `host`: those
+    that exchange data with the host fastest."""
     topology_mode: TopologyMode = ""
     """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
     policy: PolicyName = ""

@@ -32,7 +32,7 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         memory_min_mib=_memory_min(annotations),
         capability_min=_capability_min(annotations),
         prefer=_choice(annotations, names.ANNOTATION_GPU_PREFER, ("cost", "speed"), ""),  # type: ignore[arg-type]
-        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred", "numa"), ""),  # type: ignore[arg-type]
+        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred", "numa", "host"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
         gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),

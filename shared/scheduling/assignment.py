@@ -14,6 +14,7 @@ from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
 from shared.model.strategies import MIG
 from shared.scheduling import nics
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
+from shared.scheduling.topology.host import nearest_to_host
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
@@ -124,6 +125,9 @@ def _choose(
         return _for_instances(ask, _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node))
     if len(fitting) < ask.count or request is None or inventory is None:
         return None
+    if request.topology == "host":
+        ordered = _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node)
+        return nearest_to_host(ordered, ask.count, inventory)
     near = near_of(request)
     if not request.topology_mode:
         if order is None and not near:

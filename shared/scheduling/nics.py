@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from shared.book.shares import GpuRoom
-from shared.book.states import NodeState
+from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory, Nic, PcieLevel
 from shared.model.grant import ContainerGrant
 
@@ -38,6 +38,12 @@ def beside(rooms: Iterable[GpuRoom], node: NodeState) -> list[GpuRoom]:
     """Of these GPUs those that have a free card behind their own PCIe switch."""
     cards = free(node)
     return [room for room in rooms if any(_rank(nic, room.index) <= _BEHIND_ONE_SWITCH for nic in cards)]
+
+
+def cards_for(pod: PodState, containers: Iterable[ContainerGrant], node: NodeState) -> tuple[str, ...] | None:
+    """The names of the cards that a pod gets beside these GPUs; None if too few are free."""
+    wanted = 0 if pod.request is None else pod.request.nics
+    return nearest(wanted, containers, node) if wanted else ()
 
 
 def nearest(count: int, containers: Iterable[ContainerGrant], node: NodeState) -> tuple[str, ...] | None:

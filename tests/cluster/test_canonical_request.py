@@ -80,7 +80,7 @@ SLOT = (None, None, None, None, None, None, "1", 1, "1000m", "0", "2", "-1", "no
 OTHERS = (None, None, None, None, None, None, "mig-1g.10gb", "mig-1g.11gb", "gpus", "gpu-mem")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "isolation": ("soft", "firm", "policed", "hard", "strict", "", "Hard"),
-    "topology": ("required", "preferred", "numa", "yes", ""),
+    "topology": ("required", "preferred", "numa", "host", "yes", ""),
     "topology-mode": ("ring", "tree", ""),
     "gpu-prefer": ("cost", "speed", "both", ""),
     "policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),

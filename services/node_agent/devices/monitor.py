@@ -17,7 +17,7 @@ from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process
 from services.node_agent.processes.owner import Owner
-from shared.model.gpu import GpuState, Inventory
+from shared.model.gpu import Gpu, GpuState, Inventory
 from shared.model.strategies import StrategyName
 from shared.service import Context
 
@@ -31,6 +31,8 @@ class DeviceMonitor:
         """`tell` passes an input to the core."""
         self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
         """Returns the strategies in addition to those that every node offers, by driver version."""
+        self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
+        """Returns a GPU with what was measured of it with this driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = (
             agent.gpus.inventory
@@ -152,8 +154,13 @@ class DeviceMonitor:
 
     async def _report(self) -> None:
         self._reported = self._states()
+        driver_version = self._inventory.driver_version
         gpus = tuple(
-            msgspec.structs.replace(gpu, state=self._reported[gpu.uuid][0], reason=self._reported[gpu.uuid][1])
+            msgspec.structs.replace(
+                self.measured(gpu, driver_version),
+                state=self._reported[gpu.uuid][0],
+                reason=self._reported[gpu.uuid][1],
+            )
             for gpu in self._inventory.gpus
         )
         troubles = [f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"]
@@ -161,7 +168,7 @@ class DeviceMonitor:
             troubles.append(f"this node offers no GPU: {self._inventory.problem}")
         # Ready all the same: what runs is kept in order, and a driver may be loaded after the agent.
         self._ctx.health.set("gpus", ok=True, detail="; ".join(troubles))
-        strategies = (*self._inventory.strategies, *self.offered(self._inventory.driver_version))
+        strategies = (*self._inventory.strategies, *self.offered(driver_version))
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 

@@ -23,7 +23,7 @@ from shared.model.request import PodRequest
 from shared.scheduling.assignment import containers_on
 from shared.scheduling.filters import Check, filters
 from shared.scheduling.filters.resources import lacking_extended
-from shared.scheduling.nics import nearest
+from shared.scheduling.nics import cards_for
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
@@ -129,7 +129,7 @@ class Engine:
         for row in self._best_first(total, checks, rates):
             node = self.book.nodes[self.book.row_names[row]]
             chosen = self._fit_node(state, node)
-            cards = () if chosen is None else self._cards(state, chosen, node)
+            cards = () if chosen is None else cards_for(state, chosen.values(), node)
             if chosen is not None and cards is not None:
                 feasible = int(np.count_nonzero(total != INFEASIBLE))
                 return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards)
@@ -162,12 +162,6 @@ class Engine:
 
     def _node(self, row: int) -> NodeState:
         return self.book.nodes[self.book.row_names[row]]
-
-    @staticmethod
-    def _cards(state: PodState, containers: dict[str, ContainerGrant], node: NodeState) -> tuple[str, ...] | None:
-        """The network cards beside these GPUs; None if too few are free."""
-        wanted = 0 if state.request is None else state.request.nics
-        return nearest(wanted, containers.values(), node) if wanted else ()
 
     def _fit_node(self, state: PodState, node: NodeState) -> dict[str, ContainerGrant] | None:
         """The final checks on the node: extended resources, and the actual GPUs."""
