@@ -15,7 +15,14 @@ from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError
 from shared.contracts.envelope import unwrap
-from shared.contracts.events import GangWaiting, PlacementDecided, PlacementRejected, PreemptionAbandoned, SliceEnforced
+from shared.contracts.events import (
+    GangWaiting,
+    PlacementDecided,
+    PlacementRejected,
+    PreemptionAbandoned,
+    SliceEnforced,
+    SliceImpaired,
+)
 from shared.contracts.plan_texts import describe_price, list_victims
 from shared.contracts.preemption import Plan
 from shared.model.grant import Grant
@@ -91,6 +98,8 @@ def _said(event: Any) -> str:
         case SliceEnforced():
             gpus = "; ".join(_share(mib, milli, uuid) for uuid, (mib, milli) in event.gpus.items())
             return f"container {event.container} on {event.node}: {gpus} ({event.strategy}: {event.promise})"
+        case SliceImpaired():
+            return f"container {event.container} on {event.node}: {event.sentence}"
         case GangWaiting():
             return event.sentence
         case None:

@@ -29,6 +29,11 @@
  *       Measures how fast pinned memory of MIB is copied to the device and from it: the best of the copies that begin
  *       within MS, two at least, in each direction. On CPUS (a list such as 0-3,8; -: wherever it runs), so that the
  *       memory is beside the device. Prints MB/s (0: too fast to tell), and whether it ran on CPUS.
+ *   probe LIBCUDA processors MIB
+ *       Prints the GPU's multiprocessors as this process sees them, and the result of an allocation of MIB.
+ *   probe LIBCUDA use MIB
+ *       Allocates MIB. Then prints a line, and another one for each line of its input: the result of the allocation, or
+ *       of a kernel. The line "fault" stands for a kernel that writes where it may not.
  *   probe LIBCUDA hold MIB
  *       Allocates MIB, prints the result, and holds the memory until its input ends.
  *
@@ -52,6 +57,7 @@ static void (*virtual_sleep)(uint64_t), (*virtual_leave)(void), (*virtual_expect
 static uint64_t (*used_bytes)(int); /* the device's used memory, of the fake driver only */
 static CUdevice device; /* the first that the process sees */
 static CUfunction work;
+static CUmodule module;
 static double steps_per_ns = 1;
 
 /* 64 threads of every block add until n steps are done: the kernel runs for a time that grows with n and cannot be
@@ -62,7 +68,9 @@ static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
     "again:\nfma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
     "fma.rn.f32 %f1, %f1, %f2, %f2;\nfma.rn.f32 %f1, %f1, %f2, %f2;\n"
     "add.u64 %r2, %r2, 1;\nsetp.lt.u64 %p1, %r2, %r1;\n@%p1 bra again;\n"
-    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 trap;\nret;\n}\n";
+    "setp.eq.f32 %p2, %f1, 0f00000000;\n@%p2 trap;\nret;\n}\n"
+    ".visible .entry fault()\n{\n.reg .u64 %r<2>;\n.reg .u32 %v<2>;\nmov.u64 %r1, 8;\nmov.u32 %v1, 1;\n"
+    "st.global.u32 [%r1], %v1;\nret;\n}\n";
 
 static call_t driver(const char *name) {
     call_t found = (call_t)dlsym(library, name);
@@ -140,10 +148,10 @@ static void *sibling(const char *name) {
 
 /* The driver compiles the kernel with a library that it opens by name. In an agent that sees the host's files under
  * another path, the linker finds it only because it is loaded already. */
-static void load(CUmodule *module) {
+static void load(CUmodule *to) {
     CUresult result;
     sibling("libnvidia-ptxjitcompiler");
-    result = CALL("cuModuleLoadData", module, ptx);
+    result = CALL("cuModuleLoadData", to, ptx);
     if (result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND) {
         fprintf(stderr, "the driver's compiler libnvidia-ptxjitcompiler.so.1 is missing: it is neither beside %s nor "
             "where the linker looks (cuModuleLoadData: %d)\n", library_path, result);
@@ -154,7 +162,6 @@ static void load(CUmodule *module) {
 
 static void begin(const char *path) {
     CUcontext context;
-    CUmodule module;
     library_path = path;
     library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!library) {
@@ -439,6 +446,34 @@ static void hold(size_t bytes) {
     while (read(0, &word, 1) > 0) continue;
 }
 
+static void processors(size_t bytes) {
+    CUdeviceptr pointer;
+    CUresult result = CALL("cuMemAlloc_v2", &pointer, bytes);
+    printf("{\"processors\": %d, \"result\": %d}\n", multiprocessors(), result);
+}
+
+static CUresult run_once(CUfunction kernel) {
+    uint64_t steps = 1000;
+    void *parameters[] = {&steps};
+    CUresult result = CALL("cuLaunchKernel", kernel, 1u, 1u, 1u, 1u, 1u, 1u, 0u, (CUstream)0, parameters, (void **)NULL);
+    return result ? result : CALL("cuCtxSynchronize");
+}
+
+static void use(size_t bytes) {
+    CUdeviceptr pointer;
+    CUfunction fault;
+    char line[16];
+    CUresult result = CALL("cuMemAlloc_v2", &pointer, bytes);
+    MUST("cuModuleGetFunction", &fault, module, "fault");
+    do {
+        if (virtual_leave) virtual_leave();
+        printf("{\"result\": %d}\n", result);
+        fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) return;
+        result = run_once(strncmp(line, "fault", 5) ? work : fault);
+    } while (1);
+}
+
 static void use_once(const char *path) {
     begin(path);
     launch(0);
@@ -554,6 +589,8 @@ int main(int count, char **words) {
     } else if (!strcmp(what, "launch")) cost(atol(words[3]));
     else if (!strcmp(what, "copy") && count == 6)
         copy(strtoull(words[3], NULL, 10) << 20, strtoull(words[4], NULL, 10), near);
+    else if (!strcmp(what, "processors")) processors(strtoull(words[3], NULL, 10) << 20);
+    else if (!strcmp(what, "use")) use(strtoull(words[3], NULL, 10) << 20);
     else if (!strcmp(what, "hold")) hold(strtoull(words[3], NULL, 10) << 20);
     else return 2;
     return 0;

@@ -36,16 +36,22 @@ class CheckpointFile:
             ) from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Writes the checkpoint; it is durable when this returns. Raises OSError; then the old content still stands."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_name(f"{self.path.name}.new")
-        with temporary.open("wb") as file:
-            file.write(state.write(checkpoint))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        """As `write_durably`."""
+        write_durably(self.path, state.write(checkpoint))
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replaces a file; the new content is durable when this returns. Raises OSError; then the old content still
+    stands."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -110,6 +111,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reported by the first sample, frozen by the second, and ended by the third."""
     police_slack_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 256
     """How much more memory on a GPU than granted NVML may report for a pod with policed slices."""
+    mig: Literal["fixed", "on_demand"] = "fixed"
+    """GPUs in MIG mode: `fixed` offers the instances that an administrator has created. `on_demand`: the agent creates
+    and destroys instances as grants name them, beside those of others, which it neither offers nor touches."""
+    mig_timeout_s: Seconds = 20.0
+    """A call that creates or destroys a MIG instance and takes longer counts as hung."""
+    mps_nodes: tuple[str, ...] = ()
+    """Patterns of the names of nodes whose GPUs are shared by NVIDIA's MPS, such as "gpu-a-*": parts of GPUs are given
+    there by the strategy mps alone, once the agent has tried it on a GPU."""
+    mps_control: str = ""
+    """The host's path of nvidia-cuda-mps-control. Empty: where the driver has it."""
     job_mapping_dir: str = ""
     """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
     --hpc-job-mapping-dir. Empty: nowhere."""
@@ -122,6 +133,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hollow: tuple[HollowNode, ...] = ()
     hollow_file: str = ""
     """A JSON file with a list of simulated nodes."""
+
+    @property
+    def mps(self) -> bool:
+        """Whether this node's GPUs are shared by MPS."""
+        return any(fnmatchcase(self.node, pattern) for pattern in self.mps_nodes)
 
     def has_kubelet(self) -> bool:
         return Path(self.kubelet_dir).is_dir()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare
-from shared.model.mig import geometry_of, instance_mask
+from shared.model.mig import MigInstance, geometry_of, instance_mask
 from shared.model.strategies import registered
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
@@ -29,8 +29,11 @@ def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tupl
 
     A slice that was promised a limit does not start without that limit.
     """
-    offered = inventory is not None and share.strategy in inventory.strategies
-    if offered or registered()[share.strategy].proof == "none":
+    strategy = registered()[share.strategy]
+    if inventory is not None and share.strategy in inventory.strategies:
+        return None
+    # A node with MPS takes back what every other one offers for parts, which would not share its GPUs fairly.
+    if strategy.proof == "none" and not (strategy.always_offered and inventory is not None):
         return None
     return (
         "strategy-not-offered",
@@ -53,6 +56,12 @@ def used_mig_slices(shares: Iterable[ContainerGrant], gpus: Mapping[str, Gpu]) -
 def _mask(share: GpuShare, gpu: Gpu | None) -> int:
     geometry = None if gpu is None else geometry_of(gpu.model, gpu.memory_mib)
     return 0 if geometry is None or share.mig is None else instance_mask(geometry, share.mig)
+
+
+def _is(granted: MigInstance, instance: MigInstance) -> bool:
+    """Whether the grant is for this instance. One that was granted on demand has no UUID."""
+    same_place = (granted.profile, granted.start) == (instance.profile, instance.start)
+    return same_place and granted.uuid in ("", instance.uuid)
 
 
 def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[str, int]) -> tuple[str, str] | None:
@@ -82,7 +91,7 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[st
         )
     if share.mig is not None:
         where = f"MIG instance {share.mig.profile} at slice {share.mig.start}"
-        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:
+        if not gpu.mig_on_demand and not any(_is(share.mig, instance) for instance in gpu.mig_instances):
             return (
                 "mig-instance-gone",
                 f"GPU {share.uuid} no longer has {where}; delete the pod to have it scheduled again",

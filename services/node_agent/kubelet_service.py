@@ -54,7 +54,7 @@ class KubeletAdapter:
             nics=self._nics,
             enforced=self._enforced,
             gpushare_unit=config.gpushare_unit,
-            nvml_timeout_s=config.nvml_timeout_s,
+            mig_ids=node.mig.ids,
         )
         self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)

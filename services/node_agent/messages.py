@@ -25,6 +25,12 @@ from shared.model.grant import ContainerGrant
 from shared.model.suspension import Suspension
 
 
+class SliceNotReady(OSError):
+    """A container must not start yet, because what its strategy needs is not there. The text says what."""
+
+    code = "slice-not-ready"
+
+
 class SuspendTask(msgspec.Struct, frozen=True):
     """Tells the slices of one grant to apply `suspension`; None: to resume and take everything back."""
 

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 POLL_S = 0.1
+LOCK = "agent.lock"
+"""The file's name, beside the checkpoint."""
 
 
 class NodeLock:

@@ -14,6 +14,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gpu_state import job_mapping
+from services.node_agent.mig.instances import MigInstances
 from services.node_agent.publisher import Publisher
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
@@ -29,18 +30,29 @@ class NodeRuntime:
     """Handles inputs one at a time: each is decided, saved and answered before the next one."""
 
     def __init__(self, ctx: Context, config: Config) -> None:
-        """Raises CheckpointError if the checkpoint cannot be trusted: then nothing may be handed over."""
+        """Raises CheckpointError if the checkpoint cannot be trusted: then nothing may be handed over. OSError or
+        msgspec.DecodeError: the same for the record of MIG instances."""
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
+        boot_id = Path(config.boot_id_file).read_text().strip()
+        self.mig = MigInstances(
+            ctx,
+            on_demand=config.mig == "on_demand",
+            file=Path(config.checkpoint_file).with_name("mig.json"),
+            boot_id=boot_id,
+            timeout_s=config.mig_timeout_s,
+            held=lambda: (share for container in self.agent.store.shares() for share in container.gpus),
+            inventory=lambda: self.agent.gpus.inventory,
+        )
         self.devices = DeviceMonitor(
-            ctx, config, self.agent, Path(config.boot_id_file).read_text().strip(), self.handle
+            ctx, config, self.agent, boot_id=boot_id, tell=self.handle, instances=self.mig.describe
         )
         self.publisher = Publisher(ctx)
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
-            self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, evict=self.publisher.evict)
+            self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, publisher=self.publisher)
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
             self.devices.observe(self.strategies.observer)
@@ -58,6 +70,7 @@ class NodeRuntime:
     async def start(self) -> None:
         ctx, node = self._ctx, self._config.node
         await self.devices.start()
+        self.mig.start(self.devices.refresh)
         if self.strategies is not None:
             await self.strategies.start(self.devices.report_again)
         for verb in commands.VERBS:

@@ -9,7 +9,7 @@ from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
-from services.node_agent.node_lock import NodeLock
+from services.node_agent.node_lock import LOCK, NodeLock
 from services.node_agent.node_service import NodeRuntime
 from shared.contracts.permissions import agent_inbox
 from shared.service import Context, Lifecycle, Service, load_simulator
@@ -41,7 +41,7 @@ class NodeAgent(Service):
             self.fleet = FleetRuntime(ctx, Fleet(load_simulator("hollow").machines(hollow, ctx.instance)))
             await self.fleet.start(config.beat_s)
             return
-        lock = NodeLock(Path(config.checkpoint_file).with_name("agent.lock"))
+        lock = NodeLock(Path(config.checkpoint_file).with_name(LOCK))
         first = lock.take()
         ctx.on_end(lock.give_back)
         if first:

@@ -128,7 +128,8 @@ class SliceObserver:
         held = [one for one in pod_memory(seen, control_blocks, counts) if one.uid not in apart]
         escapes = self._escape_detector.update(held)
         self._hidden = {(escape.held.uid, escape.held.uuid): escape for escape in escapes}
-        shared = [slice_ for slice_ in self._registry.slices if slice_.uid not in not_adopted]
+        # Under MPS the time of the GPU is the server's, and shares are of its multiprocessors.
+        shared = [one for one in self._registry.slices if one.uid not in not_adopted and not one.concurrent]
         counted_milli = {which: observed.compute_milli for which, observed in self._observed.items()}
         overuses = self._overuse_detector.update(now_s, pod_usage(used, shared, counted_milli))
         self._surcharger.update(

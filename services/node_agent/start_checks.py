@@ -79,6 +79,7 @@ def enforced_event(
         gpus=amounts,
         model=models.get(share.gpus[0].uuid, "") if share.gpus else "",
         traceparent=received.grant.traceparent,
+        shares_faults=registered()[share.strategy].concurrent,
     )
     identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}"
     return m.Publish(event, identity, received.namespace, received.grant.traceparent)

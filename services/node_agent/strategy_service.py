@@ -16,13 +16,16 @@ from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
+from services.node_agent.publisher import Publisher
 from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.install import install
+from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.probes import Probes
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
@@ -32,9 +35,8 @@ from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, running_slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
-from shared.contracts.commands import Evict
 from shared.model.grant import Grant
-from shared.model.strategies import PROVEN_BY_CANARY, StrategyName
+from shared.model.strategies import StrategyName, registered
 from shared.model.units import MIB
 from shared.service import Context
 
@@ -50,10 +52,10 @@ class Strategies:
         agent: Agent,
         *,
         devices: DeviceMonitor,
-        evict: Callable[[tuple[Evict, ...]], None],
+        publisher: Publisher,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`evict` requests evictions. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        """`clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
@@ -70,8 +72,13 @@ class Strategies:
         self._registry = SliceRegistry(files.folder, policy, clock, self._costs, files)
         library = Path(config.library_dir) / self._keeper.library / LIBRARY
         tools = NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
+        self._mps = supervisor_of(ctx, config, agent, self._keeper, canary=canary, publisher=publisher)
+        tools = tools if self._mps is None else self._mps.equip(tools)
         self._drivers = make_drivers(tools)
-        self._probes = Probes(self._drivers, ctx.log)
+        self._with_block = frozenset(name for name, driver in self._drivers.items() if isinstance(driver, Interposer))
+        """The strategies whose slices have a control block."""
+        asked = {name: one for name, one in self._drivers.items() if config.mps or not registered()[name].concurrent}
+        self._probes = Probes(asked, ctx.log)
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
@@ -90,16 +97,17 @@ class Strategies:
             devices=devices,
             cgroups=cgroups,
             limits_hold=lambda: self._keeper.driver_limits_hold,
-            evict=evict,
+            evict=publisher.evict,
             clock=clock,
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
 
-    def offered(self, driver_version: str) -> tuple[StrategyName, ...]:
-        """Returns the strategies that this node offers in addition to those of every node."""
+    def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
+        """Returns the strategies that this node offers. `always`: those that it offers as any other node."""
         proven = self._keeper.strategies(driver_version) if self._config.enforce == "proven" else ()
-        return (*proven, *self._probes.offered())
+        offered = (*always, *proven, *self._probes.offered())
+        return offered if self._mps is None else self._mps.only(offered)
 
     async def start(self, say: Callable[[], Awaitable[None]]) -> None:
         """Takes over the running slices and starts the background tasks. `say` publishes what the node offers now."""
@@ -112,6 +120,8 @@ class Strategies:
                     "interposer_not_installed", error=str(error), effect="slices that need it will not start"
                 )
         self._adopt()
+        if self._mps is not None:
+            await self._mps.start()
         await self._limits.refresh()
         self._ctx.on_drain(self._close)
         self._police.start()
@@ -133,6 +143,8 @@ class Strategies:
             )
         if self._probes.needed:
             self._ctx.spawn(self._probes.run(say), name="probes")
+        if self._mps is not None:
+            self._mps.run(say)
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
@@ -144,13 +156,15 @@ class Strategies:
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
+        if slice_.concurrent and self._mps is not None:
+            await self._mps.ready(slice_)
         driver.prepare(
             slice_,
             override_for(
                 order.suspension, self._registry.override_of(slice_.key), [part.uuid for part in slice_.parts]
             ),
         )
-        if order.share.strategy not in PROVEN_BY_CANARY:
+        if order.share.strategy not in self._with_block:
             self._prepared[slice_.key] = slice_
         await self._limits.apply(order.uid)
         return driver.edits(slice_)
@@ -195,8 +209,8 @@ class Strategies:
             for live in self._agent.live()
             if live.strategy in self._drivers
         ]
-        slices = [slice_ for slice_ in running if slice_.strategy in PROVEN_BY_CANARY]
-        self._prepared |= {slice_.key: slice_ for slice_ in running if slice_.strategy not in PROVEN_BY_CANARY}
+        slices = [slice_ for slice_ in running if slice_.strategy in self._with_block]
+        self._prepared |= {slice_.key: slice_ for slice_ in running if slice_.strategy not in self._with_block}
         overrides = {
             (live.uid, live.container): override_for(
                 self._agent.store.ordered_suspension(live.uid), NO_OVERRIDE, live.gpus
@@ -221,6 +235,8 @@ class Strategies:
         await self._police.close()
         await self._locks.close()
         await self._checkpointer.locks.close()
+        if self._mps is not None:
+            await self._mps.close()
         self._registry.close()
 
     def _libcuda(self) -> str:

@@ -21,6 +21,8 @@ from shared.bus.port import Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import SliceImpaired
 from shared.contracts.facts import Fact, SnapshotPage, SnapshotRequest
 from shared.model import names
 from shared.model.objects import Pod
@@ -92,6 +94,7 @@ class Watcher(Service):
                 queue=QUEUE,
                 concurrency=BATCHES_AT_ONCE,
             ),
+            await bus.subscribe(subjects.SLICES_IMPAIRED, self._impaired, queue=QUEUE),
             await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
             await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),
         ]
@@ -145,6 +148,21 @@ class Watcher(Service):
             await self._ctx.bus.respond(incoming, encode(answers))
 
         return handle
+
+    async def _impaired(self, incoming: Incoming) -> None:
+        """An Event on the pod of a slice whose programs have lost the GPU, if the pod is on the node that says so."""
+        try:
+            _, event = unwrap(incoming.payload)
+        except ContractError as error:
+            self._ctx.log.error("event_malformed", subject=incoming.subject, error=str(error))
+            return
+        if not isinstance(event, SliceImpaired):
+            return  # of a version that this watcher does not know
+        pod = self._find_pod(event.namespace, event.name)
+        if pod is not None and (pod.metadata.uid, pod.spec.node_name) == (event.uid, event.node):
+            self.announcer.tell(
+                event, "GpuLost", "Sharing", f"container {event.container}: {event.sentence}", warns=True
+            )
 
     async def _snapshot(self, incoming: Incoming) -> None:
         try:

@@ -134,6 +134,6 @@ def strategy_for(
     equally strong ones, time slicing if no compute is requested or the pod is opportunistic.
     """
     for strategy in by_preference(ask.whole, bool(ask.compute_milli) and not opportunistic, isolation):
-        if strategy.name in offered:
+        if strategy.name in offered and not (strategy.concurrent and ask.count > 1):
             return strategy.name
     return None

@@ -187,6 +187,25 @@ class SliceEnforced(Event, frozen=True):
     """GPU uuid to (memory_mib, compute_milli)."""
     model: str = ""
     traceparent: str = ""
+    shares_faults: bool = False
+    """Whether a fatal fault of another container on the GPU can end the GPU work of this one (MPS)."""
+
+
+class SliceImpaired(Event, frozen=True):
+    """A container's programs have lost the GPU, though its slice stands: they must start again."""
+
+    ENTITY: ClassVar[str] = "slice"
+    VERB: ClassVar[str] = "impaired"
+    node: str
+    uid: str
+    namespace: str
+    name: str
+    container: str
+    gpu: str
+    """The GPU's uuid."""
+    reason: str
+    """A code, such as mps-fault."""
+    sentence: str
 
 
 class SliceReleased(Event, frozen=True):
@@ -262,6 +281,7 @@ EVENTS: tuple[type[Event], ...] = (
     TermTaken,
     NodeInventoried,
     SliceEnforced,
+    SliceImpaired,
     SliceReleased,
     GpuStateChanged,
     GangPlaced,

@@ -83,6 +83,16 @@ _EXAMPLES: tuple[Any, ...] = (
         model="NVIDIA-H200",
         traceparent=TRACEPARENT,
     ),
+    e.SliceImpaired(
+        node=NODE,
+        uid=UID,
+        namespace=NAMESPACE,
+        name=POD,
+        container="main",
+        gpu=GPU,
+        reason="mps-fault",
+        sentence="a program on the GPU has caused a fatal fault",
+    ),
     e.SliceReleased(
         node=NODE,
         uid=UID,

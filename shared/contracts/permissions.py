@@ -113,6 +113,7 @@ USERS = (
             row("_INBOX_watcher.>"),
             row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
+            row(s.SLICES_IMPAIRED),
             _answered_by("watcher"),
         ),
     ),
@@ -228,7 +229,7 @@ def agent_of(node: str) -> User:
             row(*(f"{s.VERSION}.event.{event.ENTITY}.{event.VERB}.node.{token}" for event in events)),
             row(
                 *(f"{s.VERSION}.event.{event.ENTITY}.{event.VERB}.ns.*" for event in events if event.ENTITY == "slice"),
-                comment="Slices are told in their pod's namespace. No service relies on these events.",
+                comment="Slices are told in their pod's namespace. Only the watcher hears some, for Events.",
             ),
             _asked_by("node_agent"),
             row(s.heartbeat(node), s.release(node), s.usage(node), f"{s.VERSION}.spans.node_agent"),

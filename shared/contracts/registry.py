@@ -117,6 +117,7 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.CapacityWanted, "node", "placement"),
     _event(e.NodeInventoried, "node", "node_agent"),
     _event(e.SliceEnforced, "namespace", "node_agent"),
+    _event(e.SliceImpaired, "namespace", "node_agent"),
     _event(e.SliceReleased, "namespace", "node_agent"),
     _event(e.GpuStateChanged, "node", "node_agent"),
     _event(e.GangPlaced, "namespace", "placement"),

@@ -33,6 +33,7 @@ REJECTED = f"{VERSION}.event.placement.rejected.>"
 GRANTS_ENDED = f"{VERSION}.event.grant.ended.>"
 PREEMPTIONS = f"{VERSION}.event.preemption.>"
 SLICES_RELEASED = f"{VERSION}.event.slice.released.>"
+SLICES_IMPAIRED = f"{VERSION}.event.slice.impaired.>"
 """Under the pod's namespace where the agent knows it, else under the node. For listeners: placement believes
 RELEASES_ALL alone."""
 RELEASES_ALL = f"{VERSION}.release.*"

@@ -35,6 +35,9 @@ BUILT_IN: tuple[Strategy, ...] = (
     Strategy(name="driver", promise="hard", promise_compute="firm", only_from="hard", proof="canary",
              takes_turns=True, driver_limit=True, limits_compute=True,
              driver="services.node_agent.strategies.driver_limited:DriverLimited"),
+    # Chosen for a part of one GPU with isolation soft on the nodes of the setting `mps_nodes`, if proven there.
+    Strategy(name="mps", promise="soft", preference=10, proof="own", concurrent=True, driver_limit=True,
+             limits_memory=True, driver="services.node_agent.strategies.mps:Mps"),
     # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.
     Strategy(name="advisory", promise="soft", always_offered=True,
              driver="services.node_agent.strategies.advisory:Advisory"),
@@ -97,6 +100,8 @@ def _unsupported(strategy: Strategy) -> str:
         return "its proof is `canary`, which proves Kerf's interposer alone; use `own` or `none`"
     if strategy.driver_limit:
         return "it has driver_limit, which the node agent sets for Kerf's own strategies; set it in your driver"
+    if strategy.concurrent:
+        return "it is concurrent, for which the node agent starts NVIDIA's MPS; serve the slices in your driver"
     if strategy.promise == "policed":
         return "its promise is `policed`, which the node agent keeps for Kerf's own strategy; use `firm` or `hard`"
     if not strategy.driver:

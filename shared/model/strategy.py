@@ -41,6 +41,9 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     always_offered: bool = False
     """Every node offers it. Part of the inventory's wire format, so not for plug-ins."""
     proof: Proof = "none"
+    concurrent: bool = False
+    """Its slices run at the same time, in one server of the driver for each GPU: no other strategy shares their GPU, a
+    container has a part of one GPU only, and a fault of one can end the GPU work of all."""
     takes_turns: bool = False
     """Its slices without reserved GPU time take turns; with the proof `canary`, that must be proven, too."""
     driver_limit: bool = False

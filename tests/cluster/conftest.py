@@ -12,6 +12,7 @@ __all__ = ["control_plane", "namespace"]
 FOLDER = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, whichever folder the run was started with
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker runs all tests of a module with a control plane of its own, or each worker would start one."""
     for item in items:

@@ -19,6 +19,7 @@ FOLDER = Path(__file__).parent
 GPUSHARE_IMAGE = "docker.io/cheyang/gpu-player:v2"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, whichever folder the run was started with
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker runs them all: the machine has room for one kubelet."""
     for item in items:

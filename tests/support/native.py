@@ -16,11 +16,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "native"
 SOURCES = {
-    "enforcement": ("native/interposer", "tests/fakes/cuda"),
+    "enforcement": ("native/interposer", "tests/fakes/cuda", "tests/fakes/mps"),
     "nvml": ("tests/fakes/nvml",),
     "programs": ("tests/interposer/programs",),
 }
-"""By folder of BUILD: the interposer with its probe and the fake driver, the fake NVML, programs that use a GPU."""
+"""By folder of BUILD: the interposer with its probe, the fake driver and its MPS daemon; the fake NVML; programs that
+use a GPU."""
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,3 +34,16 @@ def _has_subject(path: Path) -> bool:
     tested = {folder.name, *(entry.stem for entry in folder.iterdir() if entry.is_dir() or entry.suffix == ".py")}
     subject = path.stem.removeprefix("test_")
     return any(subject == one or subject.startswith(f"{one}_") for one in tested)
+
+
+def test_tests_of_one_group_run_in_one_process(tmp_path: Path) -> None:
+    """Tests that share a control plane, a node or a port count on it, and pytest-xdist does not say when it stops."""
+    names = [f"test_{number}" for number in range(8)]
+    body = "def {}(worker_id): open({!r}, 'a').write(worker_id + '\\n')"
+    lines = ["import pytest", "pytestmark = pytest.mark.xdist_group('one')"]
+    lines += [body.format(name, str(tmp_path / "workers")) for name in names]
+    (tmp_path / "test_group.py").write_text("\n".join(lines))
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--rootdir", str(tmp_path)]
+    subprocess.run([*command, str(tmp_path / "test_group.py")], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    workers = (tmp_path / "workers").read_text().split()
+    assert (len(workers), len(set(workers))) == (len(names), 1)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tools.control_plane import free_ports
-from tools.sandbox.inside import DRIVER_ROOT, DRIVER_VERSION, GPUS, bus_id, minor
+from tools.sandbox.inside import CAPABILITIES, DRIVER_ROOT, DRIVER_VERSION, GPUS, bus_id, minor
 from tools.sandbox.node import NODE, ROOT, Sandbox
 
 MEMORY_MIB = 81_920
@@ -32,12 +32,15 @@ class Gpus:
     def uuid(self, index: int) -> str:
         return f"GPU-{index:08d}-0000-4000-8000-000000000000"
 
-    def set(self, *, errors: Mapping[int, int] | None = None, more: Iterable[str] = ()) -> None:
-        """The machine from now on: `errors` are NVML's, by GPU; `more` are further lines of the file."""
-        wrong = errors or {}
+    def set(
+        self, *, errors: Mapping[int, int] | None = None, mig: Iterable[int] = (), more: Iterable[str] = ()
+    ) -> None:
+        """The machine from now on: `errors` are NVML's, by GPU; GPUs of `mig` are in MIG mode; `more` are further lines
+        of the file."""
+        wrong, in_mig_mode = errors or {}, set(mig)
         lines = [f"driver {DRIVER_VERSION}", "cuda 13000"] + [
             f"gpu {i} {self.uuid(i)} {MODEL.replace(' ', '_')} {MEMORY_MIB} 0000{bus_id(i)} "
-            f"{i * 2 // self.count} 9 0 0 {wrong.get(i, 0)}"
+            f"{i * 2 // self.count} 9 0 {int(i in in_mig_mode)} {wrong.get(i, 0)}"
             for i in range(self.count)
         ]
         lines += [f"minor {i} {minor(i)}" for i in range(self.count)]
@@ -46,7 +49,11 @@ class Gpus:
         beside.replace(self.folder / "machine")
 
     def environment(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": str(self.folder), "KERF_FAKE_NVML_STATE": str(self.folder / "machine")}
+        return {
+            "LD_LIBRARY_PATH": str(self.folder),
+            "KERF_FAKE_NVML_STATE": str(self.folder / "machine"),
+            "KERF_FAKE_NVML_CAPABILITIES": CAPABILITIES,
+        }
 
 
 class Agent:

@@ -23,6 +23,9 @@ from tools.sandbox import cgroups
 GPUS = 8
 DRIVER_VERSION = "580.95.05"
 DRIVER_ROOT = "/run/nvidia/driver"
+CAPABILITIES = "/proc/driver/nvidia/capabilities"
+CAPABILITIES_MAJOR = 508
+"""The number of the device nodes that belong to MIG instances. No kernel driver has it: opening one fails."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg")
 _SYSCTLS = {
     "vm/overcommit_memory": "1",
@@ -114,6 +117,11 @@ def _driver() -> None:
     (kernel / "version").write_text(
         f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER_VERSION}  Release Build\n"
     )
+    own = Path("/run/proc-devices")
+    own.write_text(
+        Path("/proc/devices").read_text().replace("\nBlock", f"{CAPABILITIES_MAJOR} nvidia-caps\n\nBlock", 1)
+    )
+    mount("--bind", str(own), "/proc/devices")
     for index in range(GPUS):
         folder = kernel / "gpus" / bus_id(index)
         folder.mkdir(parents=True)

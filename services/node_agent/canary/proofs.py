@@ -52,6 +52,8 @@ class ProofManager:
         self._next_s = 0.0
         self._attempts = 0
         """With this driver, without a complete proof."""
+        self.busy = asyncio.Lock()
+        """Held while a canary runs: another one would disturb its measurements."""
         ctx.metrics.observe_by(
             "kerf_agent_enforcement_proven",
             "1 while limits on the GPU are proven and offered.",
@@ -103,7 +105,8 @@ class ProofManager:
         published = self.offer(), self.costs
         while True:
             await self.prove_if_needed(inventory(), occupied())
-            measured = bool(self.library) and await self.bandwidth.measure_one(inventory(), occupied)
+            async with self.busy:
+                measured = bool(self.library) and await self.bandwidth.measure_one(inventory(), occupied)
             if measured or (self.offer(), self.costs) != published:
                 published = self.offer(), self.costs
                 await say()
@@ -138,9 +141,10 @@ class ProofManager:
         gpu = max(free, key=lambda g: (g.uuid not in occupied, room[g.uuid], -g.index))
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
-            proof = await self._canary().run(
-                gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone
-            )
+            async with self.busy:
+                proof = await self._canary().run(
+                    gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone
+                )
         except (CanaryError, OSError, ValueError) as error:
             self._trouble = str(error)
             self._ctx.log.warning("canary_not_run", gpu=gpu.uuid, why=self._trouble)

@@ -71,6 +71,11 @@ class Canary:
         self._build, self._folder, self._libcuda, self._clock = build, folder, libcuda, clock
         self._under, self._environment = under, dict(environment)
 
+    @property
+    def program(self) -> tuple[str, str]:
+        """The probe, and the driver's library as this process sees it."""
+        return str(self._build / "probe"), self._libcuda
+
     async def run(
         self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True
     ) -> Proof:
@@ -80,8 +85,7 @@ class Canary:
         `alone`: no slice has a part of this GPU; otherwise the canary's share may be smaller.
         """
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
-        memory = await self._probe(limits, index, "memory", str(CHUNK_KIB), str(MAX_PROBE_MIB))
-        wrong, max_bytes, paths = verdict.of_memory(memory, LIMIT_BYTES, CHUNK_KIB << 10)
+        wrong, max_bytes, paths = await self.memory(gpu, index)
         got = 0
         if not wrong:
             lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
@@ -124,6 +128,17 @@ class Canary:
         """
         command = [str(self._build / "probe"), self._libcuda, "copy", str(COPY_MIB), str(COPY_MS), cpus or "-"]
         return (await self._lines(index, command))[-1]
+
+    async def memory(
+        self, gpu: str, index: int, environment: Mapping[str, str] = {}, prefix: Sequence[str] = ()
+    ) -> tuple[str, int, tuple[str, ...]]:
+        """Fills a slice along all allocation paths. Returns what is wrong, the most bytes given, and the paths.
+
+        `environment`: further variables of the probe; `prefix`: what runs it. Raises CanaryError, OSError, ValueError.
+        """
+        rule, what = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES), ("memory", str(CHUNK_KIB), str(MAX_PROBE_MIB))
+        lines = await self._probe(rule, index, *what, environment=environment, prefix=prefix)
+        return verdict.of_memory(lines, LIMIT_BYTES, CHUNK_KIB << 10)
 
     async def _driver_limit(self, gpu: str, index: int) -> tuple[DriverLimit, str]:
         """Runs the probe in a cgroup of its own that the driver limits, without the interposer. Returns what the limit
@@ -186,33 +201,44 @@ class Canary:
                 remove(folder)
         return [lines[-1] for lines in ran]
 
-    async def _probe(self, rule: GpuRule, index: int, *what: str) -> list[dict[str, Any]]:
+    async def _probe(
+        self,
+        rule: GpuRule,
+        index: int,
+        *what: str,
+        environment: Mapping[str, str] = {},
+        prefix: Sequence[str] = (),
+    ) -> list[dict[str, Any]]:
         remove(self._folder)
         control_block = ControlBlock(self._folder, self._clock)
         try:
             control_block.write(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
-            return await self._lines(
-                index, self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
-            )
+            command = self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
+            return await self._lines(index, [*prefix, *command], environment=environment)
         finally:
             control_block.close()
             remove(self._folder)
 
     async def _lines(
-        self, index: int, command: Sequence[str], folder: Path | None = None, start: asyncio.Barrier | None = None
+        self,
+        index: int,
+        command: Sequence[str],
+        folder: Path | None = None,
+        start: asyncio.Barrier | None = None,
+        *,
+        environment: Mapping[str, str] = {},
     ) -> list[dict[str, Any]]:
         """Runs a command and returns the lines that it prints.
 
         `start`: the command waits until it has passed this barrier, after it has printed its first line.
         """
         what = command[command.index(self._libcuda) + 1]
-        environment = (
-            os.environ | self._environment | {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        )
-        environment["KERF_DIRECTORY"] = str(folder or self._folder)  # only read by the tests' build
+        order = {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        own = os.environ | self._environment | order | dict(environment)
+        own["KERF_DIRECTORY"] = str(folder or self._folder)  # only read by the tests' build
         process = await asyncio.create_subprocess_exec(
             *command,
-            env=environment,
+            env=own,
             stdin=asyncio.subprocess.DEVNULL if start is None else asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -30,7 +30,22 @@ def mig(host: Host, minor: int, gpu_instance: int, compute_instance: int) -> tup
         raise ValueError(
             f"the driver has no capability for MIG instance {gpu_instance}/{compute_instance} of /dev/nvidia{minor}"
         )
-    return tuple(_required(host, f"/dev/nvidia-caps/nvidia-cap{number}") for number in numbers)
+    return tuple(_capability(host, number) for number in numbers)
+
+
+def _capability(host: Host, number: int) -> DeviceNode:
+    """The node of one capability.
+
+    The driver registers the capabilities of a new instance and makes no nodes for them. Where nobody has made one on
+    the host, the container runtime makes it in the container, by its numbers.
+    """
+    path = f"/dev/nvidia-caps/nvidia-cap{number}"
+    if host.seen(_on_host(host, path)).exists():
+        return node(host, path)
+    major = host.character_major("nvidia-caps")
+    if major is None:
+        raise ValueError(f"the host has no device node {path}, and its driver has no nvidia-caps in /proc/devices")
+    return DeviceNode(path=path, type="c", major=major, minor=number, file_mode=0o444, permissions=_PERMISSIONS)
 
 
 def node(host: Host, path: str) -> DeviceNode:

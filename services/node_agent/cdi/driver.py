@@ -10,13 +10,14 @@ import structlog
 from services.node_agent.cdi import device_nodes, driver_files, toolkit
 from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits, DeviceNode, merged
+from services.node_agent.mig.layout import Place, place_of
 from shared.model.gpu import Gpu
 from shared.model.grant import GpuShare
 
 log = structlog.get_logger("cdi")
 
-MigIds = Mapping[str, tuple[int, int]]
-"""The ids of GPU instance and compute instance, by the MIG instance's UUID."""
+MigIds = Mapping[Place, tuple[int, int]]
+"""The ids of GPU instance and compute instance, by the place of the MIG instance."""
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -71,11 +72,10 @@ class Driver:
             if gpu is None or gpu.minor < 0:
                 raise ValueError(f"NVML reports no device node for GPU {share.uuid}")
             nodes.append(device_nodes.gpu(self._host, gpu.minor))
-            if share.mig is not None:
-                ids = mig_ids.get(share.mig.uuid)
+            place = place_of(share)
+            if place is not None:
+                ids = mig_ids.get(place)
                 if ids is None:
-                    raise ValueError(
-                        f"NVML does not know MIG instance {share.mig.uuid or share.mig.profile} of GPU {share.uuid}"
-                    )
+                    raise ValueError(f"NVML does not know MIG instance {place.profile} of GPU {share.uuid}")
                 nodes += device_nodes.mig(self._host, gpu.minor, *ids)
         return tuple(nodes)

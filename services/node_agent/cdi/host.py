@@ -44,6 +44,14 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"{path} contains no driver version: {text[:100]!r}")
         return found[1]
 
+    def character_major(self, name: str) -> int | None:
+        """The major number of a kind of character device, from /proc/devices; None if the kernel has none."""
+        for line in (self.proc / "devices").read_text().partition("Block devices:")[0].splitlines():
+            number, _, found = line.strip().partition(" ")
+            if found == name:
+                return int(number)
+        return None
+
     def mig_capabilities(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[int, int] | None:
         """The numbers of the nvidia-cap nodes of a MIG instance, (GPU instance, compute instance); None if there are
         none."""

@@ -7,13 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from services.node_agent import messages as m
 from services.node_agent.cdi import environment, rdma
-from services.node_agent.cdi.driver import Driver
+from services.node_agent.cdi.driver import Driver, MigIds
 from services.node_agent.cdi.host import Host
-from services.node_agent.cdi.mig_ids import MigIdReader
 from services.node_agent.cdi.spec import ContainerEdits, merged
 from services.node_agent.cdi.writer import SpecDir
 from shared.model.gpu import Gpu, Nic
-from shared.model.grant import Grant
+from shared.model.grant import GpuShare, Grant
 
 
 class SliceWriter:
@@ -27,20 +26,21 @@ class SliceWriter:
         nics: Callable[[], Mapping[str, Nic]],
         enforced: Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]],
         gpushare_unit: str,
-        nvml_timeout_s: float,
+        mig_ids: Callable[[Iterable[GpuShare]], Awaitable[MigIds]],
     ) -> None:
         """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID, `nics` its network cards by name.
 
-        `enforced` prepares what the share's strategy needs, and returns the edits for it.
+        `enforced` prepares what the share's strategy needs, and returns the edits for it. `mig_ids` returns the ids of
+        the MIG instances of shares; they exist then.
         """
         self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
         self._unit, self._host, self._nics = gpushare_unit, host, nics
         self._driver = Driver(host, os.uname().machine)
-        self._mig_ids = MigIdReader(nvml_timeout_s)
+        self._mig_ids = mig_ids
 
     async def write(self, names: Iterable[str], order: m.HandOver) -> None:
         """See `handover.base.SpecWriter`; also raises Hung if NVML does not answer."""
-        mig_ids = await self._mig_ids.read(share.mig.uuid for share in order.share.gpus if share.mig is not None)
+        mig_ids = await self._mig_ids(order.share.gpus)
         gpus, grant = self._gpus(), self._grant_of(order.uid)
         env = environment.kerf(order)
         if grant is not None:

@@ -10,8 +10,8 @@ import msgspec
 import pynvml
 import structlog
 
-from services.node_agent.devices.calls import optional, text
 from services.node_agent.devices.sysfs import Sysfs
+from services.node_agent.nvml_calls import optional, text
 from shared.model.gpu import Gpu
 from shared.model.mig import MigInstance, canonical_profile
 from shared.model.units import MIB

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import structlog
 
-from services.node_agent.devices.calls import UNKNOWN, text
+from services.node_agent.nvml_calls import UNKNOWN, text
 
 log = structlog.get_logger("nvml")
 

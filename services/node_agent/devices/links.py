@@ -6,7 +6,7 @@ from typing import Any
 
 import pynvml
 
-from services.node_agent.devices.calls import optional, text
+from services.node_agent.nvml_calls import optional, text
 from shared.model.gpu import Link, PcieLevel
 
 _ANCESTORS: dict[int, PcieLevel] = {

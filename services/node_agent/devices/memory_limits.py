@@ -11,13 +11,16 @@ from typing import Any
 
 import pynvml
 
-from services.node_agent.devices.calls import UNKNOWN
+from services.node_agent.messages import SliceNotReady
+from services.node_agent.nvml_calls import UNKNOWN
 
 NO_LIMIT: int = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 
 
-class MemoryLimitError(OSError):
+class MemoryLimitError(SliceNotReady):
     """A limit is not in force. The text says why."""
+
+    code = "driver-limit-not-set"
 
 
 class MemoryLimitsUnsupported(MemoryLimitError):

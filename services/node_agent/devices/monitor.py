@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -26,11 +27,18 @@ States = dict[str, tuple[GpuState, str]]
 
 class DeviceMonitor:
     def __init__(
-        self, ctx: Context, config: Config, agent: Agent, boot_id: str, tell: Callable[[m.Input], Awaitable[object]]
+        self,
+        ctx: Context,
+        config: Config,
+        agent: Agent,
+        *,
+        boot_id: str,
+        tell: Callable[[m.Input], Awaitable[object]],
+        instances: Callable[[Gpu, Any], Gpu],
     ) -> None:
-        """`tell` passes an input to the core."""
-        self.offered: Callable[[str], tuple[StrategyName, ...]] = lambda driver_version: ()  # noqa: ARG005 - no strategy is enforced yet
-        """Returns the strategies in addition to those that every node offers, by driver version."""
+        """`tell` passes an input to the core. `instances`: see NvmlDevices."""
+        self.offered: Callable[[str, tuple[StrategyName, ...]], tuple[StrategyName, ...]] = lambda _, always: always
+        """Returns what the node offers, by the driver's version and what it offers as any other one."""
         self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
         """Returns a GPU with what was measured of it with this driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
@@ -40,7 +48,11 @@ class DeviceMonitor:
             else None
         )
         self._devices = NvmlDevices(
-            timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before, pods_per_nic=config.pods_per_nic
+            timeout_s=config.nvml_timeout_s,
+            sysfs=Path(config.sysfs),
+            known=before,
+            pods_per_nic=config.pods_per_nic,
+            instances=instances,
         )
         ctx.on_drain(self._devices.close)
         self._health = Health(
@@ -168,7 +180,7 @@ class DeviceMonitor:
             troubles.append(f"this node offers no GPU: {self._inventory.problem}")
         # Ready all the same: what runs is kept in order, and a driver may be loaded after the agent.
         self._ctx.health.set("gpus", ok=True, detail="; ".join(troubles))
-        strategies = (*self._inventory.strategies, *self.offered(driver_version))
+        strategies = self.offered(driver_version, self._inventory.strategies)
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 

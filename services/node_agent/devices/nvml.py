@@ -14,11 +14,11 @@ import pynvml
 import structlog
 
 from services.node_agent.devices import describe, links, memory_limits, symptoms, usage
-from services.node_agent.devices.calls import NO_DRIVER, optional, text
 from services.node_agent.devices.events import Events
 from services.node_agent.devices.health import Symptoms
 from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.devices.sysfs import Sysfs
+from services.node_agent.nvml_calls import NO_DRIVER, optional, text
 from services.node_agent.processes.owner import Owner, owner_of
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Gpu, Inventory, Link
@@ -44,12 +44,14 @@ class NvmlDevices:
         owner: Callable[[int], Owner | None] = owner_of,
         known: Inventory | None = None,
         pods_per_nic: int = 1,
+        instances: Callable[[Gpu, Any], Gpu] = lambda gpu, _: gpu,
     ) -> None:
-        """`known`: the inventory that an earlier agent read in this boot, so that a GPU which is lost now still has its
+        """`instances`: returns a GPU, of which the handle is given, with the MIG instances that it offers. `known`: the
+        inventory that an earlier agent read in this boot, so that a GPU which is lost now still has its
         name. `owner` returns the owner of a process."""
         self._worker = Worker(timeout_s)
         self._turn = asyncio.Lock()
-        self._sysfs, self._owner = Sysfs(sysfs, pods_per_nic), owner
+        self._sysfs, self._owner, self._instances = Sysfs(sysfs, pods_per_nic), owner, instances
         self._last = known
         self._started = False
         self._unloaded = False
@@ -183,7 +185,7 @@ class NvmlDevices:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                gpu = describe.gpu(handle, index, self._sysfs)
+                gpu = self._instances(describe.gpu(handle, index, self._sysfs), handle)
                 foreign_mib = usage.shares(usage.running(handle), pods, self._owner)[1]
                 cliques.add(describe.fabric(handle).clique)
                 gpus.append(msgspec.structs.replace(gpu, foreign_mib=foreign_mib))
@@ -197,14 +199,14 @@ class NvmlDevices:
         cuda = optional(pynvml.nvmlSystemGetCudaDriverVersion) or 0
         numa = {gpu.index: gpu.numa_node for gpu in gpus}
         nics = self._sysfs.nics({gpu.index: gpu.pci_bus_id for gpu in gpus}, numa)
-        fixed = any(gpu.mig_instances for gpu in gpus)
+        mig = any(gpu.mig_instances or gpu.mig_on_demand for gpu in gpus)
         return Inventory(
             node=node,
             boot_id=boot_id,
             gpus=tuple(gpus),
             links=self._links(handles, gpus),
             nics=nics,
-            strategies=(*ALWAYS_OFFERED, MIG) if fixed else ALWAYS_OFFERED,
+            strategies=(*ALWAYS_OFFERED, MIG) if mig else ALWAYS_OFFERED,
             driver_version=text(optional(pynvml.nvmlSystemGetDriverVersion)),
             cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
             clique=cliques.pop() if len(cliques) == 1 else "",

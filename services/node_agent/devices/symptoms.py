@@ -6,9 +6,9 @@ from typing import Any
 
 import pynvml
 
-from services.node_agent.devices.calls import NO_DRIVER, optional
 from services.node_agent.devices.describe import fabric
 from services.node_agent.devices.health import Symptoms
+from services.node_agent.nvml_calls import NO_DRIVER, optional
 
 _UNCORRECTED, _VOLATILE, _AGGREGATE = (
     pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pynvml
 
-from services.node_agent.devices.calls import optional
+from services.node_agent.nvml_calls import optional
 from services.node_agent.processes.owner import Owner
 from shared.contracts.node_commands import LiveSlice
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample

@@ -21,7 +21,6 @@ import grpc
 import structlog
 
 from services.node_agent import messages as m
-from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.handover import kubelet_checkpoint, slots
 from services.node_agent.handover.base import AgentPort, SpecWriter
 from services.node_agent.handover.kubelet_checkpoint import KubeletCheckpointError
@@ -175,8 +174,8 @@ class SlotPlugin(DevicePluginServicer):
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, order.code, order.sentence)
         try:
             await self._specs.write(cdi_names, order)
-        except MemoryLimitError as error:
-            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "driver-limit-not-set", str(error)) from error
+        except m.SliceNotReady as error:
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, error.code, str(error)) from error
         except (OSError, ValueError, Hung) as error:
             raise Refused(
                 grpc.StatusCode.INTERNAL, "spec-not-written", f"the container's CDI spec cannot be written: {error}"

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import structlog
 
 from services.node_agent import messages as m
-from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.handover.base import AgentPort, SpecWriter
 from services.node_agent.handover.device_plugin import CDI_KIND
 from services.node_agent.kubelet_api import dra_pb2 as pb
@@ -95,8 +94,8 @@ class ClaimPlugin(DRAPluginServicer):
                 name = f"claim-{claim.uid}-{request_of(entry)}"
                 try:
                     await self._specs.write((name,), order)
-                except MemoryLimitError as error:
-                    return self._refuse(claim, "driver-limit-not-set", str(error))
+                except m.SliceNotReady as error:
+                    return self._refuse(claim, error.code, str(error))
                 except (OSError, ValueError, Hung) as error:
                     return self._refuse(claim, "spec-not-written", f"the claim's CDI spec cannot be written: {error}")
                 self._handed(order, time.perf_counter() - begun)

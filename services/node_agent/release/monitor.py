@@ -112,3 +112,4 @@ class ReleaseMonitor:
         self._specs.keep_only(kept)
         if self._strategies is not None:
             self._strategies.keep_only(kept)
+        self._node.mig.wake()

@@ -9,6 +9,7 @@ container's control block; its rules hold rates, limits and pauses.
 | interposer | library and canary | create block | mount library, block | write rules | read block | remove block |
 | time_slice | as interposer | as interposer, with rank | as interposer | as interposer | read block | remove block |
 | policed | as interposer, NVML | as time_slice | as interposer | as interposer | read block | remove block |
+| mps | daemon and clients | create block | interposer's, pipe, shm, limits | memory | read block | remove block |
 
 The control block does not reach a process that bypasses the interposer. The agent time-slices such processes with the
 CUDA driver's process locks (`time_slicing.py`).
@@ -76,6 +77,10 @@ class NodeTools(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the canary's result."""
     clock: Callable[[], int]
     """Returns nanoseconds of CLOCK_MONOTONIC."""
+    mps_folder: Path = Path("/run/kerf/mps")
+    """The folders of the GPUs' MPS daemons, on the host."""
+    offer_mps: Callable[[], Offer] = lambda: Offer(ok=False, sentence="the setting mps_nodes does not name this node")
+    """Returns whether MPS was proven on this node."""
 
 
 class Driver(Protocol):

@@ -1,4 +1,4 @@
-"""Asks the drivers of plug-ins from time to time whether this node can offer their strategies."""
+"""Asks the drivers of plug-ins, and of `mps`, from time to time whether this node can offer their strategies."""
 
 from __future__ import annotations
 

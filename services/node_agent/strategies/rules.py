@@ -1,12 +1,14 @@
 """Computes the rules of every container from all slices of the node. Pure.
 
-Slices that share a GPU are of two kinds.
+Slices that share a GPU are of three kinds.
 - *Reserved*: the pod requests compute. The slice has its own window in every period (a timetable, so that windows do
   not overlap), and it gets no more than its share of the time.
 - *Time-sliced*: the pod requests no compute, or it is opportunistic. The slice may begin work at any time while no
   slice of higher precedence is busy: reserved slices, and time-sliced slices of a higher rank. Slices of equal rank
   share the GPU as the CUDA driver shares it. The slice's work in flight is bounded, and this bounds how long other
   slices wait for it. If the policy has a floor, the slice still gets that minimum share of the time.
+- *Concurrent* (`mps`): the slice has a memory limit and nothing else, because the GPU runs its work beside that of the
+  others. No slice of another kind shares its GPU.
 
 A slice that is paused, or time-sliced and throttled, additionally yields to all other slices. A pause ends by itself
 when the agent's heartbeat stops, and the slices that got the capacity keep their full speed even then.
@@ -75,7 +77,7 @@ def plan(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Overri
     all_of = sorted((_apply_override(s, overrides.get(s.key, NO_OVERRIDE)) for s in slices), key=lambda s: s.key)
     on: dict[str, list[Slice]] = {}
     for slice_ in all_of:
-        for part in slice_.parts:
+        for part in () if slice_.concurrent else slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
     return {slice_.key: _rules(slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE)) for slice_ in all_of}
 
@@ -93,6 +95,8 @@ def _apply_override(slice_: Slice, override: Override) -> Slice:
 
 
 def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override) -> Rules:
+    if mine.concurrent:
+        return Rules(gpus=tuple(_memory_alone(part, override) for part in mine.parts), paused=override.paused)
     others = {s.key: s for part in mine.parts for s in on[part.uuid] if s.key != mine.key}
     before = tuple(key for key, s in sorted(others.items()) if _has_precedence(s, mine))
     gpus = tuple(
@@ -116,6 +120,14 @@ def _rules(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override:
     )
 
 
+def _memory_alone(part: Part, override: Override) -> GpuRule:
+    return GpuRule(uuid=part.uuid, memory_limit_bytes=_memory_mib(part, override) * MIB)
+
+
+def _memory_mib(part: Part, override: Override) -> int:
+    return min(part.memory_mib, override.memory_mib.get(part.uuid, part.memory_mib))
+
+
 def _floor(mine: Slice, on: Mapping[str, list[Slice]], policy: Policy) -> int:
     """Returns the slice's guaranteed minimum share. A control block has one floor for all its GPUs: the lowest of
     them."""
@@ -135,12 +147,11 @@ def _has_precedence(one: Slice, other: Slice) -> bool:
 
 
 def _gpu(mine: Slice, part: Part, on_it: list[Slice], policy: Policy, override: Override, *, bounded: bool) -> GpuRule:
-    memory_mib = min(part.memory_mib, override.memory_mib.get(part.uuid, part.memory_mib))
     compute = min(part.compute_milli or WHOLE_GPU_MILLI, override.compute_milli)
     in_flight_us = policy.reserved_in_flight_us if mine.reserved else policy.in_flight_us
     rule = GpuRule(
         uuid=part.uuid,
-        memory_limit_bytes=memory_mib * MIB,
+        memory_limit_bytes=_memory_mib(part, override) * MIB,
         compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
         in_flight_us=in_flight_us if bounded and len(on_it) > 1 else 0,
         gate_closed=part.uuid in override.closed,

@@ -7,7 +7,7 @@ import msgspec
 from shared.contracts.node_commands import LiveSlice
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.request import OPPORTUNISTIC
-from shared.model.strategies import StrategyName
+from shared.model.strategies import StrategyName, registered
 from shared.model.units import WHOLE_GPU_MILLI
 
 Key = tuple[str, str]
@@ -37,6 +37,11 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> Key:
         return self.uid, self.container
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether the GPU runs its work beside that of others, so that it waits for no turn."""
+        return registered()[self.strategy].concurrent
 
     @property
     def reserved(self) -> bool:

@@ -124,6 +124,12 @@ def _no_strategy(ask: GpuAsk, request: PodRequest, inventory: Inventory) -> Reas
     memory_alone = msgspec.structs.replace(ask, compute_milli=0)
     if ask.whole:
         promise, helps = "a whole GPU", "use a node that gives whole GPUs"
+    elif (
+        ask.count > 1
+        and strategy_for(msgspec.structs.replace(ask, count=1), request.isolation, inventory.strategies) is not None
+    ):
+        promise = "parts of several GPUs to one container"
+        helps = "request a part of one GPU for each container, or use a node without MPS"
     elif (ask.memory_mib or ask.memory_milli) and strategy_for(
         memory_alone, request.isolation, inventory.strategies
     ) is not None:
@@ -168,7 +174,7 @@ def _no_instance(ask: GpuAsk, node: NodeState) -> Reason | None:
         sentence=f"needs {instance_words(ask)}, the node's GPUs give {names}",
         helps=f"ask for one of {', '.join(map(mig_resource, profiles))}"
         if offers
-        else "make MIG instances on the node",
+        else "make MIG instances on the node, or set `mig: on_demand` for its agent, whose log says what is in the way",
     )
 
 

@@ -48,6 +48,7 @@ async def world(kube: Site) -> AsyncIterator[Whole]:
         yield cluster
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups, whichever folder the run was started with
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker runs all tests of a version, or each would start a server of it."""
     for item in items:

@@ -22,6 +22,8 @@ CUresult cuInit(unsigned flags) {
     /* a forked child cannot use the driver */
     if (initialised && initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
     me();
+    CUresult joined = mps_join();
+    if (joined) return joined;
     initialised = getpid();
     return CUDA_SUCCESS;
 }
@@ -30,14 +32,16 @@ CUresult cuDriverGetVersion(int *version) { return *version = 12090, CUDA_SUCCES
  * As with the real driver, the first that does not exist ends the list. */
 static int visible(int devices[DEVICES]) {
     const char *named = getenv("CUDA_VISIBLE_DEVICES");
-    int count = 0;
+    int all[DEVICES], of_server = mps_devices(all), count = 0;
+    if (of_server < 0)
+        for (of_server = 0; of_server < world()->devices; of_server++) all[of_server] = of_server;
     if (!named)
-        while (count < world()->devices) devices[count] = count, count++;
+        while (count < of_server) devices[count] = all[count], count++;
     while (named && *named && count < DEVICES) {
         char *end;
         long device = strtol(named, &end, 10);
-        if (end == named || device < 0 || device >= world()->devices) break;
-        devices[count++] = (int)device;
+        if (end == named || device < 0 || device >= of_server) break;
+        devices[count++] = all[device];
         named = *end == ',' ? end + 1 : "";
     }
     return count;
@@ -63,6 +67,8 @@ CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
 CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     (void)device;
+    const char *processors = getenv("KERF_FAKE_CUDA_SMS");
+    if (attribute == ATTRIBUTE_PROCESSORS) return *value = mps_processors(processors ? atoi(processors) : 1), CUDA_SUCCESS;
     return *value = attribute == ATTRIBUTE_THREADS ? 1024 : 1, CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {

@@ -85,10 +85,12 @@ static void while_locked(int process) {
 static CUresult take_some(int device, uint64_t bytes, int unlimited) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int process = me();
+    if (mps_failed()) return mps_failed();
     while_locked(process);
     lock();
     bury();
-    if (used(device) + bytes <= world()->memory_bytes && (unlimited || limit_allows(device, bytes))) {
+    if (world()->process[process].bytes[device] + bytes <= mps_limit(device) && used(device) + bytes <= world()->memory_bytes
+        && (unlimited || limit_allows(device, bytes))) {
         world()->process[process].bytes[device] += bytes;
         world()->process[process].unlimited[device] += unlimited ? bytes : 0;
         note_peak(device);

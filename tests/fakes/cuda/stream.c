@@ -60,13 +60,16 @@ CUresult cuStreamCreateWithPriority(CUstream *to, unsigned flags, int priority) 
 CUresult cuStreamDestroy_v2(CUstream stream) { return stream_of(stream)->gone = 1, CUDA_SUCCESS; }
 CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
+static int broken; /* after a fault */
+void kerf_fake_break(void) { broken = 1; }
+
 static stream_t *event_captured[EVENTS]; /* the stream whose capture recorded it last */
 
 static CUresult work_done(int device, uint64_t seq) {
     enter();
     wait_for(WORK, device, seq, NEVER);
     pools_waited_for();
-    return CUDA_SUCCESS;
+    return broken ? CUDA_ERROR_ILLEGAL_ADDRESS : mps_failed();
 }
 static uint64_t submitted(int device) { return world()->process[me()].queue[device].submitted; }
 CUresult cuStreamSynchronize(CUstream stream) {
@@ -138,8 +141,6 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
 static uint8_t event_device[EVENTS];
 static context_t *event_context[EVENTS];
 static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
-static int broken;
-void kerf_fake_break(void) { broken = 1; }
 CUresult cuEventCreate(CUevent *to, unsigned flags) {
     event_t *events = world()->process[me()].event;
     (void)flags;
@@ -224,6 +225,7 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) 
     if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10),
         function->ns = 3600 * UINT64_C(1000000000);
     else if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
+    else if (!strcmp(name, "fault")) function->faults = function->declared = 1;
     else if (strcmp(name, "work") && !function->mixes && !function->meets) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
 }
@@ -263,6 +265,8 @@ static CUresult start(function_t *function, CUstream stream, void **params) {
     if (call) call();
     at_launch = call;
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    if (mps_failed()) return mps_failed();
+    if (function->faults) return mps_fault(), broken = 1, CUDA_SUCCESS; /* the next call that waits tells */
     if (s->capture && function->mixes) graph_mixes(s->capture, *(uint64_t *)params[1], *(uint64_t *)params[2]);
     if (s->capture) return s->capture->ns += time_of(function, params), CUDA_SUCCESS;
     load(function, s->context->device);

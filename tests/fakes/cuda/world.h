@@ -13,6 +13,7 @@
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
  *   KERF_FAKE_CUDA_CONTAINER  the process's container, 0 to 31: the memory of each is known, with its maximum
+ *   KERF_FAKE_CUDA_SMS        multiprocessors of each device, 1; a client of MPS sees its percentage of them
  *   KERF_FAKE_LIMITS          the memory limits of cgroups that the fake NVML keeps there; unset: there are none
  *   KERF_FAKE_LIMITS_MANAGED  1: they bound managed memory, too; by default it passes them, as NVIDIA's pages say
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0
@@ -36,6 +37,10 @@
  *
  * A locked process begins no work, and neither allocates nor frees memory. The memory of a checkpointed process is
  * free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed.
+ *
+ * A client of MPS (mps.c) has its server's limits. The function "fault" is a fatal fault: its process's, and under MPS
+ * that of all clients of its server. What the percentage does to the time of work, and that clients run at once, is
+ * not imitated: they are time-sliced like others.
  *
  * Allocations of 2 MiB and more use multiples of 2 MiB, smaller ones multiples of 512 bytes. The memory and the work
  * of a killed process disappear with it. */
@@ -140,7 +145,7 @@ typedef struct { uint64_t to, value; } mix_t;
 struct graph { uint64_t ns; size_t count, mixes; node_t **nodes; mix_t *mix; };
 void graph_mixes(graph_t *graph, uint64_t to, uint64_t value);
 node_t *graph_add(graph_t *graph, node_t node);
-typedef struct { uint64_t ns, awaits; int declared, mixes, meets, loaded; } function_t;
+typedef struct { uint64_t ns, awaits; int declared, mixes, meets, loaded, faults; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */
 stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's default streams */
@@ -148,6 +153,12 @@ CUresult take(int device, uint64_t bytes);   /* physical memory */
 void give(int device, uint64_t bytes);
 int limit_allows(int device, uint64_t bytes); /* the limit of this process's cgroup; the caller holds the lock */
 int limits_managed(void);
+CUresult mps_join(void);
+CUresult mps_failed(void);
+void mps_fault(void);
+int mps_devices(int devices[DEVICES]);        /* how many the server has; -1: this process is no client */
+uint64_t mps_limit(int device);              /* bytes that this process may have; NEVER: any */
+int mps_processors(int all);
 uint64_t rounded(uint64_t bytes);
 uint64_t used(int device);                   /* the caller holds the lock */
 uint64_t *word_at(CUdeviceptr pointer);      /* NULL: no memory of this driver */

@@ -48,6 +48,37 @@ static void fabric_line(gpu_t *g, const char *rest) {
     }
 }
 
+static void profile_line(gpu_t *g, const char *rest) {
+    unsigned number = 0;
+    profile_t p = {0};
+    if (sscanf(rest, "%u %u %31s %u %d %u %x", &number, &p.id, p.name, &p.slices, &p.memory_mib, &p.size, &p.starts) == 7
+        && number < MAX_PROFILES)
+        g->profile[number] = p;
+}
+
+/* Lines of the second file: made GI START PROFILE-ID; compute GI UUID; uncomputed GI; gone GI. */
+static void changed_line(gpu_t *g, const char *word, const char *rest) {
+    unsigned id = 0, start = 0, profile = 0;
+    char uuid[96] = "";
+    mig_t *found = NULL;
+    if (sscanf(rest, "%u", &id) != 1) return;
+    for (int i = 0; i < g->migs; i++)
+        if (g->instance[i].gpu_instance == id) found = &g->instance[i];
+    if (!strcmp(word, "made") && sscanf(rest, "%u %u %u", &id, &start, &profile) == 3 && g->migs < MAX_MIG) {
+        mig_t *made = &g->instance[g->migs++];
+        *made = (mig_t){.gpu_instance = id, .start = start};
+        for (int i = 0; i < MAX_PROFILES; i++)
+            if (*g->profile[i].name && g->profile[i].id == profile) {
+                made->size = g->profile[i].size, made->memory_mib = g->profile[i].memory_mib;
+                text(made->profile, sizeof made->profile, g->profile[i].name);
+            }
+    } else if (!found) return;
+    else if (!strcmp(word, "compute") && sscanf(rest, "%u %95s", &id, uuid) == 2)
+        found->compute = 1, text(found->uuid, sizeof found->uuid, uuid);
+    else if (!strcmp(word, "uncomputed")) found->compute = 0;
+    else if (!strcmp(word, "gone")) *found = g->instance[--g->migs];
+}
+
 /* Parses lines that begin with a word and the index of a GPU. */
 static void of_gpu(machine_t *m, const char *word, int index, const char *rest) {
     gpu_t *g = &m->gpu[index];
@@ -75,9 +106,12 @@ static void of_gpu(machine_t *m, const char *word, int index, const char *rest) 
         m->p2p[index][a] = m->p2p[a][index] = b;
     else if (!strcmp(word, "mig") && g->migs < MAX_MIG) {
         mig_t *i = &g->instance[g->migs];
+        i->size = i->compute = 1;
         g->migs += sscanf(rest, "%u %u %31s %d %95s", &i->gpu_instance, &i->start, i->profile, &i->memory_mib,
             i->uuid) == 5;
-    }
+    } else if (!strcmp(word, "profile")) profile_line(g, rest);
+    else if (!strcmp(word, "deny")) g->deny_ci |= !strncmp(rest, "ci", 2), g->deny_gi |= !strncmp(rest, "gi", 2);
+    else changed_line(g, word, rest);
 }
 
 static void take(machine_t *m, const char *line) {
@@ -105,20 +139,42 @@ static void well(machine_t *m) {
     }
 }
 
-/* Whether the file has changed since this thread read it. */
+/* The instances that the file describes have the sizes of their profiles. */
+static void sizes(machine_t *m) {
+    for (int gpu = 0; gpu < m->count; gpu++)
+        for (int i = 0; i < m->gpu[gpu].migs; i++)
+            for (int p = 0; p < MAX_PROFILES; p++)
+                if (!strcmp(m->gpu[gpu].profile[p].name, m->gpu[gpu].instance[i].profile))
+                    m->gpu[gpu].instance[i].size = m->gpu[gpu].profile[p].size;
+}
+
+static const char *second(void) {
+    static _Thread_local char path[1024];
+    snprintf(path, sizeof path, "%s.mig", getenv("KERF_FAKE_NVML_STATE"));
+    return path;
+}
+
+int change(const char *line) {
+    FILE *file = fopen(second(), "a");
+    if (!file) return UNKNOWN;
+    fputs(line, file);
+    return fclose(file) ? UNKNOWN : OK;
+}
+
+/* Whether the file is as it was when this thread read it. */
 static int same(const char *path, struct stat *read) {
     struct stat now;
-    if (stat(path, &now)) return 0;
+    if (stat(path, &now)) return !read->st_ino;
     return now.st_ino == read->st_ino && now.st_size == read->st_size && now.st_mtim.tv_sec == read->st_mtim.tv_sec &&
            now.st_mtim.tv_nsec == read->st_mtim.tv_nsec;
 }
 
 int look(machine_t **m) {
     static _Thread_local machine_t machine;
-    static _Thread_local struct stat read;
+    static _Thread_local struct stat read, read_second;
     const char *path = getenv("KERF_FAKE_NVML_STATE");
     *m = &machine;
-    if (path && same(path, &read)) return OK;
+    if (path && read.st_ino && same(path, &read) && same(second(), &read_second)) return OK;
     for (;;) {
         FILE *file = path ? fopen(path, "r") : NULL;
         char line[512];
@@ -131,6 +187,13 @@ int look(machine_t **m) {
             else take(&machine, line);
         }
         fclose(file);
+        memset(&read_second, 0, sizeof read_second);
+        if ((file = fopen(second(), "r"))) {
+            fstat(fileno(file), &read_second);
+            while (fgets(line, sizeof line, file)) take(&machine, line);
+            fclose(file);
+        }
+        sizes(&machine);
         if (!hang) return OK;
         usleep(5000);
     }
@@ -147,13 +210,14 @@ int find(machine_t **m, handle_t handle, gpu_t **gpu) {
 
 int find_instance(machine_t **m, handle_t handle, gpu_t **gpu, mig_t **instance) {
     int error = find(m, handle, gpu);
-    long place = (long)handle % 1000 - 1;
+    unsigned id = (unsigned)((long)handle % 1000 - 1);
     if (error) return error;
-    if ((long)handle < 1000 || place < 0 || place >= (*gpu)->migs) return INVALID_ARGUMENT;
-    *instance = &(*gpu)->instance[place];
-    return OK;
+    if ((long)handle < 1000) return INVALID_ARGUMENT;
+    for (int i = 0; i < (*gpu)->migs; i++)
+        if ((*gpu)->instance[i].gpu_instance == id) return *instance = &(*gpu)->instance[i], OK;
+    return INVALID_ARGUMENT;
 }
 
 handle_t gpu_handle(long index) { return (handle_t)(index + 1); }
-handle_t instance_handle(long index, long place) { return (handle_t)((index + 1) * 1000 + place + 1); }
+handle_t instance_handle(long index, long gpu_instance) { return (handle_t)((index + 1) * 1000 + gpu_instance + 1); }
 void text(char *to, unsigned length, const char *from) { snprintf(to, length, "%s", from); }

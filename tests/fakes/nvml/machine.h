@@ -19,6 +19,9 @@
  *   ancestor 0 1 30                      NVML's level of the common ancestor
  *   p2p 0 1 0                            NVML's status, 0 is OK
  *   mig 0 GI START PROFILE MEMORY_MIB UUID  a MIG instance with one compute instance; mig 0 9 2 1g.10gb 9984 MIG-a
+ *   profile 0 INDEX ID NAME SLICES MEMORY_MIB SIZE STARTS  a profile of GPU instances, for calls that create them: SIZE
+ *                                        memory slices, from those slices on that are set in the hex mask STARTS
+ *   deny 0 ci                            compute instances cannot be created (or gi: GPU instances)
  *   process 0 4711 2048 [GI]             a compute process, its MiB, and its MIG instance
  *   graphics 0 4711 2048                 a process of a graphics API, and its MiB; it may be a compute process, too
  *   sm 0 4711 35                         ... that uses 35 % of the SMs
@@ -29,6 +32,10 @@
  *   clocks 0 40                          clock throttle reasons, in hex
  *   recovery 0 1                         the driver's recovery action; -1: not supported by this driver
  *   event 7 0 8 79                       the 7th event: GPU 0, type 8 (XID), number 79. Reported once to each set
+ *
+ * What calls change is appended to a second file, whose name ends with ".mig": instances that were made and destroyed.
+ * With KERF_FAKE_NVML_CAPABILITIES, a folder, the capabilities of instances are registered there as the kernel module
+ * registers them in /proc/driver/nvidia/capabilities.
  */
 #ifndef MACHINE_H
 #define MACHINE_H
@@ -40,13 +47,14 @@
 #include <unistd.h>
 
 enum { OK = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10,
-    UNKNOWN = 999 };
-enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_PROCESSES = 64, MAX_MIG = 8, MAX_EVENTS = 1024 };
+    IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999 };
+enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_PROCESSES = 64, MAX_MIG = 8, MAX_PROFILES = 18, MAX_EVENTS = 1024 };
 enum { NO_INSTANCE = 0xFFFFFFFFu };
 
 typedef void *handle_t;
 typedef struct { unsigned pid, gpu_instance; int mib, sm; } running_t;
-typedef struct { unsigned gpu_instance, start; int memory_mib; char profile[32], uuid[96]; } mig_t;
+typedef struct { unsigned gpu_instance, start, size; int memory_mib, compute; char profile[32], uuid[96]; } mig_t;
+typedef struct { unsigned id, slices, size, starts; int memory_mib; char name[32]; } profile_t;
 typedef struct { unsigned number; int gpu; unsigned long long type, data; } event_t;
 typedef struct {
     char uuid[96], name[96], pci[32];
@@ -60,6 +68,8 @@ typedef struct {
     int processes, graphics, migs;
     running_t process[MAX_PROCESSES], drawing[MAX_PROCESSES];
     mig_t instance[MAX_MIG];
+    profile_t profile[MAX_PROFILES]; /* by NVML's number; without a name: not on this GPU */
+    int deny_ci, deny_gi;
 } gpu_t;
 typedef struct {
     char driver[80];
@@ -73,11 +83,13 @@ typedef struct {
  * thread until its next call. */
 int look(machine_t **m);
 /* Returns the GPU of a handle, or the error that the file gives it. A MIG instance's handle is (GPU + 1) * 1000 +
- * place + 1. */
+ * the id of its GPU instance + 1; its GPU instance and its compute instance have the same one. */
 int find(machine_t **m, handle_t handle, gpu_t **gpu);
 int find_instance(machine_t **m, handle_t handle, gpu_t **gpu, mig_t **instance);
 handle_t gpu_handle(long index);
-handle_t instance_handle(long index, long place);
+handle_t instance_handle(long index, long gpu_instance);
+/* Appends a line to the second file. */
+int change(const char *line);
 void text(char *to, unsigned length, const char *from);
 
 #endif

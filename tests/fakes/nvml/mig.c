@@ -1,7 +1,6 @@
-/* MIG: the mode and the instances. */
+/* MIG: the mode, and the instances as devices. */
 #include "machine.h"
 
-typedef struct { handle_t device; unsigned id, profile, start, size; } instance_info_t;
 typedef struct {
     unsigned sms, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory_mib;
 } attributes_t;
@@ -27,9 +26,10 @@ int nvmlDeviceGetMigDeviceHandleByIndex(handle_t handle, unsigned index, handle_
     gpu_t *g;
     int error = find(&m, handle, &g);
     if (error) return error;
-    if (index >= (unsigned)g->migs) return NOT_FOUND;
-    *instance = instance_handle((long)handle - 1, index);
-    return OK;
+    for (int i = 0; i < g->migs; i++)
+        if (g->instance[i].compute && !index--)
+            return *instance = instance_handle((long)handle - 1, g->instance[i].gpu_instance), OK;
+    return NOT_FOUND;
 }
 int nvmlDeviceGetGpuInstanceId(handle_t handle, unsigned *id) {
     machine_t *m;
@@ -61,18 +61,10 @@ int nvmlDeviceGetGpuInstanceById(handle_t handle, unsigned id, handle_t *instanc
     if (error) return error;
     for (int i = 0; i < g->migs; i++)
         if (g->instance[i].gpu_instance == id) {
-            *instance = instance_handle((long)handle - 1, i);
+            *instance = instance_handle((long)handle - 1, id);
             return OK;
         }
     return NOT_FOUND;
-}
-int nvmlGpuInstanceGetInfo(handle_t handle, instance_info_t *to) {
-    machine_t *m;
-    gpu_t *g;
-    mig_t *i;
-    int error = find_instance(&m, handle, &g, &i);
-    if (!error) *to = (instance_info_t){gpu_handle((long)handle / 1000 - 1), i->gpu_instance, 0, i->start, 1};
-    return error;
 }
 int nvmlDeviceGetComputeInstanceId(handle_t handle, unsigned *id) {
     machine_t *m;
@@ -89,7 +81,8 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, handle_t *handle) {
     for (int gpu = 0; gpu < m->count; gpu++) {
         if (!strcmp(m->gpu[gpu].uuid, uuid)) return *handle = gpu_handle(gpu), OK;
         for (int i = 0; i < m->gpu[gpu].migs; i++)
-            if (!strcmp(m->gpu[gpu].instance[i].uuid, uuid)) return *handle = instance_handle(gpu, i), OK;
+            if (m->gpu[gpu].instance[i].compute && !strcmp(m->gpu[gpu].instance[i].uuid, uuid))
+                return *handle = instance_handle(gpu, m->gpu[gpu].instance[i].gpu_instance), OK;
     }
     return NOT_FOUND;
 }

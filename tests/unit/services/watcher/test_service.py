@@ -17,6 +17,8 @@ from shared.bus.port import Incoming
 from shared.contracts import commands as c
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
+from shared.contracts.envelope import wrap
+from shared.contracts.events import SliceImpaired
 from shared.contracts.facts import FeedBatch, Put, SnapshotPage, SnapshotRequest
 from shared.model.objects import Pod
 from shared.service import Context, running
@@ -103,6 +105,32 @@ async def test_a_pod_goes_from_manifest_to_running(reader: Reader) -> None:
     assert now is not None
     assert (now.spec.node_name, now.metadata.annotations["kerf.dev/grant"]) == ("n1", '{"x":1}')
     await until(lambda: reader.batches[-1].log_sequence_seen == 7)
+
+
+async def test_a_pod_that_has_lost_its_gpu_gets_an_event_if_it_is_on_the_node_that_says_so(reader: Reader) -> None:
+    await reader.apply(NODE, pod("p", nodeName="n1"))
+    await until(lambda: reader.pod("p") is not None)
+    seen = reader.pod("p")
+    assert seen is not None
+
+    async def impaired(uid: str, node: str) -> None:
+        slice_ = {"uid": uid, "namespace": "team", "name": "p", "container": "c", "gpu": "GPU-1"}
+        said = SliceImpaired(node=node, reason="mps-fault", sentence="it", **slice_)
+        _, payload = wrap(said, source="/test", now_s=1.0)
+        await reader.ctx.bus.publish(subjects.event_in_namespace("slice", "impaired", "team"), payload)
+
+    def written() -> float:
+        lines = reader.ctx.metrics.render().decode().splitlines()
+        name = "kerf_watcher_announcements_written_total "
+        return next((float(line.split()[1]) for line in lines if line.startswith(name)), 0.0)
+
+    await impaired(seen.metadata.uid, "n2")
+    await impaired("another", "n1")
+    await impaired(seen.metadata.uid, "n1")
+    await until(lambda: written() == 1)
+    last = c.AnnounceEvent(uid=seen.metadata.uid, namespace="team", name="p", reason="Last", note="of all")
+    assert await reader.order(subjects.CMD_PATCH, c.PatchBatch(patches=(last,))) == c.Answers()
+    await until(lambda: written() == 2)
 
 
 async def test_numbers_rise_by_one_heartbeats_included(reader: Reader) -> None:

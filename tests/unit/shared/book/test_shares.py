@@ -51,3 +51,20 @@ def test_reserved_time_is_metered_and_the_rest_is_time_sliced(
     expected: StrategyName | None,
 ) -> None:
     assert strategy_for(ask, isolation, offered, opportunistic=opportunistic) == expected
+
+
+@pytest.mark.parametrize(
+    ("ask", "isolation", "expected"),
+    [
+        (SHARE, "soft", "mps"),
+        (MEMORY, "soft", "mps"),
+        (SHARE, "firm", None),
+        (WHOLE, "soft", "exclusive"),
+        (GpuAsk(count=2, memory_mib=100), "soft", None),
+    ],
+)
+def test_mps_is_for_parts_of_one_gpu_whose_pod_asks_for_no_protection(
+    ask: GpuAsk, isolation: Isolation, expected: StrategyName | None
+) -> None:
+    """A fault of a neighbour can end a client's work, and a container can be a client of one daemon."""
+    assert strategy_for(ask, isolation, ("exclusive", "mps")) == expected

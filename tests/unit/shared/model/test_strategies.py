@@ -27,15 +27,15 @@ def names(*, whole: bool = False, reserves_compute: bool, isolation: Isolation =
 
 
 def test_the_strongest_promise_comes_first_and_time_slicing_where_no_compute_is_reserved() -> None:
-    assert names(reserves_compute=True) == ["interposer", "time_slice", "advisory"]
-    assert names(reserves_compute=False) == ["time_slice", "interposer", "advisory"]
+    assert names(reserves_compute=True) == ["interposer", "time_slice", "mps", "advisory"]
+    assert names(reserves_compute=False) == ["time_slice", "interposer", "mps", "advisory"]
     assert names(whole=True, reserves_compute=True) == ["exclusive"]
 
 
 @pytest.mark.parametrize(
     ("isolation", "expected"),
     [
-        ("soft", ["interposer", "time_slice", "advisory"]),
+        ("soft", ["interposer", "time_slice", "mps", "advisory"]),
         ("firm", ["interposer", "time_slice"]),
         ("policed", ["policed"]),
         ("hard", []),
@@ -55,7 +55,7 @@ def test_the_driver_holds_memory_and_is_not_for_pods_that_reserve_gpu_time() -> 
 
 def test_what_a_node_must_prove_and_what_it_always_offers() -> None:
     proven = {strategy.name for strategy in BUILT_IN if strategy.proof != "none"}
-    assert proven == {"interposer", "time_slice", "policed", "driver"}
+    assert proven == {"interposer", "time_slice", "policed", "driver", "mps"}
     assert PROVEN_BY_CANARY == ("interposer", "time_slice", "policed", "driver")
     assert (ALWAYS_OFFERED, POLICED, MIG) == (("exclusive", "advisory"), ("policed",), "mig")
 
@@ -69,6 +69,7 @@ def test_each_strategy_has_one_name_and_its_promise() -> None:
         "time_slice": "firm",
         "policed": "policed",
         "driver": "hard",
+        "mps": "soft",
         "advisory": "soft",
     }
 

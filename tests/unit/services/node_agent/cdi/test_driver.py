@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.cdi.driver import Driver
-from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.cdi.driver import Driver, MigIds
+from services.node_agent.cdi.spec import ContainerEdits, DeviceNode
+from services.node_agent.mig.layout import Place
 from shared.model.mig import MigInstance
 from tests.unit.services.node_agent.cdi.hosts import DEBIAN, GPUS, NVRM, VERSION, FakeHost, share
 
@@ -16,7 +17,7 @@ def edits(
     host: FakeHost,
     *shares: object,
     driver_root: str = "/",
-    mig_ids: dict[str, tuple[int, int]] | None = None,
+    mig_ids: MigIds | None = None,
     machine: str = "x86_64",
 ) -> ContainerEdits:
     return Driver(host.seen(driver_root), machine).edits(shares or (share(),), GPUS, mig_ids or {})  # type: ignore[arg-type]
@@ -174,12 +175,33 @@ def test_a_mig_instance_has_the_nodes_of_its_capabilities(tmp_path: Path) -> Non
             f"DeviceFileMinor: {number}\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
         )
     slice_of = share(mig=MigInstance(profile="3g.71gb", start=0, uuid="MIG-x"))
-    assert nodes(edits(host, slice_of, mig_ids={"MIG-x": (2, 0)}))[-3:] == [
+    place = Place(gpu="GPU-a", profile="3g.71gb", start=0)
+    assert nodes(edits(host, slice_of, mig_ids={place: (2, 0)}))[-3:] == [
         "/dev/nvidia3",
         "/dev/nvidia-caps/nvidia-cap30",
         "/dev/nvidia-caps/nvidia-cap31",
     ]
     with pytest.raises(ValueError, match="no capability for MIG instance 5/0"):
-        edits(host, slice_of, mig_ids={"MIG-x": (5, 0)})
-    with pytest.raises(ValueError, match="NVML does not know MIG instance MIG-x"):
+        edits(host, slice_of, mig_ids={place: (5, 0)})
+    with pytest.raises(ValueError, match=r"NVML does not know MIG instance 3g\.71gb of GPU GPU-a"):
         edits(host, slice_of)
+
+
+def test_nodes_that_nobody_has_made_for_a_new_instance_are_made_in_the_container(tmp_path: Path) -> None:
+    """The driver registers the capabilities of an instance that is made, and no device nodes for them."""
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    for path, number in (("gi2/access", 30), ("gi2/ci0/access", 31)):
+        host.put(f"proc/driver/nvidia/capabilities/gpu3/mig/{path}", f"DeviceFileMinor: {number}\n")
+    place = Place(gpu="GPU-a", profile="3g.71gb", start=0)
+    slice_of = share(mig=MigInstance(profile=place.profile, start=place.start))
+    host.put("proc/devices", "Character devices:\n  1 mem\n195 nvidia\n\nBlock devices:\n  8 nvidia-caps\n")
+    with pytest.raises(ValueError, match=r"no device node /dev/nvidia-caps/nvidia-cap30.*no nvidia-caps in /proc/dev"):
+        edits(host, slice_of, mig_ids={place: (2, 0)})
+    host.put("proc/devices", "Character devices:\n  1 mem\n195 nvidia\n238 nvidia-caps\n\nBlock devices:\n  8 sd\n")
+    assert edits(host, slice_of, mig_ids={place: (2, 0)}).device_nodes[-2:] == tuple(
+        DeviceNode(
+            path=f"/dev/nvidia-caps/nvidia-cap{number}", type="c", major=238, minor=number, file_mode=0o444,
+            permissions="rw",
+        )
+        for number in (30, 31)
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from services.node_agent.strategies import layout
@@ -14,6 +15,7 @@ from services.node_agent.strategies.driver_limited import DriverLimited
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.exclusive import Exclusive
 from services.node_agent.strategies.interposer import Interposer
+from services.node_agent.strategies.mps import Mps
 from services.node_agent.strategies.policed import Policed
 from services.node_agent.strategies.rules import Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
@@ -88,8 +90,54 @@ def test_each_strategy_with_a_driver_gets_the_one_that_it_names(registry: SliceR
         "time_slice": TimeSlice,
         "policed": Policed,
         "driver": DriverLimited,
+        "mps": Mps,
         "advisory": Advisory,
     }
+
+
+def mps_slice(compute_milli: int, *more: Part) -> Slice:
+    parts = (Part(uuid=GPU, memory_mib=64, compute_milli=compute_milli), *more)
+    return Slice(uid="u", container="main", strategy="mps", parts=parts)
+
+
+@pytest.mark.parametrize(("compute_milli", "percentage"), [(300, "30"), (695, "69"), (4, "1"), (0, None)])
+def test_a_client_of_mps_has_its_share_as_a_cap_that_is_never_more(
+    registry: SliceRegistry, clock: Clock, compute_milli: int, percentage: str | None
+) -> None:
+    """Rounded up, the shares of a GPU could add up to more than all of it."""
+    driver = Mps(registered()["mps"], tools(registry, clock))
+    driver.prepare(mps_slice(compute_milli))
+    said = dict(line.split("=", 1) for line in driver.edits(mps_slice(compute_milli)).env)
+    assert said.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == percentage
+    assert (said["CUDA_MPS_PIPE_DIRECTORY"], said["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]) == ("/tmp/nvidia-mps", "0=64M")
+
+
+def test_a_container_with_parts_of_two_gpus_is_no_client_of_mps(registry: SliceRegistry, clock: Clock) -> None:
+    driver = Mps(registered()["mps"], tools(registry, clock))
+    two = mps_slice(300, Part(uuid=GPU.replace("1", "2"), memory_mib=64, compute_milli=300))
+    driver.prepare(two)
+    with pytest.raises(ValueError, match="this slice has 2 GPUs"):
+        driver.edits(two)
+
+
+def test_a_client_of_mps_can_be_shrunk_and_not_paused(registry: SliceRegistry, clock: Clock) -> None:
+    driver = Mps(registered()["mps"], tools(registry, clock))
+    driver.prepare(mps_slice(300))
+    driver.adjust(("u", "main"), Override(memory_mib={GPU: 32}))
+    said = layout.Orders.from_buffer_copy((registry.folder(("u", "main")) / "orders").read_bytes())
+    assert (said.gpu[0].memory_limit_bytes, said.gpu[0].compute_milli) == (32 << 20, 0)
+    with pytest.raises(Unadjustable, match="cannot be paused"):
+        driver.adjust(("u", "main"), Override(paused=True))
+
+
+async def test_mps_is_not_offered_before_it_and_the_interposer_are_proven(
+    registry: SliceRegistry, clock: Clock
+) -> None:
+    proven = msgspec.structs.replace(tools(registry, clock), offer_mps=lambda: Offer(ok=True))
+    assert (await Mps(registered()["mps"], proven).probe()).ok
+    assert not (await Mps(registered()["mps"], tools(registry, clock)).probe()).ok
+    leaky = msgspec.structs.replace(proven, offer=lambda: Offer(ok=False, sentence="it leaks"))
+    assert await Mps(registered()["mps"], leaky).probe() == Offer(ok=False, sentence="it leaks")
 
 
 async def test_the_interposer_is_offered_if_the_canary_has_passed(registry: SliceRegistry, clock: Clock) -> None:

@@ -56,6 +56,18 @@ def test_a_slice_alone_on_a_gpu_has_only_its_limits() -> None:
     assert (rules.low, rules.peers) == (False, ())
 
 
+def test_concurrent_slices_have_memory_limits_and_wait_for_nobody() -> None:
+    """The GPU runs their work at the same time; a gate would take away what MPS is for."""
+    high = Slice(uid="high", container="c", strategy="mps", parts=(part(300),), priority=9)
+    low = Slice(uid="low", container="c", strategy="mps", parts=(part(600),), opportunistic=True)
+    for rules in told(high, low).values():
+        assert (rules.low, rules.peers, rules.paused) == (False, (), False)
+        (gpu,) = rules.gpus
+        assert (gpu.memory_limit_bytes, gpu.compute_milli, gpu.period_ns, gpu.in_flight_us) == (100 * MIB, 0, 0, 0)
+    shrunk = told(high, low, overrides={low.key: Override(memory_mib={"G0": 40})})["low"]
+    assert shrunk.gpus[0].memory_limit_bytes == 40 * MIB
+
+
 def test_the_windows_of_two_reserved_slices_do_not_overlap() -> None:
     a, b = told(make("a", 300), make("b", 600)).values()
     assert [(r.gpus[0].window_start_ns, r.gpus[0].window_ns, r.gpus[0].period_ns) for r in (a, b)] == [

@@ -178,6 +178,33 @@ def test_the_driver_holds_the_memory_of_a_hard_pod_that_reserves_no_gpu_time(ask
         assert "without kerf.dev/gpu-compute" in reason.helps
 
 
+@pytest.mark.parametrize(
+    ("ask", "isolation", "strategy", "why"),
+    [
+        ({"memory": "1Gi", "compute": 30}, "soft", "mps", ""),
+        ({"memory": "1Gi"}, "", "mps", ""),
+        ({"gpus": 1}, "firm", "exclusive", ""),
+        ({"memory": "1Gi"}, "firm", "", "none of which promises firm"),
+        ({"gpus": 2, "memory": "2Gi"}, "soft", "", "none of which promises parts of several GPUs to one container"),
+    ],
+)
+def test_a_node_with_mps_gives_parts_of_one_gpu_to_pods_that_ask_for_no_protection(
+    ask: dict[str, Any], isolation: str, strategy: str, why: str
+) -> None:
+    placement = Placement()
+    placement.facts(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", strategies=("exclusive", "mps"))))
+    notes = {"kerf.dev/isolation": isolation} if isolation else {}
+    placement.facts(build.gpu_pod("p", **ask, annotations=notes))
+    if strategy:
+        grant = decode_grant(placement.binds()["uid-team-p"].grant)
+        assert {container.strategy for container in grant.containers.values()} == {strategy}
+        return
+    assert placement.binds() == {}
+    (reason,) = placement.core.explainer.why(placement.core.book.pods["uid-team-p"], max_nodes=1).summary
+    assert (reason.code, why in reason.sentence) == ("isolation", True)
+
+
 def test_a_hard_pod_is_told_that_it_fits_as_a_policed_one_first() -> None:
     placement = Placement()
     placement.facts(build.node("n"))

@@ -1,0 +1,335 @@
+"""An agent that shares its GPUs by MPS, on the fake driver: proof, daemons by need, faults, an agent that restarts.
+
+The programs of containers are stood in for by processes of the host with the environment and the folders that the CDI
+spec gives the container. They have no interposer: what holds here is MPS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from services.node_agent.canary.proofs import LIBRARY, _digest
+from services.node_agent.mps.daemon import find
+from services.node_agent.mps.proof import MpsProof
+from services.node_agent.strategies import layout
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import encode
+from shared.contracts.envelope import unwrap
+from shared.contracts.events import SliceEnforced, SliceImpaired
+from shared.contracts.node_commands import NodeRelease
+from tests.support.enforcement import GPU, mounts, offered, orders, started
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.kubelet_agent import agent, environment, uid
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NOT ROOT, so the MPS daemons' mounts are NOT TESTED")
+NOT_READY, ILLEGAL_ADDRESS, RPC_FAILURE, OUT_OF_MEMORY = 807, 700, 806, 2
+
+
+class Client:
+    """A program that is started with the variables of a container, and uses the GPU when it is told to."""
+
+    def __init__(self, build: Path, host: Path, cdi_name: str, mib: int = 8) -> None:
+        pipe = mounts(host, cdi_name)["/tmp/nvidia-mps"]["hostPath"]
+        self._process = subprocess.Popen(
+            [str(build / "probe"), str(build / "libcuda.so.1"), "use", str(mib)],
+            env=os.environ | environment(host, cdi_name) | {"CUDA_MPS_PIPE_DIRECTORY": pipe},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self.began = int(json.loads(line)["result"]) if line else self._refused()
+
+    def use(self, how: str = "") -> int:
+        """The driver's result of a kernel; of one that faults for `fault`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{how}\n")
+        self._process.stdin.flush()
+        return int(json.loads(self._process.stdout.readline())["result"])
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _refused(self) -> int:
+        _, said = self._process.communicate()
+        return int(said.rsplit(":", 1)[1])
+
+
+@pytest.fixture
+def clients(build: Path, host: Path) -> Iterator[Any]:
+    with contextlib.ExitStack() as stack:
+
+        def make(cdi_name: str, mib: int = 8) -> Client:
+            made = Client(build, host, cdi_name, mib)
+            stack.callback(made.end)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def mps(
+    host: Path, build: Path, settings: dict[str, Any], proven: None, place: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
+    monkeypatch.setenv("KERF_FAKE_CUDA_SMS", "100")
+    yield settings | {"mps_nodes": ("n*",), "mps_control": str(build / "nvidia-cuda-mps-control")}
+    for pid in daemons(host):
+        os.kill(pid, signal.SIGKILL)
+    for folder in (host / "run" / "mps").glob("*/shm"):
+        subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
+
+
+@pytest.fixture
+def tried(host: Path, build: Path) -> None:
+    """MPS was proven by an earlier agent."""
+    proof = MpsProof(driver_version="580.1", library=_digest(build / LIBRARY), ok=True)
+    (host / "state" / "mps.json").write_bytes(msgspec.json.encode(proof))
+
+
+@pytest.fixture
+async def told(bus: NatsBus) -> list[Any]:
+    heard: list[Any] = []
+
+    async def ear(incoming: Incoming) -> None:
+        heard.append(unwrap(incoming.payload)[1])
+
+    await bus.subscribe(subjects.EVENTS_ALL, ear)
+    return heard
+
+
+def daemons(host: Path) -> list[int]:
+    """The control daemons of the GPU."""
+    return [one.pid for one in find(host / "run" / "mps" / GPU / "pipe") if one.is_control]
+
+
+def impaired(told: list[Any]) -> list[tuple[str, str]]:
+    return sorted((event.name, event.reason) for event in told if isinstance(event, SliceImpaired))
+
+
+async def _offers(bus: NatsBus, *wanted: str) -> bool:
+    return await offered(bus) == wanted
+
+
+async def test_mps_is_offered_alone_once_the_agent_has_tried_it(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, mps: dict[str, Any]
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"), within_s=30)
+    proof = msgspec.json.decode((host / "state" / "mps.json").read_bytes(), type=MpsProof)
+    assert (proof.ok, proof.processors, proof.client_processors) == (True, 100, 50)
+    assert not (host / "run" / "mps" / "canary").exists()
+
+
+async def test_without_nvidias_program_no_part_is_offered_and_the_reason_is_told(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, mps: dict[str, Any]
+) -> None:
+    async with agent(nats, host, **(mps | {"mps_control": str(host / "nothing")})) as ctx:
+        await eventually((host / "state" / "mps.json").exists, within_s=30)
+        assert await _offers(bus, "exclusive")
+        await eventually(lambda: "no part of a GPU is offered: " in str(ctx.health.report()["parts"].get("mps")))
+    proof = msgspec.json.decode((host / "state" / "mps.json").read_bytes(), type=MpsProof)
+    assert (proof.ok, "nothing" in proof.sentence) == (False, True)
+
+
+async def test_containers_are_clients_of_one_daemon_with_limits_of_their_own(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    told: list[Any],
+    clients: Any,
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        names = {
+            "a": await started(bus, kubelet, "a", strategy="mps", memory_mib=64, compute_milli=300),
+            "b": await started(bus, kubelet, "b", strategy="mps", memory_mib=128, compute_milli=695),
+            "c": await started(bus, kubelet, "c", strategy="mps", memory_mib=128, compute_milli=0),
+        }
+        assert len(daemons(host)) == 1
+        variables = {name: environment(host, cdi) for name, cdi in names.items()}
+        assert {name: of["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for name, of in variables.items()} == {
+            "a": "0=64M",
+            "b": "0=128M",
+            "c": "0=128M",
+        }
+        assert {name: of.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for name, of in variables.items()} == {
+            "a": "30",
+            "b": "69",
+            "c": None,
+        }
+        found = mounts(host, names["a"])
+        assert {"/tmp/nvidia-mps", "/dev/shm", "/run/kerf/orders", "/etc/ld.so.preload"} <= found.keys()
+        assert not any("/log" in mount["hostPath"] for mount in found.values())
+        assert (clients(names["a"], 60).began, clients(names["a"], 70).began) == (0, OUT_OF_MEMORY)
+        assert clients(names["b"], 100).began == 0
+        said = orders(host, "a").gpu[0]
+        assert (said.memory_limit_bytes, said.compute_milli, said.period_ns) == (64 << 20, 0, 0)
+        assert orders(host, "a").tier == orders(host, "c").tier == layout.NORMAL
+        enforced = [event for event in told if isinstance(event, SliceEnforced)]
+        assert {(event.strategy, event.promise, event.shares_faults) for event in enforced} == {("mps", "soft", True)}
+
+
+async def test_a_fault_is_told_of_all_containers_and_the_gpu_takes_new_programs_again(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    told: list[Any],
+    clients: Any,
+) -> None:
+    """One of the clients does not end after the fault. It would keep the GPU from all others."""
+    async with agent(nats, host, **mps) as ctx:
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        names = {name: await started(bus, kubelet, name, strategy="mps") for name in ("a", "b")}
+        bad, good = clients(names["a"]), clients(names["b"])
+        assert (bad.use(), good.use()) == (0, 0)
+        assert bad.use("fault") == ILLEGAL_ADDRESS
+        assert good.use() == ILLEGAL_ADDRESS
+        assert clients(names["b"]).began == NOT_READY
+        await eventually(lambda: impaired(told) == [("a", "mps-fault"), ("b", "mps-fault")])
+        bad.end()
+        await eventually(lambda: clients(names["b"]).began == 0, within_s=40, every_s=0.5)
+        assert impaired(told) == [("a", "mps-fault"), ("b", "mps-fault")], "told once"
+        shown = ctx.metrics.render().decode()
+        assert f'kerf_agent_mps_troubles_total{{gpu="{GPU}",kind="fault"}} 1.0' in shown
+        running = f'kerf_agent_mps_running{{gpu="{GPU}"}} 1.0'
+        await eventually(lambda: running in ctx.metrics.render().decode())
+
+
+async def test_a_daemon_that_is_killed_is_started_again_and_told(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    told: list[Any],
+    clients: Any,
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        name = await started(bus, kubelet, "a", strategy="mps")
+        client, (first,) = clients(name), daemons(host)
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: impaired(told) == [("a", "mps-daemon")])
+        await eventually(lambda: daemons(host) not in ([], [first]))
+        assert client.use() == RPC_FAILURE
+        assert clients(name).began == 0, "by the same folder, which its container still has"
+
+
+async def test_an_agent_that_restarts_takes_over_the_daemon_and_ends_it_with_the_last_slice(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    told: list[Any],
+    clients: Any,
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        cgroup(host, "a")
+        name = await started(bus, kubelet, "a", strategy="mps")
+        client, first = clients(name), daemons(host)
+    assert (daemons(host), client.use()) == (first, 0), "without an agent"
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        assert (daemons(host), client.use(), impaired(told)) == (first, 0, [])
+        await release(bus, kubelet, host, "a")
+        await eventually(lambda: not daemons(host))
+        await eventually(lambda: not (host / "run" / "mps" / GPU).exists())
+        assert client.use() == RPC_FAILURE
+
+
+async def test_a_daemon_that_ends_while_no_agent_runs_is_told(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    told: list[Any],
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+        (first,) = daemons(host)
+    os.kill(first, signal.SIGKILL)
+    async with agent(nats, host, **mps):
+        await eventually(lambda: impaired(told) == [("a", "mps-daemon")])
+        await eventually(lambda: daemons(host) not in ([], [first]))
+
+
+async def test_slices_of_other_strategies_share_no_gpu_with_mps(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+) -> None:
+    """The operator names the node while a slice runs: that one goes on, and no MPS comes to its GPU before it ends."""
+    cgroup(host, "old")
+    async with agent(nats, host, **(mps | {"mps_nodes": ("m*",)})):
+        await started(bus, kubelet, "old", strategy="interposer")
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        with pytest.raises(grpc.aio.AioRpcError, match=r"slices of other strategies have ended: team/old"):
+            await started(bus, kubelet, "a", strategy="mps")
+        with pytest.raises(grpc.aio.AioRpcError, match="the grant uses strategy advisory, which this node does not"):
+            await started(bus, kubelet, "b", strategy="advisory")
+        assert daemons(host) == []
+        await release(bus, kubelet, host, "old")
+        again = kubelet.pods[uid("a")]
+        await eventually(lambda: _starts(kubelet, again))
+        assert len(daemons(host)) == 1
+
+
+async def _starts(kubelet: FakeKubelet, pod: Any) -> bool:
+    try:
+        await kubelet.start_container(pod)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
+
+
+def cgroup(host: Path, name: str) -> Path:
+    """The cgroup of a pod that runs."""
+    (host / "cgroup" / "kubepods").mkdir(parents=True, exist_ok=True)
+    (host / "cgroup" / "cgroup.procs").touch()
+    made = host / "cgroup" / "kubepods" / f"pod{uid(name)}"
+    made.mkdir(exist_ok=True)
+    return made
+
+
+async def release(bus: NatsBus, kubelet: FakeKubelet, host: Path, name: str) -> None:
+    order = NodeRelease(term=1, uid=uid(name), grant_id=f"g-{name}")
+    await bus.request(subjects.node_command("n1", "release"), encode(order))
+    kubelet.forget(kubelet.pods[uid(name)])
+    cgroup(host, name).rmdir()
