@@ -148,6 +148,9 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
                 out.print(
                     f"GPU{gpu.index} {gpu.uuid}: {gpu.foreign_mib} MiB are foreign, of processes that hold no slice"
                 )
+        if measured := [gpu for gpu in node.gpus if gpu.to_device_mb_s and gpu.from_device_mb_s]:
+            each = (f"GPU{g.index} {g.to_device_mb_s / 1e3:.1f}/{g.from_device_mb_s / 1e3:.1f}" for g in measured)
+            out.print(f"Host bandwidth (to/from the GPU, GB/s): {', '.join(each)}")
         allocated, total = sum(g.allocated_memory_mib for g in node.gpus), sum(g.memory_mib for g in node.gpus)
         out.print(
             f"Allocated : {gib(allocated)} ({100 * allocated // total if total else 0}%)\nTotal :     {gib(total)}"

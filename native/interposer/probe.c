@@ -25,6 +25,10 @@
  *       start, take the value from KERF_PROBE_STEPS_PER_NS.
  *   probe LIBCUDA launch COUNT
  *       Measures the caller's CPU time per launch.
+ *   probe LIBCUDA copy MIB MS CPUS
+ *       Measures how fast pinned memory of MIB is copied to the device and from it: the best of the copies that begin
+ *       within MS, two at least, in each direction. On CPUS (a list such as 0-3,8; -: wherever it runs), so that the
+ *       memory is beside the device. Prints MB/s (0: too fast to tell), and whether it ran on CPUS.
  *   probe LIBCUDA processors MIB
  *       Prints the GPU's multiprocessors as this process sees them, and the result of an allocation of MIB.
  *   probe LIBCUDA use MIB
@@ -37,6 +41,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -387,6 +392,50 @@ static void cost(long count) {
     printf("{\"ns_per_launch\": %.2f}\n", best);
 }
 
+/* Keeps this process on some CPUs; 0 if it may not run on any of them. */
+static int run_on(const char *list) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    while (*list) {
+        char *end;
+        unsigned long first = strtoul(list, &end, 10), last = first;
+        if (end == list) return 0;
+        if (*end == '-') last = strtoul(end + 1, &end, 10);
+        for (; first <= last && first < CPU_SETSIZE; first++) CPU_SET(first, &set);
+        list = *end == ',' ? end + 1 : end;
+    }
+    return !sched_setaffinity(0, sizeof set, &set);
+}
+
+static uint64_t copied_mb_s(CUdeviceptr there, void *here, size_t bytes, uint64_t ms, int to_device) {
+    enum { MOST = 1000 }; /* on a clock that stands still */
+    const uint64_t begun = now();
+    uint64_t best = UINT64_MAX;
+    for (int n = 0; n < 2 || (n < MOST && now() - begun < ms * 1000000); n++) {
+        const uint64_t from = now();
+        uint64_t took;
+        if (to_device) MUST("cuMemcpyHtoDAsync_v2", there, here, bytes, (CUstream)0);
+        else MUST("cuMemcpyDtoHAsync_v2", here, there, bytes, (CUstream)0);
+        MUST("cuCtxSynchronize");
+        took = now() - from;
+        if (took && took < best) best = took;
+    }
+    return best == UINT64_MAX ? 0 : (uint64_t)((double)bytes * 1e3 / (double)best);
+}
+
+static void copy(size_t bytes, uint64_t ms, int near) {
+    CUdeviceptr there;
+    void *here;
+    uint64_t to, from;
+    MUST("cuMemHostAlloc", &here, bytes, 0u);
+    MUST("cuMemAlloc_v2", &there, bytes);
+    memset(here, 1, bytes);
+    to = copied_mb_s(there, here, bytes, ms, 1);
+    from = copied_mb_s(there, here, bytes, ms, 0);
+    if (virtual_leave) virtual_leave();
+    printf("{\"to_device_mb_s\": %lu, \"from_device_mb_s\": %lu, \"near\": %s}\n", to, from, near ? "true" : "false");
+}
+
 static void hold(size_t bytes) {
     CUdeviceptr pointer;
     char word;
@@ -515,8 +564,10 @@ static void contexts(const char *path, int count) {
 
 int main(int count, char **words) {
     const char *what = count > 3 ? words[2] : "";
+    int near = 0;
     if (count < 4) return 2;
     if (!strcmp(what, "context")) return contexts(words[1], atoi(words[3])), 0;
+    if (!strcmp(what, "copy") && count == 6) near = !strcmp(words[5], "-") || run_on(words[5]);
     begin(words[1]);
     if (!strcmp(words[3], "ready")) wait_for_start();
     if (!strcmp(what, "memory") && count == 5) memory(strtoull(words[3], NULL, 10) << 10,
@@ -536,6 +587,8 @@ int main(int count, char **words) {
         calibrate(strtoull(words[3], NULL, 10));
         printf("{\"steps_per_ns\": %.9f}\n", steps_per_ns);
     } else if (!strcmp(what, "launch")) cost(atol(words[3]));
+    else if (!strcmp(what, "copy") && count == 6)
+        copy(strtoull(words[3], NULL, 10) << 20, strtoull(words[4], NULL, 10), near);
     else if (!strcmp(what, "processors")) processors(strtoull(words[3], NULL, 10) << 20);
     else if (!strcmp(what, "use")) use(strtoull(words[3], NULL, 10) << 20);
     else if (!strcmp(what, "hold")) hold(strtoull(words[3], NULL, 10) << 20);

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.admission import rules
+from services.admission import profiles, rules
 from services.admission.dialects import Dialect, Translation, in_force
 from services.admission.dialects.base import (
     DEFAULT_SCHEDULER,
@@ -69,6 +69,10 @@ def _review(request: Request, policy: Policy) -> Allowed:
         final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
         return Allowed(tuple(difference(request.pod, final)), rules.annotation_warnings(typed), dialect)
     rules.check_place(typed)
+    profile, filled = policy.profile_of(request.namespace), ""
+    if profile == profiles.DEBUG:
+        pod, filled = profiles.fill_in(pod, policy.debug_memory_percent)
+        typed = rules.typed(pod) if filled else typed
     asked = read_request(typed)
     if asked is None:
         raise RequestError("no-gpu-container", "the pod names kerf.dev resources but asks for no GPU")
@@ -76,7 +80,9 @@ def _review(request: Request, policy: Policy) -> Allowed:
     rules.check_slots(pod, frozenset(users))
     rules.check_quota(pod, frozenset(users))
     rules.check_ephemeral(pod)
+    profiles.check(typed, profile, request.namespace)
     warnings = rules.annotation_warnings(typed) + rules.init_warnings(typed, frozenset(asked.asks))
+    warnings += profiles.warnings(request.namespace, filled)
     final = _canonical(pod, users, request.traceparent, policy.quota_gpu_bytes)
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")
 

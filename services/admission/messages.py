@@ -7,6 +7,7 @@ import msgspec
 from services.admission.dialects import Setting
 from services.admission.dialects.base import Json
 from services.admission.patch import Operation
+from services.admission.profiles import DEBUG, TRAIN, Profile
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,10 +22,23 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Schedulers all of whose pods are Kerf's, those without GPUs too."""
     plain_nvidia_namespaces: tuple[str, ...] = ()
     """Where nvidia.com/gpu is Kerf's, beside the namespaces that the webhook's configuration selects by label."""
+    profile: Profile = ""
+    """The pod's namespace's, as the webhook's configuration selects it by label."""
+    debug_namespaces: tuple[str, ...] = ()
+    """Beside the namespaces with the label."""
+    train_namespaces: tuple[str, ...] = ()
+    debug_memory_percent: int = 25
+    """Of each whole GPU that a pod of the profile `debug` names."""
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
     """The users that may write kerf.dev/grant."""
     quota_gpu_bytes: int = 80 << 30
     """Memory of a GPU, by which a slice's memory counts as a part of one under ResourceQuota."""
+
+    def profile_of(self, namespace: str) -> Profile:
+        """The profile of a pod of this namespace."""
+        if self.profile:
+            return self.profile
+        return DEBUG if namespace in self.debug_namespaces else TRAIN if namespace in self.train_namespaces else ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from aiohttp import web
@@ -16,6 +16,7 @@ from services.admission import webhook
 from services.admission.certificates import Certificates
 from services.admission.dialects import Setting, Vgpu, dialects
 from services.admission.messages import Allowed, Policy, Refused
+from services.admission.profiles import DEBUG, Profile
 from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
 from shared.service.settings import Count, CountOrNone, Percent, Port
@@ -26,6 +27,10 @@ PATH_SCHEDULER = "/mutate/scheduler/{name}"
 PATH_PLAIN_NVIDIA = "/mutate/plain-nvidia"
 """For namespaces that opted in by label: the webhook's configuration selects them, so the service need not look them
 up."""
+
+PATH_DEBUG = "/mutate/profile/debug"
+"""For pods of namespaces with this profile, in canonical form already. The profile `train` changes no pod: the API
+server's policy refuses what contradicts it."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +46,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     plain_nvidia_namespaces: tuple[str, ...] = ()
     takeover_schedulers: tuple[str, ...] = ()
     """Beside those that the webhook's configuration names."""
+    debug_namespaces: tuple[str, ...] = ()
+    train_namespaces: tuple[str, ...] = ()
+    """Both beside the namespaces with the label kerf.dev/profile."""
+    debug_memory_percent: Annotated[int, msgspec.Meta(ge=1, le=99)] = 25
+    """As the policies have it: what a pod of the profile `debug` gets of each whole GPU that it names."""
     dialects: tuple[str, ...] = ()
     """Empty: all."""
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
@@ -60,9 +70,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if quantity(self.quota_gpu_memory) < MIB:
             raise ValueError(f"quota_gpu_memory is {self.quota_gpu_memory}; write a GPU's memory, such as 80Gi")
+        if both := sorted(set(self.debug_namespaces) & set(self.train_namespaces)):
+            raise ValueError(f"debug_namespaces and train_namespaces both name {', '.join(both)}; keep one")
 
-    def policy(self, *, plain_nvidia: bool = False, scheduler: str = "") -> Policy:
-        """`scheduler`: one that the webhook's configuration takes over."""
+    def policy(self, *, plain_nvidia: bool = False, scheduler: str = "", profile: Profile = "") -> Policy:
+        """`scheduler`: one that the webhook's configuration takes over. `profile`: the one that it selects by label."""
         hami = Vgpu(
             memory_factor=self.hami_memory_factor,
             default_gpus=self.hami_default_gpus,
@@ -81,6 +93,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             takeover_schedulers=(*self.takeover_schedulers, *((scheduler,) if scheduler else ())),
             excluded_namespaces=self.excluded_namespaces,
             plain_nvidia_namespaces=self.plain_nvidia_namespaces,
+            profile=profile,
+            debug_namespaces=self.debug_namespaces,
+            train_namespaces=self.train_namespaces,
+            debug_memory_percent=self.debug_memory_percent,
             watcher_accounts=self.watcher_accounts,
             quota_gpu_bytes=whole(self.quota_gpu_memory),
         )
@@ -120,6 +136,7 @@ class Admission(Service):
         app.router.add_post(
             PATH_SCHEDULER, self._handler(lambda request: config.policy(scheduler=request.match_info["name"]))
         )
+        app.router.add_post(PATH_DEBUG, self._handler(lambda _: config.policy(profile=DEBUG)))
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()

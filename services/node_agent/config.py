@@ -134,6 +134,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     --hpc-job-mapping-dir. Empty: nowhere."""
     dra: bool = False
     """Serve ResourceClaims of the class gpu.kerf.dev, too (Kubernetes 1.34 and later)."""
+    pods_per_nic: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    """How many pods with the annotation kerf.dev/nic may have the same network card."""
     slots: Annotated[int, msgspec.Meta(ge=1, le=16384)] = 1024
     """How many containers with GPUs the kubelet admits on this node at the same time."""
     hollow: tuple[HollowNode, ...] = ()

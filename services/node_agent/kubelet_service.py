@@ -25,7 +25,7 @@ from services.node_agent.node_service import NodeRuntime
 from services.node_agent.release.monitor import ReleaseMonitor
 from shared.bus.tasks import end
 from shared.model import names
-from shared.model.gpu import Gpu
+from shared.model.gpu import Gpu, Nic
 from shared.model.grant import Grant
 from shared.service import Context
 
@@ -51,6 +51,7 @@ class KubeletAdapter:
             config.host(),
             grant_of=self._grant,
             gpus=self._gpus,
+            nics=self._nics,
             enforced=self._enforced,
             gpushare_unit=config.gpushare_unit,
             mig_ids=node.mig.ids,
@@ -180,6 +181,10 @@ class KubeletAdapter:
     def _gpus(self) -> Mapping[str, Gpu]:
         inventory = self._node.agent.gpus.inventory
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
+
+    def _nics(self) -> Mapping[str, Nic]:
+        inventory = self._node.agent.gpus.inventory
+        return {} if inventory is None else {nic.name: nic for nic in inventory.nics}
 
     def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:
         """The GPUs of this node that are granted to a container. Empty if one of them is not known."""

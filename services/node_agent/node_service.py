@@ -54,6 +54,7 @@ class NodeRuntime:
         if config.has_kubelet():
             self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, publisher=self.publisher)
             self.devices.offered = self.strategies.offered
+            self.devices.measured = self.strategies.measured
             self.devices.observe(self.strategies.observer)
         job_mapping.register_metric(ctx.metrics, lambda: self.agent.gpus.inventory, self.agent.live)
         self._mapped: dict[str, str] = {}

@@ -62,6 +62,7 @@ class Strategies:
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
         canary = partial(canary_of, config, devices, clock, self._libcuda)
         self._keeper = ProofManager(ctx, proof_file, self._build, canary, context_mib=config.context_mib)
+        self.measured = self._keeper.bandwidth.told
         policy = Policy(
             period_us=config.period_ms * 1000,
             in_flight_us=config.in_flight_us,

@@ -463,7 +463,7 @@ _EXAMPLES: tuple[Any, ...] = (
             ),
         ),
         links=(Link(a=0, b=1, nvlinks=18, pcie="node"),),
-        nics=(Nic(name="mlx5_0", numa_node=0, pcie={0: "multiple", 1: "node"}),),
+        nics=(Nic(name="mlx5_0", numa_node=0, pcie={0: "multiple", 1: "node"}, verbs="uverbs0", pods=4),),
     ),
 )
 

@@ -183,6 +183,10 @@ class InspectGpu(Message, frozen=True):
     """Why the state is not healthy."""
     foreign_mib: int = 0
     """Memory of processes whose pod got nothing handed over, and of the host's processes."""
+    to_device_mb_s: int = 0
+    """Measured bandwidth of pinned copies from the host, in MB/s; 0: not measured."""
+    from_device_mb_s: int = 0
+    """The same to the host."""
     guaranteed_mib: int = 0
     """Of slices that run, or may. With what is paused and what returns it is all that slices have on the device."""
     paused_mib: int = 0

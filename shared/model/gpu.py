@@ -53,6 +53,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Those that exist. Of a GPU that is cut on demand, only those that are not the agent's own."""
     foreign_mib: int = 0
     """Memory held by processes that are not ours."""
+    to_device_mb_s: int = 0
+    """Measured bandwidth of pinned copies from the host, in MB/s; 0: not measured."""
+    from_device_mb_s: int = 0
+    """The same to the host."""
 
     def __post_init__(self) -> None:
         if not self.uuid:
@@ -84,6 +88,11 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     numa_node: int = -1
     pcie: dict[int, PcieLevel] = {}
     """How near each GPU is, by its index; a GPU that is not named is on another NUMA node."""
+    verbs: str = ""
+    """Its device node for RDMA under /dev/infiniband, such as uverbs0. Empty: it is no RDMA device, or has no active
+    port; no pod is given it."""
+    pods: int = 1
+    """How many pods may have it at the same time."""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -67,6 +67,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """kerf.dev/tier, if the pod has it: an opportunistic pod is preempted for all others."""
     restart_cost_s: int | None = None
     """kerf.dev/restart-cost, if the pod has it: the run time that is lost when it ends."""
+    nics: tuple[str, ...] = ()
+    """The network cards of the pod, by their names on its node. Each of its containers with GPUs may use them."""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

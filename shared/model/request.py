@@ -72,14 +72,17 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     capability_min: int = 0
     """The least compute capability, in tenths: 8.9 is 89."""
     prefer: Literal["", "cost", "speed"] = ""
-    topology: Literal["", "required", "preferred", "numa"] = ""
-    """Of several GPUs: all reach each other peer to peer (`required`), or are on one NUMA node (`numa`)."""
+    topology: Literal["", "required", "preferred", "numa", "host"] = ""
+    """Of several GPUs: all reach each other peer to peer (`required`), or are on one NUMA node (`numa`). `host`: those
+    that exchange data with the host fastest."""
     topology_mode: TopologyMode = ""
     """`ring`: several GPUs of a node are chosen by their best ring, whatever the policy."""
     policy: PolicyName = ""
     gpu_policy: PolicyName = ""
     """Orders the GPUs of the chosen node instead of `policy`."""
     tier: str = ""
+    nics: int = 0
+    """How many network cards for RDMA the pod gets, the nearest to its GPUs."""
 
     @property
     def hardest(self) -> GpuAsk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -14,6 +15,8 @@ from shared.model.request_amounts import MAX_MEMORY_BYTES, read_number
 from shared.model.request_limits import with_limits
 from shared.model.strategy import ISOLATION_RANK
 from shared.model.units import mib
+
+_NICS = re.compile(r"[1-9]|[1-5][0-9]|6[0-4]")
 
 
 def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) -> PodRequest:
@@ -32,11 +35,12 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         memory_min_mib=_memory_min(annotations),
         capability_min=_capability_min(annotations),
         prefer=_choice(annotations, names.ANNOTATION_GPU_PREFER, ("cost", "speed"), ""),  # type: ignore[arg-type]
-        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred", "numa"), ""),  # type: ignore[arg-type]
+        topology=_choice(annotations, names.ANNOTATION_TOPOLOGY, ("required", "preferred", "numa", "host"), ""),  # type: ignore[arg-type]
         topology_mode=_choice(annotations, names.ANNOTATION_TOPOLOGY_MODE, TOPOLOGY_MODES, ""),  # type: ignore[arg-type]
         policy=_choice(annotations, names.ANNOTATION_POLICY, POLICIES, ""),
         gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),
         tier=tier,
+        nics=_nics(annotations),
     )
 
 
@@ -100,6 +104,18 @@ def _memory_min(annotations: Mapping[str, str]) -> int:
             "bytes, written like 40Gi",
         )
     return mib(amount)
+
+
+def _nics(annotations: Mapping[str, str]) -> int:
+    text = annotations.get(names.ANNOTATION_NIC)
+    if text is None:
+        return 0
+    if not _NICS.fullmatch(text):
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_NIC} is {text!r}; it is the number of network cards for RDMA, from 1 to 64",
+        )
+    return int(text)
 
 
 def _capability_min(annotations: Mapping[str, str]) -> int:

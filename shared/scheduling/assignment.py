@@ -12,7 +12,11 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.request import OPPORTUNISTIC, GpuAsk, PodRequest
 from shared.model.strategies import MIG
+from shared.scheduling import nics
+from shared.scheduling.equal_gpus import least_missed, mask_of, ranks
+from shared.scheduling.numa import short_of_cpus
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
+from shared.scheduling.topology.host import nearest_to_host
 
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
@@ -65,6 +69,8 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
     result: Assignment = {}
     for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
+        if request.nics and not ask.profile and len(near := nics.beside(fitting, node)) >= ask.count:
+            fitting = near
         chosen = _choose(ask, fitting, rooms, pod, node, order=order)
         if chosen is None:
             return None
@@ -129,54 +135,29 @@ def _choose(
         return _for_instances(ask, _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node))
     if len(fitting) < ask.count or request is None or inventory is None:
         return None
+    if request.topology == "host":
+        ordered = _fullest_first(fitting) if order is None else order.order(pod, ask, fitting, node)
+        return nearest_to_host(ordered, ask.count, inventory)
     near = near_of(request)
     if not request.topology_mode:
         if order is None and not near:
             return _fullest_first(fitting)[: ask.count]
         if order is not None and ask.count == 1:
-            return [_least_missed(order.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, inventory)]
+            return [least_missed(order.pick(pod, ask, fitting, node, inventory)[0], fitting, rooms, pod, node)]
         if order is not None and order.picks_sets and not near:
             return order.pick(pod, ask, fitting, node, inventory)
+    fabric = fabric_of(inventory)
     choice = Choice(
         size=ask.count,
         fitting=mask_of(fitting),
         idle=mask_of(room for room in rooms if room.idle),
-        rank=() if ask.whole or order is None else _ranks(order.order(pod, ask, fitting, node), len(rooms)),
+        rank=() if ask.whole or order is None else ranks(order.order(pod, ask, fitting, node), len(rooms)),
         near=near if ask.count > 1 else "",
+        short=short_of_cpus(pod, node, inventory, fabric),
     )
-    places = choose_gpus(fabric_of(inventory), choice)
+    places = choose_gpus(fabric, choice)
     return None if places is None else [rooms[place] for place in places]
 
 
 def _fullest_first(fitting: list[GpuRoom]) -> list[GpuRoom]:
     return sorted(fitting, key=lambda room: (room.free_milli, room.free_mib, room.column))
-
-
-def _least_missed(best: GpuRoom, fitting: list[GpuRoom], rooms: list[GpuRoom], inventory: Inventory) -> GpuRoom:
-    """Of the idle GPUs that the policy rates equal best, the one whose loss leaves the best NVLink rings."""
-    fabric = fabric_of(inventory)
-    if fabric.alike or not best.idle:
-        return best
-    equal = mask_of(
-        room for room in fitting if room.total_mib == best.total_mib and room.model == best.model and room.idle
-    )
-    places = choose_gpus(fabric, Choice(size=1, fitting=equal, idle=mask_of(room for room in rooms if room.idle)))
-    return best if places is None else rooms[places[0]]
-
-
-def mask_of(rooms: Iterable[GpuRoom]) -> int:
-    """The positions of these GPUs in their node's fabric."""
-    mask = 0
-    for room in rooms:
-        mask |= 1 << room.column
-    return mask
-
-
-def _ranks(ordered: list[GpuRoom], count: int) -> tuple[int, ...]:
-    """The policy's order as a number for each position: GPUs in the same state share a number."""
-    ranks = [0] * count
-    numbers: dict[tuple[str, int, int, int, int], int] = {}
-    for room in ordered:
-        state = (room.model, room.total_mib, room.free_mib, room.free_milli, room.containers)
-        ranks[room.column] = numbers.setdefault(state, len(numbers))
-    return tuple(ranks)

@@ -25,6 +25,7 @@ from tools import pki
 from tools.control_plane import ControlPlane
 
 pytestmark = pytest.mark.cluster
+HARD = {"kerf.dev/isolation": "hard"}
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 
@@ -148,6 +149,41 @@ async def test_plain_nvidia_is_taken_over_if_the_namespace_opts_in(plane: Contro
         "default-scheduler",
         {"nvidia.com/gpu": "2"},
     )
+
+
+async def test_a_profile_holds_for_foreign_dialects_too(plane: ControlPlane) -> None:
+    """A pod is translated by one entry of the webhook's configuration and filled in by a later one, which sees what
+    the first has made of it. What contradicts a profile is refused by the policy, which comes after both."""
+    for name in ("debug", "train"):
+        labels = {"kerf.dev/profile": name, "kerf.dev/take-over": "nvidia"}
+        status, _ = await ask(plane, "POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        assert status == 201
+        await eventually(lambda name=name: _account(plane, name))
+    share = {"kerf.dev/gpu": "1", "kerf.dev/gpu-memory-percent": "25", "kerf.dev/quota-gpu-milli": "250"}
+    async with webhook(plane):
+        for name, manifest in (
+            ("plain", pod(container(nvidia=1))),
+            ("hami", pod(container(nvidia=1), schedulerName="hami-scheduler")),
+            ("shared", pod(container(count=1))),
+            ("own", pod(container(gpu=1))),
+        ):
+            status, made = await ask(plane, "POST", "/api/v1/namespaces/debug/pods", named(name, manifest))
+            assert status == 201, made
+            assert made["spec"]["containers"][0]["resources"]["limits"] == share | {"kerf.dev/slot": "1"}
+            note = made["metadata"]["annotations"]["kerf.dev/profile"]
+            assert note == "debug: main kerf.dev/gpu-memory-percent=25"
+        for namespace, manifest, code in (
+            ("train", pod(container(mem=3)), "profile-train"),
+            ("train", pod(container(memory="3Gi")), "profile-train"),
+            ("debug", pod(container(**{"tencent.com/vcuda-core": "100"}), annotations=HARD), "profile-debug"),
+        ):
+            status, answer = await ask(plane, "POST", f"/api/v1/namespaces/{namespace}/pods", named("no", manifest))
+            assert (status, manifests.code_of(answer["message"])) == (422, code), answer
+        status, made = await ask(
+            plane, "POST", "/api/v1/namespaces/train/pods", named("whole", pod(container(nvidia=1)))
+        )
+        assert (status, made["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/gpu"]) == (201, "1")
+        assert "kerf.dev/profile" not in made["metadata"].get("annotations", {})
 
 
 async def _account(plane: ControlPlane, namespace: str) -> bool:

@@ -23,6 +23,7 @@ import pytest
 
 from services.admission.core import Allowed, Policy, Refused, Request, review
 from services.admission.dialects.base import containers, named_resources
+from services.admission.profiles import Profile
 from services.simulator.patch import json_patch
 from shared.book.states import pod_state
 from shared.model import names
@@ -83,11 +84,12 @@ SLOT = (None, None, None, None, None, None, "1", 1, "1000m", "0", "2", "-1", "no
 OTHERS = (None, None, None, None, None, None, "mig-1g.10gb", "mig-1g.11gb", "gpus", "gpu-mem")
 ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "isolation": ("soft", "firm", "policed", "hard", "strict", "", "Hard"),
-    "topology": ("required", "preferred", "numa", "yes", ""),
+    "topology": ("required", "preferred", "numa", "host", "yes", ""),
     "topology-mode": ("ring", "tree", ""),
     "gpu-prefer": ("cost", "speed", "both", ""),
     "policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
     "gpu-policy": ("kerf", "binpack", "spread", "least-loaded-nearest", "fgd", ""),
+    "nic": ("1", "8", "64", "65", "0", "01", "-1", "mlx5_0", ""),
     "tier": ("standard", "opportunistic", "gold", ""),
     "preemptible": ("true", "false", "never", ""),
     "gang": ("train", "none", "a.b-c", "Upper", "-a", "", "x" * 63, "x" * 64),
@@ -139,11 +141,11 @@ class ApiServer:
         self.exceptions: set[str] = set()
         """The codes and annotations of the tables above that were needed."""
 
-    def create(self, manifest: Json) -> tuple[Json | None, str]:
+    def create(self, manifest: Json, namespace: str = "default") -> tuple[Json | None, str]:
         """The pod as it would be stored, or None and the API server's message."""
         self.connection.request(
             "POST",
-            "/api/v1/namespaces/default/pods?dryRun=All",
+            f"/api/v1/namespaces/{namespace}/pods?dryRun=All",
             json.dumps(manifest),
             {"Content-Type": "application/json"},
         )
@@ -161,6 +163,11 @@ def plane() -> Iterator[ControlPlane]:
         try:
             manifests.apply_all(made, "00-", "1", "20-", "21-", "22-", "23-")
             manifests.wait_for_policies(made)
+            for name in ("debug", "train", "misspelt"):
+                labels = {"kerf.dev/profile": name}
+                made.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+                account = {"metadata": {"name": "default"}}
+                made.request("POST", f"/api/v1/namespaces/{name}/serviceaccounts", account)
             yield made
         finally:
             made.stop()
@@ -173,17 +180,18 @@ def server(plane: ControlPlane) -> Iterator[ApiServer]:
     made.connection.close()
 
 
-def in_python(manifest: Json) -> Json | Refused:
+def in_python(manifest: Json, profile: Profile = "") -> Json | Refused:
     """The pod as the webhook completes it, or its refusal."""
-    decided = review(Request(pod=copy.deepcopy(manifest)), Policy())
+    decided = review(Request(pod=copy.deepcopy(manifest)), Policy(profile=profile))
     return json_patch(manifest, list(decided.patches)) if isinstance(decided, Allowed) else decided
 
 
-def disagreement(server: ApiServer, manifest: Json, *, same_code: bool = False) -> str:
+def disagreement(server: ApiServer, manifest: Json, *, same_code: bool = False, profile: Profile = "") -> str:
     """What the two say differently of a pod; empty if nothing. `same_code`: the pod has one fault at most, so both must
-    name it alike."""
-    stored, message = server.create(manifest)
-    ours = in_python(manifest)
+    name it alike. `profile`: the pod is created in the namespace of this name, which has that profile."""
+    manifest = manifest | {"metadata": manifest["metadata"] | {"namespace": profile or "default"}}
+    stored, message = server.create(manifest, profile or "default")
+    ours = in_python(manifest, profile)
     if stored is None:
         code = manifests.code_of(message)  # none where Kubernetes itself refuses
         if not isinstance(ours, Refused):
@@ -201,7 +209,7 @@ def disagreement(server: ApiServer, manifest: Json, *, same_code: bool = False) 
         return ""
     if (theirs := _form(stored)) != (form := _form(ours)):
         return f"the API server completes it to {theirs}, Python to {form}"
-    again = in_python(stored)
+    again = in_python(stored, profile)
     return "" if again == stored else f"Python changes the pod that the API server has completed: {again}"
 
 
@@ -224,7 +232,9 @@ def _form(manifest: Json) -> Json:
     own defaults are left out."""
     spec = manifest["spec"]
     state = pod_state(msgspec.convert(manifest, Pod))
+    metadata = manifest["metadata"]
     return {
+        "profile": (metadata.get("annotations") or {}).get(names.ANNOTATION_PROFILE),
         "scheduler": spec.get("schedulerName") or "default-scheduler",
         "tolerations": [
             {k: v for k, v in t.items() if v}
@@ -398,6 +408,31 @@ def test_both_agree_on_random_pods(server: ApiServer, seed: int) -> None:
     assert not found, _report(found)
     admitted = [case for case in cases if not isinstance(in_python(case), Refused)]
     assert PODS_PER_SEED / 10 < len(admitted) < PODS_PER_SEED * 9 / 10, "nearly all pods are admitted, or refused"
+
+
+@pytest.mark.parametrize("profile", ["debug", "train"])
+def test_both_fill_in_and_refuse_alike_where_the_namespace_has_a_profile(server: ApiServer, profile: Profile) -> None:
+    """Each combination of amounts, and random pods: CEL reads the namespace's label, Python is told the profile."""
+    some = ((None, 0, 1, 2, 65), (None, "0", "16Gi"), (None, 0, 30, 100, 200), (None, 0, 50, 100, 200))
+    cases = [pod(asked(gpu=g, memory=m, compute=c, percent=p)) for g, m, c, p in itertools.product(*some)]
+    cases += [pod(asked(gpu=1), annotations={"kerf.dev/isolation": level}) for level in ("soft", "firm", "hard")]
+    cases += [pod(asked(gpu=2), container("b", amounts(gpu=1), amounts(gpu=1)), init=[container("i", amounts(gpu=1))])]
+    cases += [pod(container("a", {"kerf.dev/mig-1g.10gb": 1}))]
+    rng = random.Random(profile)
+    cases += [drawn(rng) for _ in range(PODS_PER_SEED)]
+    found = [(text, case) for case in cases if (text := disagreement(server, case, profile=profile))]
+    assert not found, _report(found)
+    assert f"profile-{profile}" in {one.code for case in cases if isinstance(one := in_python(case, profile), Refused)}
+
+
+def test_a_profile_is_named_in_the_refusal_and_an_unknown_one_is_refused(server: ApiServer) -> None:
+    for namespace, case, code in (
+        ("train", pod(asked(memory="16Gi")), "profile-train"),
+        ("debug", pod(asked(gpu=1), annotations={"kerf.dev/isolation": "hard"}), "profile-debug"),
+        ("misspelt", pod(asked(gpu=1)), "profile-unknown"),
+    ):
+        stored, message = server.create(case | {"metadata": case["metadata"] | {"namespace": namespace}}, namespace)
+        assert (stored, manifests.code_of(message)) == (None, code)
 
 
 def test_more_than_32_containers_are_completed_by_the_webhook_only(server: ApiServer) -> None:

@@ -29,7 +29,7 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.node_commands import Accepted, NodeRelease, Released
 from shared.model.gpu import Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
-from tests.support.kubelet_agent import agent, environment, grant, pod, uid
+from tests.support.kubelet_agent import agent, edits, environment, grant, pod, uid
 from tests.support.waiting import eventually
 
 
@@ -57,6 +57,46 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         assert [environment(host, name)["KERF_GRANT"] for name in names] == [f"g-{one.name}" for one in reversed(pods)]
         assert len(set(names)) == len(pods)
         assert kubelet.lists < len(pods), "one list serves all concurrent callers"
+
+
+async def test_a_container_has_the_network_card_of_its_pods_grant_and_no_other(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """From the kernel's tree to the CDI spec: the inventory offers the cards with an active port, and a container gets
+    the device node of the one that its grant names."""
+    sys_root, dev = host / "sys", host / "dev" / "infiniband"
+    dev.mkdir(parents=True)
+    (dev / "rdma_cm").touch()
+    for number, state in enumerate(("4: ACTIVE", "4: ACTIVE", "1: DOWN")):
+        device = sys_root / "devices" / "pci0000:15" / f"0000:15:0{number}.0"
+        port = device / "infiniband" / f"mlx5_{number}" / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(state)
+        (port.parents[1] / "device").symlink_to(device)
+        (sys_root / "class" / "infiniband").mkdir(parents=True, exist_ok=True)
+        (sys_root / "class" / "infiniband" / f"mlx5_{number}").symlink_to(port.parents[1])
+        verbs = sys_root / "class" / "infiniband_verbs" / f"uverbs{number}"
+        verbs.mkdir(parents=True)
+        (verbs / "ibdev").write_text(f"mlx5_{number}")
+        (dev / f"uverbs{number}").touch()
+    async with agent(nats, host, sysfs=str(sys_root), pods_per_nic=2):
+        await kubelet.sees_slots()
+        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+        assert entry.value is not None
+        offered = {(nic.name, nic.verbs, nic.pods) for nic in decode(entry.value, Inventory).nics}
+        assert offered == {("mlx5_0", "uverbs0", 2), ("mlx5_1", "uverbs1", 2), ("mlx5_2", "", 2)}
+        one, two, down = pod("one"), pod("two"), pod("down")
+        for each in (one, two, down):
+            await kubelet.admit(each)
+        await grant(bus, "one", nics=("mlx5_1",))
+        await grant(bus, "two")
+        await grant(bus, "down", nics=("mlx5_2",))
+        mine = edits(host, await kubelet.start_container(one))
+        assert [node["path"] for node in mine["deviceNodes"]] == ["/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm"]
+        assert "KERF_NICS=mlx5_1" in mine["env"]
+        assert "deviceNodes" not in edits(host, await kubelet.start_container(two))
+        with pytest.raises(grpc.aio.AioRpcError, match=r"mlx5_2 .*spec-not-written"):
+            await kubelet.start_container(down)
 
 
 async def states(bus: NatsBus) -> set[str]:

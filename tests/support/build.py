@@ -8,7 +8,7 @@ import msgspec
 
 from shared.contracts.facts import Gone, Put
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import Grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import (
@@ -123,12 +123,15 @@ def inventory(
     links: tuple[Link, ...] = (),
     strategies: tuple[StrategyName, ...] = ("exclusive", "advisory"),
     states: dict[int, str] | None = None,
+    nics: tuple[Nic, ...] = (),
 ) -> Inventory:
     made = tuple(
         Gpu(uuid=f"{name}-gpu-{i}", index=i, model=model, memory_mib=memory_mib, state=(states or {}).get(i, "healthy"))  # type: ignore[arg-type]
         for i in range(gpus)
     )
-    return Inventory(node=name, boot_id=boot, generation=generation, gpus=made, links=links, strategies=strategies)
+    return Inventory(
+        node=name, boot_id=boot, generation=generation, gpus=made, links=links, nics=nics, strategies=strategies
+    )
 
 
 def bound(seen: Pod, to: str, grant: Grant | None = None, **annotations: str) -> Pod:

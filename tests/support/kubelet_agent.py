@@ -54,7 +54,7 @@ def pod(name: str, **more: Any) -> FakePod:
     return FakePod(uid=uid(name), namespace="team", name=name, **more)
 
 
-async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted:
+async def grant(bus: NatsBus, name: str, *, nics: tuple[str, ...] = (), **memory_by_container: int) -> Accepted:
     containers = {
         container: ContainerGrant(
             strategy="advisory",
@@ -67,18 +67,23 @@ async def grant(bus: NatsBus, name: str, **memory_by_container: int) -> Accepted
         uid=uid(name),
         namespace="team",
         name=name,
-        grant=Grant(grant_id=f"g-{name}", term=1, containers=containers),
+        grant=Grant(grant_id=f"g-{name}", term=1, containers=containers, nics=nics),
     )
     return decode(await bus.request(subjects.node_command("n1", "grant"), encode(order)), Accepted)
 
 
 def environment(host: Path, cdi_name: str) -> dict[str, str]:
     """Of the one spec that has this device; empty if there is none."""
-    found: list[dict[str, str]] = []
+    return dict(line.split("=", 1) for line in edits(host, cdi_name).get("env", ()))
+
+
+def edits(host: Path, cdi_name: str) -> dict[str, Any]:
+    """The edits of the one spec that has this device; empty if there is none."""
+    found: list[dict[str, Any]] = []
     for path in (host / "cdi").glob("*.json"):
         spec = json.loads(path.read_text())
         for device in spec["devices"]:
             if f"{spec['kind']}={device['name']}" == cdi_name:
-                found.append(dict(line.split("=", 1) for line in device["containerEdits"]["env"]))
+                found.append(device["containerEdits"])
     assert len(found) <= 1
     return found[0] if found else {}

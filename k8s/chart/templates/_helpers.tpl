@@ -211,3 +211,20 @@ webhook
   c.?resources.?limits.orValue({}).exists(k, k in ['kerf.dev/gpu', 'kerf.dev/gpu-memory', 'kerf.dev/gpu-compute', 'kerf.dev/gpu-memory-percent'] || k.startsWith('kerf.dev/mig-')))
 || (object.spec.?schedulerName.orValue('') == 'kerf' && size(object.spec.?resourceClaims.orValue([])) > 0)
 {{- end -}}
+
+{{- /* Whether a container names a number of GPUs and nothing else of them: its limits. */ -}}
+{{- define "kerf.countAlone" -}}
+[{{ include "kerf.quotaAmount" (dict "amount" (printf "%s[?'kerf.dev/gpu'].orValue('0')" .) "most" "65") }}].exists(n, n > 0 && n < 65)
+  && !{{ . }}.exists(k, (k in ['kerf.dev/gpu-memory', 'kerf.dev/gpu-compute', 'kerf.dev/gpu-memory-percent'] || k.startsWith('kerf.dev/mig-'))
+    && quantity(string({{ . }}[k])).compareTo(quantity('0')) != 0)
+{{- end -}}
+{{- /* What share of each GPU a container names: [GPUs, memory in bytes, percent of compute, percent of memory, MIG instances]: its limits. */ -}}
+{{- define "kerf.asked" -}}
+[
+  [1, {{ include "kerf.quotaAmount" (dict "amount" (printf "%s[?'kerf.dev/gpu'].orValue('0')" .) "most" "64") }}].max(),
+  {{ include "kerf.quotaAmount" (dict "amount" (printf "%s[?'kerf.dev/gpu-memory'].orValue('0')" .) "most" "70368744177664") }},
+  {{ include "kerf.quotaAmount" (dict "amount" (printf "%s[?'kerf.dev/gpu-compute'].orValue('0')" .) "most" "6400") }},
+  {{ include "kerf.quotaAmount" (dict "amount" (printf "%s[?'kerf.dev/gpu-memory-percent'].orValue('0')" .) "most" "6400") }},
+  {{ . }}.exists(k, k.startsWith('kerf.dev/mig-') && quantity(string({{ . }}[k])).compareTo(quantity('0')) != 0) ? 1 : 0
+]
+{{- end -}}

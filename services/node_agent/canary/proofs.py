@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent.canary import verdict
+from services.node_agent.canary.bandwidth import HostBandwidth
 from services.node_agent.canary.run import LIBRARY, Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
@@ -38,6 +39,8 @@ class ProofManager:
         `context_mib`: the operator's figure for the memory of a context; None: it must be measured.
         """
         self._context_mib = context_mib
+        self.bandwidth = HostBandwidth(ctx, proof_file.with_name("bandwidth.json"), canary)
+        """Measured when nothing is to be proven."""
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
         self._proof = _load(proof_file)
@@ -102,7 +105,9 @@ class ProofManager:
         published = self.offer(), self.costs
         while True:
             await self.prove_if_needed(inventory(), occupied())
-            if (self.offer(), self.costs) != published:
+            async with self.busy:
+                measured = bool(self.library) and await self.bandwidth.measure_one(inventory(), occupied)
+            if measured or (self.offer(), self.costs) != published:
                 published = self.offer(), self.costs
                 await say()
             await asyncio.sleep(CHECK_S)

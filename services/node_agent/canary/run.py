@@ -36,6 +36,8 @@ SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
 TURNS_MS = 3_000
+COPY_MIB, COPY_MS = 64, 100
+"""The pinned memory that is copied, and how long in each direction. A copy that has begun is finished."""
 CONTEXTS = 3
 """How many contexts are measured one after the other, without the interposer, which would report the slice."""
 TIMEOUT_S = 60.0
@@ -118,6 +120,14 @@ class Canary:
             turns_milli=turned,
             turns_sentence=turns,
         )
+
+    async def copies(self, index: int, cpus: str) -> dict[str, Any]:
+        """Measures pinned copies to one GPU and back, on these CPUs (empty: any), without the interposer.
+
+        Raises CanaryError, OSError.
+        """
+        command = [str(self._build / "probe"), self._libcuda, "copy", str(COPY_MIB), str(COPY_MS), cpus or "-"]
+        return (await self._lines(index, command))[-1]
 
     async def memory(
         self, gpu: str, index: int, environment: Mapping[str, str] = {}, prefix: Sequence[str] = ()
@@ -236,10 +246,12 @@ class Canary:
         try:
             out, errors = await asyncio.wait_for(_communicate(process, start), TIMEOUT_S)
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
             raise CanaryError(f"the canary's {what} probe has not ended within {TIMEOUT_S:g} s") from None
+        finally:
+            if process.returncode is None:  # late, or the agent ends
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
         if process.returncode:
             raise CanaryError(
                 f"the canary's {what} probe ended with status {process.returncode}: "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from services.node_agent import messages as m
 from shared.model.gpu import Gpu
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import registered
 
 Environment = tuple[str, ...]
 _MIB_OF = {"GiB": 1024, "MiB": 1}
@@ -53,11 +54,14 @@ def of_dialect(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], gpushar
 
 def _gpushare(order: m.HandOver, grant: Grant, gpus: Mapping[str, Gpu], unit: str) -> Environment:
     """As gpushare's device plugin sets them (pkg/gpu/nvidia/allocate.go): the device's index, and amounts in the
-    configured unit, rounded down as there. The device is the first; a MIG instance is one of its own size."""
+    configured unit, rounded down as there. The device is the first, as large as CUDA shows it: programs take
+    CONTAINER / DEV of that. A MIG instance is one of its own size, and so is a slice whose memory Kerf limits."""
     mine = [gpus[share.uuid] for share in order.share.gpus if share.uuid in gpus]
     mib = _MIB_OF[unit]
     pod_mib = sum(_requested_mib(share) for share in grant.containers.values())
-    device_mib = next((s.memory_mib for s in order.share.gpus if s.mig is not None), mine[0].memory_mib if mine else 0)
+    sliced = registered()[order.share.strategy].limits_memory
+    shown = (s.memory_mib for s in order.share.gpus if sliced or s.mig is not None)
+    device_mib = next(shown, mine[0].memory_mib if mine else 0)
     return (
         f"ALIYUN_COM_GPU_MEM_IDX={','.join(str(gpu.index) for gpu in mine)}",
         f"ALIYUN_COM_GPU_MEM_POD={pod_mib // mib}",

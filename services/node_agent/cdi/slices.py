@@ -6,12 +6,12 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from services.node_agent import messages as m
-from services.node_agent.cdi import environment
+from services.node_agent.cdi import environment, rdma
 from services.node_agent.cdi.driver import Driver, MigIds
 from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits, merged
 from services.node_agent.cdi.writer import SpecDir
-from shared.model.gpu import Gpu
+from shared.model.gpu import Gpu, Nic
 from shared.model.grant import GpuShare, Grant
 
 
@@ -23,17 +23,18 @@ class SliceWriter:
         *,
         grant_of: Callable[[str], Grant | None],
         gpus: Callable[[], Mapping[str, Gpu]],
+        nics: Callable[[], Mapping[str, Nic]],
         enforced: Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]],
         gpushare_unit: str,
         mig_ids: Callable[[Iterable[GpuShare]], Awaitable[MigIds]],
     ) -> None:
-        """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID.
+        """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID, `nics` its network cards by name.
 
         `enforced` prepares what the share's strategy needs, and returns the edits for it. `mig_ids` returns the ids of
         the MIG instances of shares; they exist then.
         """
         self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
-        self._unit = gpushare_unit
+        self._unit, self._host, self._nics = gpushare_unit, host, nics
         self._driver = Driver(host, os.uname().machine)
         self._mig_ids = mig_ids
 
@@ -45,5 +46,6 @@ class SliceWriter:
         if grant is not None:
             env += environment.of_dialect(order, grant, gpus, self._unit)
         enforced = await self._enforced(order, grant)
-        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), enforced)
+        cards = rdma.edits(self._host, () if grant is None else grant.nics, self._nics())
+        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), cards, enforced)
         self._specs.write(names, order.uid, order.container, edits)

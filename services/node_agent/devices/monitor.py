@@ -39,6 +39,8 @@ class DeviceMonitor:
         """`tell` passes an input to the core. `instances`: see NvmlDevices."""
         self.offered: Callable[[str, tuple[StrategyName, ...]], tuple[StrategyName, ...]] = lambda _, always: always
         """Returns what the node offers, by the driver's version and what it offers as any other one."""
+        self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
+        """Returns a GPU with what was measured of it with this driver version."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
         before = (
             agent.gpus.inventory
@@ -46,7 +48,11 @@ class DeviceMonitor:
             else None
         )
         self._devices = NvmlDevices(
-            timeout_s=config.nvml_timeout_s, sysfs=Path(config.sysfs), known=before, instances=instances
+            timeout_s=config.nvml_timeout_s,
+            sysfs=Path(config.sysfs),
+            known=before,
+            pods_per_nic=config.pods_per_nic,
+            instances=instances,
         )
         ctx.on_drain(self._devices.close)
         self._health = Health(
@@ -160,8 +166,13 @@ class DeviceMonitor:
 
     async def _report(self) -> None:
         self._reported = self._states()
+        driver_version = self._inventory.driver_version
         gpus = tuple(
-            msgspec.structs.replace(gpu, state=self._reported[gpu.uuid][0], reason=self._reported[gpu.uuid][1])
+            msgspec.structs.replace(
+                self.measured(gpu, driver_version),
+                state=self._reported[gpu.uuid][0],
+                reason=self._reported[gpu.uuid][1],
+            )
             for gpu in self._inventory.gpus
         )
         troubles = [f"{gpu.uuid}: {gpu.reason}" for gpu in gpus if gpu.state != "healthy"]
@@ -169,7 +180,7 @@ class DeviceMonitor:
             troubles.append(f"this node offers no GPU: {self._inventory.problem}")
         # Ready all the same: what runs is kept in order, and a driver may be loaded after the agent.
         self._ctx.health.set("gpus", ok=True, detail="; ".join(troubles))
-        strategies = self.offered(self._inventory.driver_version, self._inventory.strategies)
+        strategies = self.offered(driver_version, self._inventory.strategies)
         seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies)
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 

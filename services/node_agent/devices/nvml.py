@@ -43,6 +43,7 @@ class NvmlDevices:
         sysfs: Path = Path("/sys"),
         owner: Callable[[int], Owner | None] = owner_of,
         known: Inventory | None = None,
+        pods_per_nic: int = 1,
         instances: Callable[[Gpu, Any], Gpu] = lambda gpu, _: gpu,
     ) -> None:
         """`instances`: returns a GPU, of which the handle is given, with the MIG instances that it offers. `known`: the
@@ -50,7 +51,7 @@ class NvmlDevices:
         name. `owner` returns the owner of a process."""
         self._worker = Worker(timeout_s)
         self._turn = asyncio.Lock()
-        self._sysfs, self._owner, self._instances = Sysfs(sysfs), owner, instances
+        self._sysfs, self._owner, self._instances = Sysfs(sysfs, pods_per_nic), owner, instances
         self._last = known
         self._started = False
         self._unloaded = False

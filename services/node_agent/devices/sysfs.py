@@ -18,8 +18,8 @@ PciPath = tuple[str, ...]
 class Sysfs:
     """Reads sysfs. Never raises: what the kernel does not show counts as unknown."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, pods_per_nic: int = 1) -> None:
+        self._root, self._pods_per_nic = root, pods_per_nic
 
     def path(self, bus_id: str) -> PciPath:
         """The path of a PCI device by its NVML bus id; empty if there is none."""
@@ -37,6 +37,7 @@ class Sysfs:
         """
         paths = {index: self.path(bus_id) for index, bus_id in gpus.items()}
         found: dict[PciPath, Nic] = {}
+        verbs = self._verbs()
         for kind in ("infiniband", "net"):
             for link in self._listed(self._root / "class" / kind):
                 device = link / "device"
@@ -48,9 +49,34 @@ class Sysfs:
                     index: _level(path, other, node, numa.get(index, -1)) for index, other in paths.items() if other
                 }
                 found[path] = Nic(
-                    name=link.name, numa_node=node, pcie={i: level for i, level in near.items() if level != "system"}
+                    name=link.name,
+                    numa_node=node,
+                    pcie={i: level for i, level in near.items() if level != "system"},
+                    verbs=verbs.get(link.name, "") if kind == "infiniband" and self._is_active(link) else "",
+                    pods=self._pods_per_nic,
                 )
         return tuple(sorted(found.values(), key=lambda nic: nic.name))
+
+    def _verbs(self) -> dict[str, str]:
+        """The device nodes for verbs under /dev/infiniband, by the name of the RDMA device (kernel,
+        drivers/infiniband/core/uverbs_main.c: the attribute `ibdev`)."""
+        found = {}
+        for link in self._listed(self._root / "class" / "infiniband_verbs"):
+            try:
+                found[(link / "ibdev").read_text().strip()] = link.name
+            except OSError:
+                continue  # abi_version beside them, or a device that is going
+        return found
+
+    def _is_active(self, device: Path) -> bool:
+        """Whether a port of an RDMA device is up; its state reads "4: ACTIVE"."""
+        for port in self._listed(device / "ports"):
+            try:
+                if "ACTIVE" in (port / "state").read_text():
+                    return True
+            except OSError:
+                continue
+        return False
 
     def _listed(self, folder: Path) -> list[Path]:
         try:

@@ -23,6 +23,7 @@ from shared.model.request import PodRequest
 from shared.scheduling.assignment import containers_on
 from shared.scheduling.filters import Check, filters
 from shared.scheduling.filters.resources import lacking_extended
+from shared.scheduling.nics import cards_for
 
 _ROWS_LEAST, _ROWS_MOST = 1024, 8192
 _ROWS_BYTES = 256 << 20
@@ -39,6 +40,8 @@ class Place(msgspec.Struct, frozen=True):
     total: int
     feasible_nodes: int
     policy: str
+    nics: tuple[str, ...] = ()
+    """The network cards of the node that the pod gets."""
 
 
 class Engine:
@@ -126,9 +129,10 @@ class Engine:
         for row in self._best_first(total, checks, rates):
             node = self.book.nodes[self.book.row_names[row]]
             chosen = self._fit_node(state, node)
-            if chosen is not None:
+            cards = () if chosen is None else cards_for(state, chosen.values(), node)
+            if chosen is not None and cards is not None:
                 feasible = int(np.count_nonzero(total != INFEASIBLE))
-                return Place(node.name, chosen, int(total[row]), feasible, policy.name)
+                return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards)
         return None
 
     def _best_first(self, total: Ints, checks: list[Check], rates: list[tuple[int, Rate]]) -> Iterator[int]:

@@ -95,7 +95,8 @@ class NodeClasses:
         if known is None or known[0] is not inventory:
             # All but what each node has for itself, so that a new field is part of the class unless it is named here.
             alike = {key: value for key, value in msgspec.structs.asdict(inventory).items() if key not in _OWN}
-            gpus = [msgspec.structs.replace(gpu, uuid="-", pci_bus_id="", foreign_mib=0) for gpu in inventory.gpus]
+            own = {"uuid": "-", "pci_bus_id": "", "foreign_mib": 0, "to_device_mb_s": 0, "from_device_mb_s": 0}
+            gpus = [msgspec.structs.replace(gpu, **own) for gpu in inventory.gpus]
             known = self._inventories[name] = (inventory, _ENCODER.encode(alike | {"gpus": gpus}))
         return known[1]
 

@@ -133,6 +133,8 @@ def _inspect_node(core: Core, node: NodeState) -> InspectNode:
                 pods=tuple(pods.values()),
                 reason="" if gpu is None else gpu.reason,
                 foreign_mib=0 if gpu is None else gpu.foreign_mib,
+                to_device_mb_s=0 if gpu is None else gpu.to_device_mb_s,
+                from_device_mb_s=0 if gpu is None else gpu.from_device_mb_s,
                 parked_mib=parts.suspended_mib,
                 **msgspec.structs.asdict(parts),
             )

@@ -42,6 +42,7 @@ class SessionGrants:
             priority=state.pod.spec.priority,
             tier="" if state.request is None else state.request.tier,
             restart_cost_s=state.life.restart_cost_s,
+            nics=place.nics,
         )
 
 
@@ -50,4 +51,6 @@ class TrialGrants:
 
     @staticmethod
     def grant(state: PodState, place: Place) -> Grant | None:
-        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers) if place.containers else None
+        if not place.containers:
+            return None
+        return Grant(grant_id=f"trial {state.uid}", term=0, containers=place.containers, nics=place.nics)

@@ -11,6 +11,7 @@ from services.placement.scores.cpu_apart import CpuApart, FullestCpu
 from services.placement.scores.gpu_links import GpuLinks
 from services.placement.scores.gpu_policy import GpuPolicy
 from services.placement.scores.gpu_preference import GpuPreference
+from services.placement.scores.host_bandwidth import HostBandwidth
 from services.placement.scores.preferred_node import PreferNoSchedule, PreferredNode
 from services.placement.scores.preferred_pods import PreferredPods, PreferredSpread
 from shared import plugins
@@ -23,6 +24,7 @@ BUILT_IN: tuple[Score, ...] = (
     PreferredNode(),
     PreferNoSchedule(),
     GpuPreference(),
+    HostBandwidth(),
     PreferredPods(),
     PreferredSpread(),
 )

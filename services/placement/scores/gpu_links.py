@@ -51,7 +51,7 @@ def _points(fabric: Fabric, fitting: int, size: int, request: PodRequest) -> int
     known = fabric.memo.get(key)
     if known is None:
         mb_s = best_ring_mb_s(fabric, fitting, size, near=near_of(request))
-        if request.topology:
+        if request.topology and request.topology != "host":
             known = int(TOP * log10(max(mb_s, _SLOW_MB_S) / _SLOW_MB_S) / log10(_FAST_MB_S / _SLOW_MB_S))
         else:
             best = best_ring_mb_s(fabric, (1 << fabric.count) - 1, size)

@@ -15,6 +15,7 @@ from shared.scheduling.filters.device_claims import DeviceClaims
 from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
 from shared.scheduling.filters.host_ports import HostPorts
 from shared.scheduling.filters.inter_pod import InterPod
+from shared.scheduling.filters.nics import FreeNics, NicKind
 from shared.scheduling.filters.node_affinity import NodeAffinity
 from shared.scheduling.filters.node_avoidance import AvoidedNodes
 from shared.scheduling.filters.resources import Resources
@@ -29,8 +30,10 @@ BUILT_IN: tuple[Filter, ...] = (
     DeviceClaims(),
     GpuKind(),
     GpuTopology(),
+    NicKind(),
     Resources(),
     GpuRoomLeft(),
+    FreeNics(),
     HostPorts(),
     InterPod(),
     TopologySpread(),

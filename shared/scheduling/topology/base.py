@@ -35,6 +35,8 @@ class Choice(msgspec.Struct, frozen=True):
     """How the policy in force orders the places, lower first; empty where it holds all of them equal."""
     near: Near = ""
     """What holds between any two of them; empty: nothing."""
+    short: int = 0
+    """Where the CPUs beside the GPU do not suffice: of equal sets one with fewer of these is taken."""
 
 
 def masks_of(fabric: Fabric, near: Near) -> tuple[int, ...]:

@@ -47,6 +47,7 @@ class Fabric:
         self.count = len(gpus)
         self.indices = tuple(gpu.index for gpu in gpus)
         self.numa = tuple(gpu.numa_node for gpu in gpus)
+        self.has_several_numa_nodes = len(set(self.numa)) > 1
         self.mb_s = tuple(
             tuple(0 if a == b else pair_mb_s(gpus[a], gpus[b], between[a][b]) for b in places) for a in places
         )

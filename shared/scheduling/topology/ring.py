@@ -13,7 +13,8 @@ def choose_gpus(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
     """The set whose best ring has the strongest weakest link, as places, lowest first; None if there is no set.
 
     Of equal sets the one on fewer NUMA nodes and near more network cards, then the policy's choice, then the one that
-    leaves the best rings to later pods. A single GPU breaks no pair unless it has to. Deterministic: the same choice
+    leaves the best rings to later pods, then the one beside enough CPUs. A single GPU breaks no pair unless it has
+    to. Deterministic: the same choice
     on the same fabric gives the same GPUs.
     """
     if choice.fitting.bit_count() < choice.size:
@@ -41,12 +42,15 @@ def _best(fabric: Fabric, choice: Choice) -> tuple[int, ...] | None:
     return places_of(max(sets, key=lambda gpus: _value(fabric, choice, gpus)))
 
 
-def _value(fabric: Fabric, choice: Choice, gpus: int) -> tuple[int, int, int, int, tuple[int, ...]]:
-    places = places_of(gpus)
+def _value(fabric: Fabric, choice: Choice, gpus: int) -> tuple[int, int, int, int, int, int, tuple[int, ...]]:
+    """CPUs count less than the rings that are left, and more than how near to each other the GPUs of these are."""
+    places, left = places_of(gpus), choice.idle & ~gpus
     return (
         quality(fabric, gpus),
         -sum(choice.rank[place] for place in places) if choice.rank else 0,
-        worth(fabric, choice.idle & ~gpus),
+        worth(fabric, left, ring_mb_s) if choice.short else 0,
+        -(gpus & choice.short).bit_count(),
+        worth(fabric, left),
         sum(fabric.mb_s[a][b] for a in places for b in places),
         tuple(-place for place in places),
     )

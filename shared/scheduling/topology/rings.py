@@ -7,7 +7,7 @@ sets of 2, 4 and 8 that they can form. All sets are bit masks over the fabric's 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations, islice
 from typing import cast
 
@@ -85,45 +85,48 @@ def quality(fabric: Fabric, gpus: int) -> int:
     return cast(int, known)
 
 
-def worth(fabric: Fabric, free: int) -> int:
+Measure = Callable[[Fabric, int], int]
+"""What a set of GPUs is worth by itself."""
+
+
+def worth(fabric: Fabric, free: int, of: Measure = quality) -> int:
     """What free GPUs are still good for: over the sizes 2, 4 and 8, the quality of the sets that they can be divided
-    into, each counted by its size."""
+    into, each counted by its size. `of`: another measure of a set than its quality."""
     free = canonical(fabric, free)
-    key = ("worth", free)
+    key = ("worth", free, of)
     known = fabric.memo.get(key)
     if known is None:
         known = fabric.memo[key] = sum(
-            size * _packed(fabric, free, size) for size in GROUPS if size <= free.bit_count()
+            size * _packed(fabric, free, size, of) for size in GROUPS if size <= free.bit_count()
         )
     return cast(int, known)
 
 
-def _packed(fabric: Fabric, free: int, size: int) -> int:
-    """The most quality that disjoint sets of one size can have together."""
+def _packed(fabric: Fabric, free: int, size: int, of: Measure) -> int:
+    """The most that disjoint sets of one size can be worth together."""
     if free.bit_count() < size:
         return 0
     free = canonical(fabric, free)
-    key = ("packed", free, size)
+    key = ("packed", free, size, of)
     known = fabric.memo.get(key)
     if known is None:
-        known = fabric.memo[key] = (
-            _pack_exactly(fabric, free, size) if free.bit_count() <= _EXACT_MOST else _pack_greedily(fabric, free, size)
-        )
+        pack = _pack_exactly if free.bit_count() <= _EXACT_MOST else _pack_greedily
+        known = fabric.memo[key] = pack(fabric, free, size, of)
     return cast(int, known)
 
 
-def _pack_exactly(fabric: Fabric, free: int, size: int) -> int:
+def _pack_exactly(fabric: Fabric, free: int, size: int, of: Measure) -> int:
     places = places_of(free)
-    best = _packed(fabric, free & ~(1 << places[0]), size)
+    best = _packed(fabric, free & ~(1 << places[0]), size, of)
     for rest in combinations(places[1:], size - 1):
         chosen = sum(1 << p for p in rest) | 1 << places[0]
-        best = max(best, quality(fabric, chosen) + _packed(fabric, free & ~chosen, size))
+        best = max(best, of(fabric, chosen) + _packed(fabric, free & ~chosen, size, of))
     return best
 
 
-def _pack_greedily(fabric: Fabric, free: int, size: int) -> int:
-    chosen = max(candidates(fabric, free, size, most=_GREEDY_MOST), key=lambda gpus: (quality(fabric, gpus), -gpus))
-    return quality(fabric, chosen) + _packed(fabric, free & ~chosen, size)
+def _pack_greedily(fabric: Fabric, free: int, size: int, of: Measure) -> int:
+    chosen = max(candidates(fabric, free, size, most=_GREEDY_MOST), key=lambda gpus: (of(fabric, gpus), -gpus))
+    return of(fabric, chosen) + _packed(fabric, free & ~chosen, size, of)
 
 
 def canonical(fabric: Fabric, gpus: int) -> int:

@@ -13,7 +13,7 @@ from cli.doctor.base import Finding
 from cli.doctor.base import Site as DoctorSite
 from cli.doctor.kubernetes import Kubernetes
 from services.admission.core import Policy, review
-from services.admission.messages import Allowed, Request
+from services.admission.messages import Allowed, Refused, Request
 from services.operator.conditions import conditions
 from services.operator.config import Config as OperatorConfig
 from services.operator.messages import Condition
@@ -99,6 +99,31 @@ async def test_every_kind_of_pod_becomes_what_admission_makes_of_it(kube: Site, 
             assert amounts(has["resources"]["limits"]) == amounts(should["resources"]["limits"]), field
     ours = [one for one in made["spec"]["tolerations"] if one.get("key") == "kerf.dev/managed"]
     assert len(ours) == len([o for o in wanted["spec"].get("tolerations", []) if o.get("key") == "kerf.dev/managed"])
+
+
+@pytest.mark.parametrize("name", ["whole", "several", "init", "dialect"])
+async def test_a_profile_of_the_namespace_is_the_same_on_every_version(kube: Site, name: str) -> None:
+    """By policy, by webhook, or by both: in `debug` what admission makes of the pod, in `train` the same refusals."""
+    asked = KINDS[name]
+    for profile in ("debug", "train"):
+        manifest = {"metadata": {"name": profile, "labels": {"kerf.dev/profile": profile}}}
+        kube.plane.request("POST", "/api/v1/namespaces", manifest)
+        kube.plane.request("POST", f"/api/v1/namespaces/{profile}/serviceaccounts", {"metadata": {"name": "default"}})
+    for profile in ("debug", "train"):
+        decided = review(Request(pod=asked, namespace=profile), Policy(profile=profile))
+        async with admission(kube):
+            status, text = await asyncio.to_thread(
+                kube.plane.request, "POST", f"/api/v1/namespaces/{profile}/pods?dryRun=All", asked
+            )
+        answer = json.loads(text)
+        if isinstance(decided, Refused):
+            assert (status, manifests.code_of(answer["message"])) == (422, decided.code), answer
+            continue
+        assert status == 201, answer
+        wanted = json_patch(asked, list(decided.patches))
+        for field in ("containers", "initContainers"):
+            for has, should in zip(answer["spec"].get(field, []), wanted["spec"].get(field, []), strict=True):
+                assert amounts(has["resources"]["limits"]) == amounts(should["resources"]["limits"]), field
 
 
 def amounts(limits: dict[str, str]) -> dict[str, str]:

@@ -350,11 +350,17 @@ static void set_word(CUdeviceptr to, unsigned char value, size_t count) {
     uint64_t *word = word_at(to);
     if (word) memset(word, value, count < sizeof *word ? count : sizeof *word);
 }
+/* A copy takes the time that the device's bandwidth says, beside what kerf_fake_next_takes says. */
+static CUresult copy_work(CUstream stream, size_t bytes, int from_device) {
+    const uint64_t per_s = current() ? world()->host_bytes_per_s[current()->device][from_device] : 0;
+    if (per_s) next_takes_ns += (uint64_t)((__uint128_t)bytes * 1000000000 / per_s);
+    return other_work(stream);
+}
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    return put_word(to, from, bytes), other_work(stream);
+    return put_word(to, from, bytes), copy_work(stream, bytes, 0);
 }
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    return get_word(to, from, bytes), other_work(stream);
+    return get_word(to, from, bytes), copy_work(stream, bytes, 1);
 }
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
     const uint64_t *word = word_at(from);

@@ -25,6 +25,16 @@ static void fail(const char *what) {
     abort();
 }
 
+/* "25000:24000,12000:11000": to and from the first device, then the second, in MB/s. */
+static void read_host_bandwidth(world_t *w, const char *text) {
+    for (int d = 0; text && *text && d < DEVICES; d++) {
+        char *end;
+        w->host_bytes_per_s[d][0] = strtoull(text, &end, 10) * 1000000;
+        w->host_bytes_per_s[d][1] = *end == ':' ? strtoull(end + 1, &end, 10) * 1000000 : 0;
+        text = *end == ',' ? end + 1 : NULL;
+    }
+}
+
 static void create(world_t *w) {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -37,6 +47,7 @@ static void create(world_t *w) {
     w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
     w->pool_chunk_bytes = setting("KERF_FAKE_CUDA_POOL_KIB", 2048) << 10;
     w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
+    read_host_bandwidth(w, getenv("KERF_FAKE_CUDA_HOST_MB_S"));
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
     w->late_ns = setting("KERF_FAKE_CUDA_LATE_NS", 0);

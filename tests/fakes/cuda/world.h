@@ -9,6 +9,7 @@
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_HOST_MB_S   speed of copies to and from each device in MB/s, as 25000:24000,12000:11000; 0: they take no time
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
  *   KERF_FAKE_CUDA_CONTAINER  the process's container, 0 to 31: the memory of each is known, with its maximum
@@ -99,6 +100,7 @@ typedef struct {
     uint32_t ready;
     int devices, expected;
     uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, slice_ns, launch_ns, late_ns, now_ns;
+    uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: none */
     device_t device[DEVICES];

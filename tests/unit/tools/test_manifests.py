@@ -55,6 +55,20 @@ def test_policy_and_webhook_have_the_same_match_conditions() -> None:
     assert webhook["failurePolicy"] == policy["spec"]["failurePolicy"] == "Fail"
 
 
+@pytest.mark.parametrize("way", ["policy", "webhook"])
+def test_the_profiles_entry_is_the_last_one_of_the_webhook(way: str) -> None:
+    """Webhooks of one configuration are called in its order; this one reads what the others have translated."""
+    (config,) = _documents(way, "MutatingWebhookConfiguration")
+    assert [hook["name"] for hook in config["webhooks"]].index("debug.profiles.kerf.dev") == len(config["webhooks"]) - 1
+
+
+def test_one_value_sets_the_share_of_the_profile_debug_in_policy_and_webhook() -> None:
+    shown = template("--set=admission.canonical=policy", "--set=profiles.debugMemoryPercent=40")
+    assert '{name: KERF_ADMISSION_DEBUG_MEMORY_PERCENT, value: "40"}' in shown
+    assert "string(40 * quantity(" in shown
+    assert "string(25 * quantity(" not in shown
+
+
 def _documents(way: str, kind: str) -> list[Any]:
     made = yaml.safe_load_all(template(f"--set=admission.canonical={way}"))
     return [document for document in made if document and document["kind"] == kind]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.node_agent.cdi import environment
@@ -98,6 +99,19 @@ def test_on_a_mig_instance_gpushare_pods_read_what_they_requested_and_the_size_o
         "ALIYUN_COM_GPU_MEM_DEV": "69",
     }
     assert of("gpushare", on_instance(3072), unit="MiB")["ALIYUN_COM_GPU_MEM_DEV"] == "71168"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "device"),
+    [("advisory", "140"), ("interposer", "3"), ("time_slice", "3"), ("policed", "3"), ("driver", "140")],
+)
+def test_the_device_of_gpushare_pods_is_as_large_as_cuda_shows_it(strategy: str, device: str) -> None:
+    """Where the interposer limits memory it shows the slice as the device; 3 / 140 of that would be 66 MiB."""
+    order = hand_over(share("GPU-a", memory=3072))
+    order = msgspec.structs.replace(order, share=msgspec.structs.replace(order.share, strategy=strategy))
+    grant = Grant(grant_id="g-1", term=1, dialect="gpushare", containers={"main": order.share})
+    found = dict(line.split("=", 1) for line in environment.of_dialect(order, grant, GPUS, "GiB"))
+    assert (found["ALIYUN_COM_GPU_MEM_CONTAINER"], found["ALIYUN_COM_GPU_MEM_DEV"]) == ("3", device)
 
 
 def test_on_a_mig_instance_other_pods_read_what_they_requested() -> None:

@@ -73,6 +73,28 @@ def test_a_card_with_two_interfaces_is_listed_once_as_the_rdma_device(kernel: Ke
     assert [nic.name for nic in nics(kernel)] == ["eth1", "mlx5_0"]
 
 
+def test_an_rdma_device_with_an_active_port_has_its_device_node_for_verbs(kernel: Kernel) -> None:
+    """The number of the node need not be that of the device. An Ethernet interface has none."""
+    kernel.nic("infiniband", "mlx5_0", f"{SWITCH}/0000:17:01.0/0000:19:00.0")
+    kernel.nic("net", "eth0", "pci0000:40/0000:40:01.0/0000:41:00.0")
+    verbs = kernel.root / "class" / "infiniband_verbs"
+    for name, device in (("uverbs0", "mlx5_7"), ("uverbs3", "mlx5_0")):
+        (verbs / name).mkdir(parents=True)
+        (verbs / name / "ibdev").write_text(f"{device}\n")
+    (verbs / "abi_version").write_text("6\n")
+    port = kernel.root / "class" / "infiniband" / "mlx5_0" / "ports" / "1"
+    port.mkdir(parents=True)
+    for state, node in (("1: DOWN", ""), ("4: ACTIVE", "uverbs3")):
+        (port / "state").write_text(f"{state}\n")
+        assert {nic.name: nic.verbs for nic in nics(kernel)} == {"eth0": "", "mlx5_0": node}
+
+
+def test_how_many_pods_may_have_a_card_is_the_nodes_setting(kernel: Kernel) -> None:
+    kernel.nic("infiniband", "mlx5_0", f"{SWITCH}/0000:17:01.0/0000:19:00.0")
+    (found,) = Sysfs(kernel.root, 8).nics({0: "00000000:18:00.0"}, {0: 0})
+    assert found.pods == 8
+
+
 def test_virtual_interfaces_are_not_listed(kernel: Kernel) -> None:
     kernel.root.joinpath("class", "net", "lo").mkdir(parents=True)
     assert nics(kernel) == ()
