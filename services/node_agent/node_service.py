@@ -21,6 +21,7 @@ from shared.bus.port import BusError, Incoming
 from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.model.gpu import Inventory
 from shared.service import Context
 
 TICK_S = 1.0
@@ -43,7 +44,7 @@ class NodeRuntime:
             boot_id=boot_id,
             timeout_s=config.mig_timeout_s,
             held=lambda: (share for container in self.agent.store.shares() for share in container.gpus),
-            inventory=lambda: self.agent.gpus.inventory,
+            inventory=self._inventory,
         )
         self.devices = DeviceMonitor(
             ctx, config, self.agent, boot_id=boot_id, tell=self.handle, instances=self.mig.describe
@@ -56,9 +57,7 @@ class NodeRuntime:
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
             self.devices.observe(self.strategies.observer)
-        job_mapping.register_metric(ctx.metrics, lambda: self.agent.gpus.inventory, self.agent.live)
-        self._mapped: dict[str, str] = {}
-        """What the files of `job_mapping_dir` say."""
+        job_mapping.register_metric(ctx.metrics, self._inventory, self.agent.live)
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""
@@ -77,6 +76,8 @@ class NodeRuntime:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._ticks(), name="ticks")
+        if folder := self._config.job_mapping_dir:
+            ctx.spawn(job_mapping.keep_files(ctx, Path(folder), self._inventory, self.agent.live), name="job-mapping")
         ctx.spawn(
             self.publisher.send_heartbeats(subjects.heartbeat(node), lambda: (node,), self._config.beat_s),
             name="heartbeats",
@@ -207,6 +208,9 @@ class NodeRuntime:
         await self.handle(m.GrantReceived(answer.found))
         return True
 
+    def _inventory(self) -> Inventory | None:
+        return self.agent.gpus.inventory
+
     async def _reconnected(self) -> None:
         await self.handle(m.Reconnected())
 
@@ -217,17 +221,3 @@ class NodeRuntime:
                 # A tick's commands are published. Without a connection they would pile up; after a reconnect all of it
                 # is published.
                 await self.handle(m.Tick())
-            if self._config.job_mapping_dir:
-                await self._map_jobs(Path(self._config.job_mapping_dir))
-
-    async def _map_jobs(self, folder: Path) -> None:
-        now = job_mapping.mapping(self.agent.gpus.inventory, self.agent.live())
-        if now == self._mapped:
-            return
-        try:
-            await asyncio.to_thread(job_mapping.write, folder, self._mapped, now)
-        except OSError as error:
-            self._ctx.health.set("job_mapping", ok=True, detail=f"{folder} cannot be written: {error}")
-            return
-        self._ctx.health.clear("job_mapping")
-        self._mapped = now

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from shared.contracts.node_commands import LiveSlice
 from shared.model.gpu import Inventory
+from shared.service import Context
 from shared.telemetry.metrics import Metrics
 
+WRITE_S = 1.0
 LABELS = ("uuid", "gpu", "namespace", "pod", "container", "strategy")
 
 
@@ -21,6 +24,24 @@ def register_metric(
         lambda: dict.fromkeys(pod_info(inventory(), live()), 1.0),
         labels=LABELS,
     )
+
+
+async def keep_files(
+    ctx: Context, folder: Path, inventory: Callable[[], Inventory | None], live: Callable[[], Iterable[LiveSlice]]
+) -> None:
+    """Keeps the files of a folder up to date, for ever."""
+    written: dict[str, str] = {}
+    while True:
+        now = mapping(inventory(), live())
+        if now != written:
+            try:
+                await asyncio.to_thread(write, folder, written, now)
+            except OSError as error:
+                ctx.health.set("job_mapping", ok=True, detail=f"{folder} cannot be written: {error}")
+            else:
+                ctx.health.clear("job_mapping")
+                written = now
+        await asyncio.sleep(WRITE_S)
 
 
 def pod_info(inventory: Inventory | None, live: Iterable[LiveSlice]) -> list[tuple[str, ...]]:
