@@ -39,8 +39,8 @@ MUTANTS = [
         name="mps-for-two-gpus",
         what="a container with parts of two GPUs is placed where it can be a client of one daemon",
         file="shared/book/shares.py",
-        old="not (strategy.concurrent and ask.count > 1)",
-        new="not (strategy.concurrent and ask.count > 2)",
+        old="(strategy.concurrent and (ask.count > 1 or ask.bursts))",
+        new="(strategy.concurrent and (ask.count > 2 or ask.bursts))",
         tests=("tests/unit/shared/book/test_shares.py",),
     ),
     Mutant(

@@ -90,7 +90,7 @@ MUTANTS = [
         name="gate-without-instances",
         what="a MIG instance is handed over that the GPU no longer has",
         file=GATE,
-        old="        if not gpu.mig_on_demand and share.mig not in gpu.mig_instances:\n",
+        old="        if not gpu.mig_on_demand and not any(_is(share.mig, instance) for instance in gpu.mig_instances):\n",
         new="        if False:\n",
         tests=(INSTANCES,),
     ),

@@ -66,12 +66,14 @@ def test_reserved_time_is_metered_and_the_rest_is_time_sliced(
         (SHARE, "firm", None),
         (WHOLE, "soft", "exclusive"),
         (GpuAsk(count=2, memory_mib=100), "soft", None),
+        (GpuAsk(count=1, memory_mib=100, memory_limit_mib=300), "soft", None),
     ],
 )
 def test_mps_is_for_parts_of_one_gpu_whose_pod_asks_for_no_protection(
     ask: GpuAsk, isolation: Isolation, expected: StrategyName | None
 ) -> None:
-    """A fault of a neighbour can end a client's work, and a container can be a client of one daemon."""
+    """A fault of a neighbour can end a client's work, a container can be a client of one daemon, and a client's limits
+    are fixed when it starts."""
     assert strategy_for(ask, isolation, ("exclusive", "mps")) == expected
 
 
