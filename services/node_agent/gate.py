@@ -92,6 +92,12 @@ def refusal(share: GpuShare, gpu: Gpu | None, room: Occupancy, taken: Mapping[st
     if share.mig is not None:
         where = f"MIG instance {share.mig.profile} at slice {share.mig.start}"
         if not gpu.mig_on_demand and not any(_is(share.mig, instance) for instance in gpu.mig_instances):
+            if not share.mig.uuid:
+                return (
+                    "mig-not-on-demand",
+                    f"GPU {share.uuid} offers no {where} on demand now (the health of the node's agent says why); the "
+                    "kubelet tries again, or delete the pod to have it scheduled again",
+                )
             return (
                 "mig-instance-gone",
                 f"GPU {share.uuid} no longer has {where}; delete the pod to have it scheduled again",

@@ -135,6 +135,10 @@ class GrantStore:
         """The shares that are handed over, less what their suspensions have freed."""
         return [self._share(lease, remaining=True) for key, lease in self._leases.items() if key not in without]
 
+    def handed_over(self) -> list[tuple[str, ContainerGrant]]:
+        """Each share that is handed over, as it was granted, with its pod's UID."""
+        return [(lease.uid, self._share(lease)) for lease in self._leases.values()]
+
     def guaranteed_mib(self, node: str) -> dict[str, int]:
         """The memory of each GPU that slices are guaranteed: those that are handed over, and those that may be."""
         found: dict[str, int] = {}

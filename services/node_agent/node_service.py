@@ -43,7 +43,7 @@ class NodeRuntime:
             file=Path(config.checkpoint_file).with_name("mig.json"),
             boot_id=boot_id,
             timeout_s=config.mig_timeout_s,
-            held=lambda: (share for container in self.agent.store.shares() for share in container.gpus),
+            held=lambda: ((uid, share) for uid, part in self.agent.store.handed_over() for share in part.gpus),
             inventory=self._inventory,
         )
         self.devices = DeviceMonitor(

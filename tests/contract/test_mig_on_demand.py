@@ -202,7 +202,7 @@ async def test_instances_of_others_are_neither_offered_nor_destroyed(
         assert not any("12" in line.split()[2:3] for line in made(host)), "nothing was done to it"
 
 
-async def test_an_instance_that_is_still_in_use_keeps_its_slices(
+async def test_an_instance_that_is_still_in_use_keeps_its_slices_and_goes_to_no_other_pod(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
     """A process that has outlived its pod: of another user's, for the agent cannot say whose it is."""
@@ -215,9 +215,78 @@ async def test_an_instance_that_is_still_in_use_keeps_its_slices(
         await end(kubelet, host, "one")
         await offered(bus, MigInstance(profile="2g.10gb", start=2))
         assert "is used by process 1" in ctx.health.report()["parts"]["mig"]["detail"]
+        with pytest.raises(grpc.RpcError, match=r"is used by process 1; it was another pod's \(mig-not-ready\)"):
+            await start(kubelet, host, bus, "two", "2g.10gb", 2)
+        assert list(standing(host)) == [instance]
         become(host, A100)
+        await kubelet.start_container(kubelet.pods[uid("two")])
+        assert made(host)[-4:-2] == [f"uncomputed 0 {instance}", f"gone 0 {instance}"], "the old one ended first"
         await offered(bus)
-        assert standing(host) == {}
+        await eventually(lambda: "mig" not in ctx.health.report()["parts"])
+
+
+async def test_an_instance_that_takes_the_place_of_one_that_failed_is_not_the_agents(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    become(host, A100 + FOREIGN)
+    async with mig_agent(nats, host):
+        await kubelet.sees_slots()
+        await offered(bus, MigInstance(profile="1g.5gb", start=4))
+        with pytest.raises(grpc.RpcError, match="cannot be made beside"):
+            await start(kubelet, host, bus, "one", "3g.20gb", 4)
+        become(host, f"{A100}mig 0 13 4 3g.20gb 19968 MIG-of-an-administrator\n")
+        await offered(bus, MigInstance(profile="3g.20gb", start=4))
+        with pytest.raises(grpc.RpcError, match="somebody else has made"):
+            await kubelet.start_container(kubelet.pods[uid("one")])
+        await end(kubelet, host, "one")
+        await start(kubelet, host, bus, "two", "1g.5gb", 0)
+        assert not any(line.split()[2] == "13" for line in made(host)), "nothing was done to it"
+
+
+async def test_a_start_that_the_kubelet_abandons_is_recorded(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with mig_agent(nats, host):
+        await kubelet.sees_slots()
+        await offered(bus)
+        begun = len(made(host))
+        abandoned = asyncio.create_task(start(kubelet, host, bus, "one", "2g.10gb", 2))
+        await eventually(lambda: len(made(host)) > begun)
+        abandoned.cancel()
+        await start(kubelet, host, bus, "two", "1g.5gb", 0)
+    recorded = msgspec.json.decode((host / "state" / "mig.json").read_bytes())["own"]
+    assert {one["id"]: one["place"]["start"] for one in recorded} == standing(host) == {1: 2, 2: 0}
+
+
+async def test_half_an_instance_whose_id_was_not_noted_is_the_agents(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    """As a crash leaves it that comes right after the first call."""
+    (host / "state").mkdir()
+    intent = {"place": {"gpu": "GPU-a", "profile": "2g.10gb", "start": 2}, "holder": "u"}
+    record = {"boot_id": "boot-1", "own": [intent], "proven": {"GPU-a": DRIVER}}
+    (host / "state" / "mig.json").write_bytes(msgspec.json.encode(record))
+    (host / "nvml.mig").write_text("made 0 1 2 14\n")
+    async with mig_agent(nats, host):
+        await eventually(lambda: standing(host) == {})
+        await offered(bus)
+
+
+async def test_a_record_that_cannot_be_written_is_named_and_ends_nothing(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with mig_agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        await offered(bus)
+        await start(kubelet, host, bus, "one", "2g.10gb", 2)
+        (host / "state" / "mig.json.new").mkdir()
+        await end(kubelet, host, "one")
+        says = "the record of MIG instances cannot be written; free some space in"
+        await eventually(lambda: says in ctx.health.report()["parts"].get("mig", {}).get("detail", ""))
+        with pytest.raises(grpc.RpcError, match=says):
+            await start(kubelet, host, bus, "two", "1g.5gb", 0)
+        (host / "state" / "mig.json.new").rmdir()
+        await kubelet.start_container(kubelet.pods[uid("two")])
         await eventually(lambda: "mig" not in ctx.health.report()["parts"])
 
 

@@ -26,12 +26,12 @@ class SliceWriter:
         nics: Callable[[], Mapping[str, Nic]],
         enforced: Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]],
         gpushare_unit: str,
-        mig_ids: Callable[[Iterable[GpuShare]], Awaitable[MigIds]],
+        mig_ids: Callable[[str, Iterable[GpuShare]], Awaitable[MigIds]],
     ) -> None:
         """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID, `nics` its network cards by name.
 
         `enforced` prepares what the share's strategy needs, and returns the edits for it. `mig_ids` returns the ids of
-        the MIG instances of shares; they exist then.
+        the MIG instances of the pod with that UID; they exist then.
         """
         self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
         self._unit, self._host, self._nics = gpushare_unit, host, nics
@@ -40,7 +40,7 @@ class SliceWriter:
 
     async def write(self, names: Iterable[str], order: m.HandOver) -> None:
         """See `handover.base.SpecWriter`; also raises Hung if NVML does not answer."""
-        mig_ids = await self._mig_ids(order.share.gpus)
+        mig_ids = await self._mig_ids(order.uid, order.share.gpus)
         gpus, grant = self._gpus(), self._grant_of(order.uid)
         env = environment.kerf(order)
         if grant is not None:

@@ -29,6 +29,16 @@ def place_of(share: GpuShare) -> Place | None:
     return None if mig is None else Place(gpu=share.uuid, profile=mig.profile, start=mig.start)
 
 
+class Own(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, order=True):
+    """An instance of the agent's: one that it makes, has made, or has made half."""
+
+    place: Place
+    holder: str = ""
+    """The UID of the pod for which it was made. Another pod gets another instance, in the same place too."""
+    id: int | None = None
+    """The driver's id of the GPU instance; None until it is known to be made."""
+
+
 class SeenProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU instance profile as the driver offers it on one GPU."""
 
@@ -52,9 +62,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     size: int
     """Its memory slices."""
+    empty: bool = False
+    """It has no compute instance."""
 
     def at(self, place: Place) -> bool:
         return self.start == place.start and self.profile == place.profile
+
+    def belongs_to(self, own: Own) -> bool:
+        """Whether it is this instance of the agent's. One whose id the agent has not noted yet has no compute instance:
+        the id is noted before that is made."""
+        return self.at(own.place) and (self.empty if own.id is None else self.id == own.id)
 
 
 def profile_name(name: str) -> str:
@@ -87,11 +104,11 @@ def problem(gpu: Gpu, seen: Mapping[str, SeenProfile]) -> str:
     return ""
 
 
-def foreign(gpu: str, standing: Iterable[Standing], own: Iterable[Place]) -> tuple[MigInstance, ...] | None:
+def foreign(gpu: str, standing: Iterable[Standing], own: Iterable[Own]) -> tuple[MigInstance, ...] | None:
     """The instances that are not the agent's, which take their slices from it. None if one of them is of a profile that
     Kerf does not know: then nobody can say what is free."""
-    mine = [place for place in own if place.gpu == gpu]
-    others = [one for one in standing if not any(one.at(place) for place in mine)]
+    mine = [one for one in own if one.place.gpu == gpu]
+    others = [one for one in standing if not any(one.belongs_to(each) for each in mine)]
     if any(not one.profile for one in others):
         return None
     found = (MigInstance(profile=one.profile, start=one.start) for one in others)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pynvml
 
-from services.node_agent.mig.layout import Place, SeenProfile, Standing, profile_name
+from services.node_agent.messages import SliceNotReady
+from services.node_agent.mig.layout import Own, SeenProfile, Standing, profile_name
 from services.node_agent.nvml_calls import UNKNOWN, text
 from shared.model.mig import canonical_profile
 
@@ -16,8 +17,10 @@ Ids = tuple[int, int]
 """The ids of GPU instance and compute instance."""
 
 
-class MigError(OSError):
+class MigError(SliceNotReady):
     """An instance cannot be made or destroyed. The text says why."""
+
+    code = "mig-not-ready"
 
 
 def profiles(handle: Any) -> dict[str, SeenProfile]:
@@ -45,52 +48,57 @@ def standing(handle: Any, offered: dict[str, SeenProfile]) -> tuple[Standing, ..
     return tuple(_standing(gi, profile.name) for profile in offered.values() for gi in _gpu_instances(handle, profile))
 
 
-def stands(handle: Any, place: Place) -> bool:
-    """Whether there is an instance at this place, whole or not."""
-    return any(one.at(place) for one in standing(handle, profiles(handle)))
+def stands(handle: Any, own: Own) -> bool:
+    """Whether an instance of the agent's exists, whole or not."""
+    return any(one.belongs_to(own) for one in standing(handle, profiles(handle)))
 
 
-def make(handle: Any, place: Place) -> Ids:
-    """Makes an instance with one compute instance that fills it, and returns its ids.
+def make_gpu_instance(handle: Any, own: Own) -> int:
+    """Makes the GPU instance of `own` and returns its id; the one that stands if it is made already.
 
-    Idempotent: what exists of it, after a failure or a crash, is completed. Raises MigError if another instance has
-    slices of the place.
+    Raises MigError if an instance of others has slices of the place; then nothing was made.
     """
-    offered = profiles(handle)
+    place, offered = own.place, profiles(handle)
     profile = offered.get(place.profile)
     if profile is None:
         raise MigError(f"the driver offers no MIG profile {place.profile} on GPU {place.gpu}")
-    gi = next((gi for gi in _gpu_instances(handle, profile) if _standing(gi, place.profile).at(place)), None)
-    if gi is None:
-        slices = pynvml.c_nvmlGpuInstancePlacement_t(start=place.start, size=_size(handle, profile))
-        try:
-            gi = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, ctypes.byref(slices))
-        except pynvml.NVMLError_InsufficientResources as error:
-            there = ", ".join(f"{one.profile or 'an unknown one'} at {one.start}" for one in standing(handle, offered))
-            raise MigError(
-                f"MIG instance {place.profile} at slice {place.start} of GPU {place.gpu} cannot be made beside "
-                f"{there or 'what the driver reports'}"
-            ) from error
-    number, wanted = _filling(gi, profile.compute_slices)
+    there = standing(handle, offered)
+    mine = next((one.id for one in there if one.belongs_to(own)), None)
+    if mine is not None:
+        return mine
+    slices = pynvml.c_nvmlGpuInstancePlacement_t(start=place.start, size=_size(handle, profile))
+    try:
+        gi = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(handle, profile.id, ctypes.byref(slices))
+    except pynvml.NVMLError_InsufficientResources as error:
+        names = ", ".join(f"{one.profile or 'an unknown one'} at {one.start}" for one in there)
+        raise MigError(
+            f"MIG instance {place.profile} at slice {place.start} of GPU {place.gpu} cannot be made beside "
+            f"{names or 'what the driver reports'}"
+        ) from error
+    return int(pynvml.nvmlGpuInstanceGetInfo(gi).id)
+
+
+def fill(handle: Any, own: Own) -> Ids:
+    """Returns the ids of an instance with one compute instance that fills it, which is made if there is none."""
+    gi = pynvml.nvmlDeviceGetGpuInstanceById(handle, own.id)
+    number, wanted = _filling(gi, profiles(handle)[own.place.profile].compute_slices)
     fills, others = _compute_instances(gi, lambda seen: seen == wanted)
     for other in others:
         pynvml.nvmlComputeInstanceDestroy(other)
     ci = fills[0] if fills else pynvml.nvmlGpuInstanceCreateComputeInstance(gi, number)
-    return pynvml.nvmlGpuInstanceGetInfo(gi).id, pynvml.nvmlComputeInstanceGetInfo_v2(ci).id
+    return int(pynvml.nvmlGpuInstanceGetInfo(gi).id), int(pynvml.nvmlComputeInstanceGetInfo_v2(ci).id)
 
 
-def destroy(handle: Any, place: Place) -> None:
-    """Destroys an instance; does nothing if there is none at this place.
+def destroy(handle: Any, own: Own) -> None:
+    """Destroys an instance of the agent's; does nothing if it does not stand.
 
     Raises MigError if processes use it: nothing is destroyed then.
     """
-    offered = profiles(handle)
+    place, offered = own.place, profiles(handle)
     profile = offered.get(place.profile)
-    if profile is None:
-        return
-    for gi in _gpu_instances(handle, profile):
+    for gi in () if profile is None else _gpu_instances(handle, profile):
         seen = _standing(gi, place.profile)
-        if not seen.at(place):
+        if not seen.belongs_to(own):
             continue
         users = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.gpuInstanceId == seen.id]
         if users:
@@ -131,7 +139,8 @@ def _gpu_instances(handle: Any, profile: SeenProfile) -> list[Any]:
 def _standing(gi: Any, name: str) -> Standing:
     info = pynvml.nvmlGpuInstanceGetInfo(gi)
     known = name if canonical_profile(name.replace("+", ".")) else ""
-    return Standing(id=info.id, profile=known, start=info.placement.start, size=info.placement.size)
+    empty = not _compute_instances(gi, lambda _: True)[0]
+    return Standing(id=info.id, profile=known, start=info.placement.start, size=info.placement.size, empty=empty)
 
 
 def _filling(gi: Any, slices: int) -> tuple[int, int]:

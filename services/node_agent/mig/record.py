@@ -1,4 +1,5 @@
-"""The agent's record of its own MIG instances, on the host's disk: written before an instance is made.
+"""The agent's record of its own MIG instances, on the host's disk: written before an instance is made, and again with
+its id before its compute instance is.
 
 So after a crash at any moment every instance that the agent has made, or half made, is known as its own, and no other
 one is ever destroyed. MIG instances end with a reboot, and the record of an earlier boot counts no more.
@@ -11,12 +12,12 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent.checkpoint import write_durably
-from services.node_agent.mig.layout import Place
+from services.node_agent.mig.layout import Own
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot_id: str = ""
-    own: tuple[Place, ...] = ()
+    own: tuple[Own, ...] = ()
     proven: dict[str, str] = {}
     """By GPU UUID: the driver version with which an instance was made and destroyed there."""
 

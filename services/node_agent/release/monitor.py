@@ -97,11 +97,14 @@ class ReleaseMonitor:
             return
         self._ctx.health.set("release", ok=True)
         evidence = Evidence(cgroups=present, checkpoint=checkpoint, pod_resources=pod_resources, on_gpus=on_gpus)
-        for lease in find_ended(absent, evidence):
+        ended = find_ended(absent, evidence)
+        for lease in ended:
             # Checked again when no start can come in between: a container that was started meanwhile has its pod's
             # cgroup.
             await self._node.end_container(lease.uid, lease.container, if_so=partial(self._has_ended, lease.uid))
         self._remove_stale_specs()
+        if ended:
+            self._node.mig.wake()
 
     def _has_ended(self, uid: str) -> bool:
         return not self._cgroups.present((uid,))
@@ -112,4 +115,3 @@ class ReleaseMonitor:
         self._specs.keep_only(kept)
         if self._strategies is not None:
             self._strategies.keep_only(kept)
-        self._node.mig.wake()

@@ -10,21 +10,35 @@ REAL_CALLS = ("tests/unit/services/node_agent/mig/test_nvml.py",)
 
 MUTANTS = (
     Mutant(
-        name="mig-record-after",
-        what="an instance is recorded after it was made, so a crash leaves one that is nobody's",
+        name="mig-without-intent",
+        what="an instance is made before it is recorded, so a crash leaves one that is nobody's",
         file=INSTANCES,
-        old="""            await self._save(msgspec.structs.replace(self._record, own=(*self._record.own, place)))
-        return await self._timed("make", lambda handle: nvml.make(handle, place), place.gpu)""",
-        new="""        ids = await self._timed("make", lambda handle: nvml.make(handle, place), place.gpu)
-        await self._save(msgspec.structs.replace(self._record, own=(*self._record.own, place)))
-        return ids""",
+        old="        await self._keep(own)\n\n    async def _gpu_instance",
+        new="        self._record = msgspec.structs.replace(self._record, own=(*self._record.own, own))\n\n    async def _gpu_instance",
+        tests=CONTRACT,
+        survives="the id is recorded right after; only a crash between the two would show it",
+    ),
+    Mutant(
+        name="mig-without-id",
+        what="the id of an instance is not recorded",
+        file=INSTANCES,
+        old="await self._keep(numbered, instead_of=own)",
+        new="self._record = msgspec.structs.replace(self._record, own=(numbered,))",
         tests=CONTRACT,
     ),
     Mutant(
         name="mig-takes-others",
         what="an instance that stands in the granted place is taken for the agent's own",
+        file="services/node_agent/mig/layout.py",
+        old="return self.at(own.place) and (self.empty if own.id is None else self.id == own.id)",
+        new="return self.at(own.place)",
+        tests=CONTRACT,
+    ),
+    Mutant(
+        name="mig-for-another-pod",
+        what="an instance of an earlier pod is given to the next one",
         file=INSTANCES,
-        old='if await self._timed("look", lambda handle: nvml.stands(handle, place), place.gpu):',
+        old="if known is not None and known.holder != uid:",
         new="if False:",
         tests=CONTRACT,
     ),
@@ -40,16 +54,16 @@ MUTANTS = (
         name="mig-destroys-held",
         what="instances of running containers are destroyed",
         file=INSTANCES,
-        old="unheld = set(self._record.own) - {place_of(share) for share in self._held()}",
-        new="unheld = set(self._record.own)",
+        old="unheld = [one for one in self._record.own if (one.holder, one.place) not in held]",
+        new="unheld = list(self._record.own)",
         tests=CONTRACT,
     ),
     Mutant(
         name="mig-stuck-is-free",
         what="the slices of an instance that could not be destroyed are offered",
         file=INSTANCES,
-        old="own = [place for place in self._record.own if place not in self._not_destroyed]",
-        new="own = list(self._record.own)",
+        old="own = [one for one in (*before, *self._record.own) if one not in self._not_destroyed]",
+        new="own = [*before, *self._record.own]",
         tests=CONTRACT,
     ),
     Mutant(
@@ -72,8 +86,8 @@ MUTANTS = (
         name="mig-half",
         what="a second instance is made instead of completing the half of one",
         file=CALLS,
-        old="gi = next((gi for gi in _gpu_instances(handle, profile) if _standing(gi, place.profile).at(place)), None)",
-        new="gi = None",
+        old="    if mine is not None:\n",
+        new="    if False:\n",
         tests=REAL_CALLS,
     ),
 )

@@ -32,6 +32,7 @@ def share(instance: MigInstance | None) -> GpuShare:
         (gpu(mig_enabled=True, mig_on_demand=True), share(None), "gpu-mig-mode"),
         (gpu(), share(FIXED), "gpu-mig-mode"),
         (gpu(mig_enabled=True), share(FIXED), "mig-instance-gone"),
+        (gpu(mig_enabled=True), share(MigInstance(profile="2g.10gb", start=4)), "mig-not-on-demand"),
         (gpu(mig_enabled=True, mig_on_demand=True), share(MigInstance(profile="2g.10gb", start=2)), "mig-slices-taken"),
         (gpu(mig_enabled=True, mig_on_demand=True), share(MigInstance(profile="2g.10gb", start=4)), None),
         (gpu(mig_enabled=True, mig_instances=(FIXED,)), share(FIXED), "mig-slices-taken"),

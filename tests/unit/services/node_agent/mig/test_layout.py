@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.node_agent.mig.layout import Place, SeenProfile, Standing, foreign, problem, profile_name, trial_place
+from services.node_agent.mig.layout import (
+    Own,
+    Place,
+    SeenProfile,
+    Standing,
+    foreign,
+    problem,
+    profile_name,
+    trial_place,
+)
 from shared.model.gpu import Gpu
 from shared.model.mig import GEOMETRIES, MigInstance, geometry_of
 
@@ -59,8 +68,14 @@ def test_a_gpu_of_an_unknown_geometry_is_named() -> None:
 
 def test_instances_of_others_are_those_that_are_not_the_agents() -> None:
     standing = (Standing(id=1, profile="2g.10gb", start=2, size=2), Standing(id=2, profile="1g.5gb", start=0, size=1))
-    own = (Place(gpu="GPU-a", profile="1g.5gb", start=0), Place(gpu="GPU-b", profile="2g.10gb", start=2))
+    mine = Place(gpu="GPU-a", profile="1g.5gb", start=0)
+    own = (Own(place=mine, id=2), Own(place=Place(gpu="GPU-b", profile="2g.10gb", start=2), id=1))
     assert foreign("GPU-a", standing, own) == (MigInstance(profile="2g.10gb", start=2),)
+    theirs = (MigInstance(profile="1g.5gb", start=0), MigInstance(profile="2g.10gb", start=2))
+    assert foreign("GPU-a", standing, (Own(place=mine, id=3),)) == theirs, "another one in the same place"
+    assert foreign("GPU-a", standing, (Own(place=mine),)) == theirs, "whole, and the agent has not got so far"
+    half = (Standing(id=2, profile="1g.5gb", start=0, size=1, empty=True),)
+    assert foreign("GPU-a", half, (Own(place=mine),)) == ()
     unknown = (*standing, Standing(id=3, profile="", start=4, size=4))
     assert foreign("GPU-a", unknown, own) is None, "nobody can say what it takes"
 

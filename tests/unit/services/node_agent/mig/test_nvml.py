@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 
 from services.node_agent.mig import nvml
-from services.node_agent.mig.layout import Place, Standing
+from services.node_agent.mig.layout import Own, Place, Standing
 from services.node_agent.mig.nvml import MigError
 from tests.unit.services.node_agent.devices.machine import Machine
 
@@ -31,7 +32,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
     assert standing(handle) == ()
     yield request.param, handle
     for one in standing(handle):
-        nvml.destroy(handle, Place(gpu=request.param, profile=one.profile, start=one.start))
+        nvml.destroy(handle, Own(place=Place(gpu=request.param, profile=one.profile, start=one.start), id=one.id))
     assert standing(handle) == ()
     pynvml.nvmlShutdown()
 
@@ -43,6 +44,14 @@ def standing(handle: Any) -> tuple[Standing, ...]:
 def smallest(gpu: tuple[str, Any], start: int) -> Place:
     names = [name for name, seen in nvml.profiles(gpu[1]).items() if seen.compute_slices == 1 and len(seen.starts) > 4]
     return Place(gpu=gpu[0], profile=min(names, key=len), start=start)
+
+
+def make(handle: Any, place: Place) -> Own:
+    """Makes an instance whole."""
+    own = Own(place=place)
+    own = msgspec.structs.replace(own, id=nvml.make_gpu_instance(handle, own))
+    assert nvml.fill(handle, own)[0] == own.id
+    return own
 
 
 def devices(handle: Any) -> dict[str, tuple[int, int]]:
@@ -60,51 +69,52 @@ def devices(handle: Any) -> dict[str, tuple[int, int]]:
 
 def test_an_instance_is_made_at_its_place_and_destroyed(gpu: tuple[str, Any]) -> None:
     handle, place = gpu[1], smallest(gpu, 2)
-    ids = nvml.make(handle, place)
-    assert [(one.profile, one.start) for one in standing(handle)] == [(place.profile, 2)]
-    assert list(devices(handle).values()) == [ids], "one compute instance fills it"
-    assert nvml.make(handle, place) == ids, "a second time there is nothing to do"
-    nvml.destroy(handle, place)
+    own = make(handle, place)
+    assert [(one.profile, one.start, one.empty) for one in standing(handle)] == [(place.profile, 2, False)]
+    assert list(devices(handle).values()) == [nvml.fill(handle, own)], "one compute instance fills it, once"
+    assert nvml.make_gpu_instance(handle, own) == own.id, "a second time there is nothing to do"
+    nvml.destroy(handle, own)
     assert (standing(handle), devices(handle)) == ((), {})
-    nvml.destroy(handle, place)  # there is none: nothing happens
+    nvml.destroy(handle, own)  # there is none: nothing happens
 
 
 def test_an_instance_beside_others_leaves_them_alone(gpu: tuple[str, Any]) -> None:
     handle = gpu[1]
-    first = nvml.make(handle, smallest(gpu, 0))
-    nvml.make(handle, smallest(gpu, 1))
-    nvml.destroy(handle, smallest(gpu, 1))
-    assert list(devices(handle).values()) == [first]
+    first, second = make(handle, smallest(gpu, 0)), make(handle, smallest(gpu, 1))
+    nvml.destroy(handle, second)
+    assert list(devices(handle).values()) == [nvml.fill(handle, first)]
     (largest,) = (seen for seen in nvml.profiles(handle).values() if len(seen.starts) == 1 and seen.compute_slices == 7)
     with pytest.raises(MigError, match=r"cannot be made beside .* at 0"):
-        nvml.make(handle, Place(gpu=gpu[0], profile=largest.name, start=0))
+        nvml.make_gpu_instance(handle, Own(place=Place(gpu=gpu[0], profile=largest.name, start=0)))
+    another = msgspec.structs.replace(first, id=90)
+    nvml.destroy(handle, another)
+    assert len(devices(handle)) == 1, "in the same place, and not the agent's"
 
 
 def test_half_of_an_instance_is_completed(gpu: tuple[str, Any]) -> None:
-    """As a crash between the two calls leaves it: a GPU instance without a compute instance."""
-    handle, place = gpu[1], smallest(gpu, 3)
-    ids = nvml.make(handle, place)
-    device = pynvml.nvmlDeviceGetGpuInstanceById(handle, ids[0])
-    pynvml.nvmlComputeInstanceDestroy(pynvml.nvmlGpuInstanceGetComputeInstanceById(device, ids[1]))
-    assert devices(handle) == {}
-    assert nvml.make(handle, place)[0] == ids[0]
+    """As a crash between the two calls leaves it, before or after its id was noted."""
+    handle, own = gpu[1], Own(place=smallest(gpu, 3))
+    made = nvml.make_gpu_instance(handle, own)
+    assert (devices(handle), standing(handle)[0].empty) == ({}, True)
+    assert nvml.make_gpu_instance(handle, own) == made
+    assert nvml.fill(handle, msgspec.structs.replace(own, id=made))[0] == made
     assert len(devices(handle)) == 1
 
 
 @pytest.mark.skipif(bool(REAL), reason="starts no process on a real GPU")
 def test_an_instance_in_use_is_not_destroyed(a100: Machine, nvml_open: Callable[[], Any]) -> None:
-    handle, place = nvml_open(), Place(gpu="GPU-a", profile="2g.10gb", start=2)
-    ids = nvml.make(handle, place)
-    a100.also(f"process 0 4711 100 {ids[0]}\n")
+    handle = nvml_open()
+    own = make(handle, Place(gpu="GPU-a", profile="2g.10gb", start=2))
+    a100.also(f"process 0 4711 100 {own.id}\n")
     with pytest.raises(MigError, match=r"2g\.10gb at slice 2 of GPU GPU-a is used by process 4711"):
-        nvml.destroy(handle, place)
+        nvml.destroy(handle, own)
     assert len(devices(handle)) == 1
 
 
 @pytest.mark.skipif(bool(REAL), reason="of the fake's driver")
 def test_a_profile_that_the_driver_does_not_offer_is_named(a100: Machine, nvml_open: Callable[[], Any]) -> None:
     with pytest.raises(MigError, match=r"no MIG profile 1g\.99gb"):
-        nvml.make(nvml_open(), Place(gpu="GPU-a", profile="1g.99gb", start=0))
+        nvml.make_gpu_instance(nvml_open(), Own(place=Place(gpu="GPU-a", profile="1g.99gb", start=0)))
 
 
 @pytest.fixture
