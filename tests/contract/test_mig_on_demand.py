@@ -324,14 +324,14 @@ async def test_another_driver_is_proven_again(nats: EmbeddedServer, bus: NatsBus
 async def test_after_a_reboot_no_instance_is_the_agents(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """They end with a reboot, so one in the same place was made by somebody else."""
+    """They end with a reboot, so one in the same place, with the same id, was made by somebody else."""
     async with mig_agent(nats, host):
         await kubelet.sees_slots()
         await offered(bus)
         await start(kubelet, host, bus, "one", "1g.5gb", 4)
     (host / "nvml.mig").unlink()
     (host / "boot_id").write_text("boot-2\n")
-    become(host, A100 + FOREIGN)
+    become(host, A100 + FOREIGN.replace(" 12 ", " 1 "))
     async with mig_agent(nats, host):
         await offered(bus, MigInstance(profile="1g.5gb", start=4))
     assert made(host) == [], "the proof stands, and the foreign instance too"

@@ -32,7 +32,7 @@ MUTANTS = (
         file="services/node_agent/mig/layout.py",
         old="return self.at(own.place) and (self.empty if own.id is None else self.id == own.id)",
         new="return self.at(own.place)",
-        tests=CONTRACT,
+        tests=("tests/unit/services/node_agent/mig/test_layout.py",),
     ),
     Mutant(
         name="mig-for-another-pod",
