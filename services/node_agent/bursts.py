@@ -97,16 +97,20 @@ class Bursts:
         """Finds out which pods an earlier agent has left on the host, and lends what may be lent."""
         left = set()
         for uid in sorted({slice_.uid for slice_ in self._registry.slices if _bursts(slice_)}):
-            if self._agent.store.ordered_suspension(uid) is not None:
-                continue
-            try:
-                on_host = await self._suspender.is_on_host(uid)
-            except (LockError, HostMemoryUnknown) as error:
-                self._ctx.log.info("checkpoints_not_known", pod=uid, why=str(error), effect="it counts as running")
-                continue
-            left |= {slice_.key for slice_ in self._registry.slices if slice_.uid == uid and on_host}
+            if await self._is_on_host(uid):
+                left |= {slice_.key for slice_ in self._registry.slices if slice_.uid == uid}
         self._registry.set_on_host(left)
         await self.adjust()
+
+    async def _is_on_host(self, uid: str) -> bool:
+        known = self._agent.store.find_by_pod(uid)
+        if known is not None and known.applied is not None and known.applied.action == "checkpoint":
+            return True
+        try:
+            return await self._suspender.is_on_host(uid)
+        except (LockError, HostMemoryUnknown) as error:
+            self._ctx.log.info("checkpoints_not_known", pod=uid, why=str(error), effect="it counts as running")
+            return False
 
     async def adjust(self) -> None:
         """Lends what may be lent now, and lets pods on the host continue that have room again."""
@@ -136,7 +140,11 @@ class Bursts:
 
     async def make_room_to_resume(self, ask: SuspendTask) -> str:
         """Waits until the memory of a pod that resumes is there. Returns why it is not; empty if it is, or if the pod
-        does not resume."""
+        does not resume.
+
+        Of a pod that was checkpointed only its guarantee is waited for. It stays on the host until all that it had
+        fits, like one from which lent memory was taken.
+        """
         if ask.suspension is not None:
             return ""
         return await self._make_room_on(
@@ -162,7 +170,7 @@ class Bursts:
         for uuid, now in seen.items():
             for key, limit_mib in bursts.raised(now.room, now.bursts).items():
                 burst = now.bursts[key]
-                if burst.needs_mib:
+                if key in self._registry.on_host:
                     ready[key, uuid] = limit_mib
                     continue
                 kept_mib = min(burst.held_mib, self._registry.loan(key, uuid).held_mib)
@@ -178,7 +186,7 @@ class Bursts:
             burst_of = {key: self._burst(slice_, part, 0) for key, (slice_, part) in self._on(uuid).items()}
             for key, limit_mib in bursts.lowered(self._room(uuid, ()), burst_of).items():
                 loan = self._registry.loan(key, uuid)
-                if limit_mib < loan.limit_mib and not burst_of[key].needs_mib:
+                if limit_mib < loan.limit_mib and key not in self._registry.on_host:
                     loans[key, uuid] = msgspec.structs.replace(loan, limit_mib=limit_mib)
         self._registry.lend(loans)
 
@@ -232,7 +240,7 @@ class Bursts:
             if now_ns >= patient_until_ns:
                 dying = {pod for pod, killed_ns in ended.items() if now_ns < killed_ns + int(END_S * 1e9)}
                 uuid, now = max(short.items(), key=lambda item: (item[1].without(dying), item[0]))
-                victim = self._cheapest(now, ended) if now.without(dying) > 0 else None
+                victim = self._cheapest(now, {uid, *ended}) if now.without(dying) > 0 else None
                 if victim is not None:
                     await self._take(victim, uuid, now.of_pod(victim), uid, ended)
                     continue
@@ -319,12 +327,13 @@ class Bursts:
         """`counted_mib`: what its processes count, on the GPU or on the host."""
         guaranteed_mib, limit_mib = self._granted(slice_, part)
         beyond_mib, on_host = max(0, counted_mib - guaranteed_mib), slice_.key in self._registry.on_host
+        waits = on_host and self._agent.store.ordered_suspension(slice_.uid) is None
         return Burst(
             rank=slice_.rank,
             limit_mib=max(0, limit_mib - guaranteed_mib),
             allowed_mib=0 if on_host else self._registry.loan(slice_.key, part.uuid).limit_mib,
             held_mib=0 if on_host else beyond_mib,
-            needs_mib=max(1, beyond_mib) if on_host else 0,
+            needs_mib=max(1, beyond_mib) if waits else 0,
         )
 
     def _granted(self, slice_: Slice, part: Part) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
 from services.node_agent.devices import monitor
@@ -35,6 +36,7 @@ from tests.support.native import built
 from tests.support.waiting import eventually
 
 GPU_MIB, RESERVE_MIB = 400, 16
+CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 class Program:
@@ -127,6 +129,10 @@ def granted(name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0
         restart_cost_s=restart_cost_s,
     )
     return NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=made)
+
+
+def ordered(given: NodeGrant, suspension: Suspension | None, number: int) -> NodeGrant:
+    return msgspec.structs.replace(given, suspension=suspension, number=number)
 
 
 async def tell(bus: NatsBus, sent: NodeGrant) -> Accepted:
@@ -319,19 +325,49 @@ async def test_a_resumed_pod_gets_its_guarantee_back_before_it_is_told_to_run(
         await start(bus, kubelet, given)
         await start(bus, kubelet, granted("a", 64, 320))
         assert world.limit_mib("a") == 128
-        held_back = NodeGrant(
-            term=1, uid=given.uid, namespace="team", name="b", grant=given.grant, suspension=shrunk, number=1
-        )
-        assert (await tell(bus, held_back)).suspension == shrunk
+        assert (await tell(bus, ordered(given, shrunk, 1))).suspension == shrunk
         await eventually(lambda: world.limit_mib("a") == 320)
         assert a.says("take 320")[0] == 320
-        resumed = NodeGrant(term=1, uid=given.uid, namespace="team", name="b", grant=given.grant, number=2)
-        answer = asyncio.create_task(tell(bus, resumed))
+        answer = asyncio.create_task(tell(bus, ordered(given, None, 2)))
         await eventually(lambda: world.limit_mib("a") == 128)
         assert (answer.done(), world.limit_mib("b")) == (False, 8)
         assert a.says("free 192")[0] == 128
         assert (await answer).suspension is None
         assert world.limit_mib("b") == 256
+
+
+async def test_a_pod_that_placement_checkpointed_holds_nothing_and_resumes_when_all_that_it_had_fits(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """Its resumption is answered as soon as its guarantee is there: the host has its memory until the rest is, too."""
+    a, given, settings = world.program("a"), granted("a", 64, 300), bursting | {"burst_return_s": 60.0}
+    async with agent(nats, host, **settings):
+        await start(bus, kubelet, given)
+        assert a.says("take 300")[0] == 300
+        assert (await tell(bus, ordered(given, CHECKPOINT, 1))).suspension == CHECKPOINT
+    async with agent(nats, host, **settings):
+        await start(bus, kubelet, granted("c", 128))
+        assert (await tell(bus, ordered(given, None, 2))).suspension is None
+        assert (world.state(a), orders(host, "a").paused, world.limit_mib("a")) == (CHECKPOINTED, 1, 0)
+        c = world.program("c")
+        assert c.says("take 128")[0] == 128
+        await leave(bus, host, kubelet, c, "c")
+        await eventually(lambda: world.state(a) == RUNNING and orders(host, "a").paused == 0)
+        assert a.says("look")[0] == 300
+
+
+async def test_a_pod_that_resumes_is_not_ended_for_memory_that_is_on_the_host(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    a, given = world.program("a"), granted("a", 64, 300)
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, given)
+        assert a.says("take 300")[0] == 300
+        assert (await tell(bus, ordered(given, CHECKPOINT, 1))).suspension == CHECKPOINT
+        await arrive(bus, kubelet, granted("c", 128))
+        assert (await tell(bus, ordered(given, None, 2))).suspension is None
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert (a.process.poll(), world.state(a)) == (None, CHECKPOINTED)
 
 
 async def test_a_start_is_refused_while_nvml_does_not_answer_for_a_gpu_with_lent_memory(
