@@ -63,6 +63,19 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
         """What a pod has beyond its guarantees."""
         return self.unseen_mib.get(uid, 0) + sum(one.held_mib for key, one in self.bursts.items() if key[0] == uid)
 
+    def allowed_mib(self, uid: str) -> int:
+        """What a pod may use now beyond its guarantees."""
+        return sum(one.allowed_mib for key, one in self.bursts.items() if key[0] == uid)
+
+
+class _Taken(msgspec.Struct, kw_only=True):
+    """The pods from which one start or resumption has taken the GPU."""
+
+    needed_by: str
+    moved: set[str] = msgspec.field(default_factory=set)
+    ended_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    """When their processes were killed."""
+
 
 class Bursts:
     def __init__(
@@ -226,8 +239,7 @@ class Bursts:
 
     async def _await_room(self, uid: str, uuids: Collection[str], begun_ns: int) -> str:
         patient_until_ns = begun_ns + int(self._config.burst_return_s * 1e9)
-        ended: dict[str, int] = {}
-        """When the processes of pods were killed."""
+        taken = _Taken(needed_by=uid)
         while True:
             seen = await self._look(uuids)
             missing = set(uuids) - seen.keys()
@@ -238,11 +250,11 @@ class Bursts:
                 return ""
             now_ns = self._clock()
             if now_ns >= patient_until_ns:
-                dying = {pod for pod, killed_ns in ended.items() if now_ns < killed_ns + int(END_S * 1e9)}
+                dying = {pod for pod, killed_ns in taken.ended_ns.items() if now_ns < killed_ns + int(END_S * 1e9)}
                 uuid, now = max(short.items(), key=lambda item: (item[1].without(dying), item[0]))
-                victim = self._cheapest(now, {uid, *ended}) if now.without(dying) > 0 else None
+                victim = self._cheapest(now, {uid, *taken.ended_ns}) if now.without(dying) > 0 else None
                 if victim is not None:
-                    await self._take(victim, uuid, now.of_pod(victim), uid, ended)
+                    await self._take(victim, uuid, now.of_pod(victim), taken)
                     continue
                 if not dying:
                     return (
@@ -252,9 +264,11 @@ class Bursts:
             await asyncio.sleep(POLL_S)
 
     def _cheapest(self, now: _Seen, without: Collection[str]) -> str | None:
-        """The pod whose loss of the GPU costs least, of those that have more than their guarantee."""
+        """The pod whose loss of the GPU costs least: of those that have more than they may use now, or, if there are
+        none, of those that have more than their guarantee."""
         having = {key[0] for key in now.bursts if now.of_pod(key[0]) > 0} - set(without)
-        return min(having, key=self._price, default=None)
+        beyond = {uid for uid in having if now.of_pod(uid) > now.allowed_mib(uid)}
+        return min(beyond or having, key=self._price, default=None)
 
     def _price(self, uid: str) -> tuple[tuple[int, int], int, str]:
         """By rank, then by the GPU time that is lost: its part of the GPUs times its run time, or its restart-cost."""
@@ -271,28 +285,37 @@ class Bursts:
             lost_s = max((self._registry.age_s(slice_.key) for slice_ in mine), default=0)
         return min(slice_.rank for slice_ in mine), milli * lost_s, uid
 
-    async def _take(self, victim: str, uuid: str, held_mib: int, needed_by: str, ended: dict[str, int]) -> None:
-        """Takes the GPU from a pod that has not given back what was lent to it."""
+    async def _take(self, victim: str, uuid: str, held_mib: int, taken: _Taken) -> None:
+        """Takes the GPU from a pod that has not given back what was lent to it. One that has it in spite of a
+        checkpoint is ended."""
         why = (
             f"it had {held_mib} MiB of GPU {uuid} beyond what it is guaranteed, by its limit "
             f"{names.ANNOTATION_GPU_MEMORY_LIMIT}, and did not free them within {self._config.burst_return_s:g} s when "
-            f"pod {needed_by} needed its own guarantee there"
+            "another pod needed its own guarantee there"
         )
+        named = {"pod": self._named(victim), "needed_by": self._named(taken.needed_by)}
         if self._config.burst_return == "checkpoint":
-            refused = await self._suspender.move_out(victim)
+            refused = "it has memory there after its checkpoint"
+            if victim not in taken.moved:
+                refused = await self._suspender.move_out(victim)
             if not refused:
-                self._ctx.log.warning("burst_pod_on_host", pod=victim, why=why)
+                self._ctx.log.warning("burst_pod_on_host", **named, why=why)
                 self._taken.add(1, "checkpointed")
+                taken.moved.add(victim)
                 return
-            self._ctx.log.info("burst_pod_not_checkpointed", pod=victim, why=refused, effect="it is ended")
-        self._ctx.log.warning("burst_pod_ended", pod=victim, why=why)
+            self._ctx.log.info("burst_pod_not_checkpointed", **named, why=refused, effect="it is ended")
+        self._ctx.log.warning("burst_pod_ended", **named, why=why)
         self._taken.add(1, "ended")
-        ended[victim] = self._clock()
+        taken.ended_ns[victim] = self._clock()
         self._ender.kill(
             {victim: why},
             f"request by {names.RESOURCE_GPU_MEMORY} what the pod always needs, or let it free memory when an "
             "allocation fails",
         )
+
+    def _named(self, uid: str) -> str:
+        known = self._agent.store.find_by_pod(uid)
+        return uid if known is None else f"{known.grant.namespace}/{known.grant.name}"
 
     # --- what is there ----------------------------------------------------------------------------------------------
 
