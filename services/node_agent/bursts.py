@@ -6,13 +6,14 @@ A grant counts from its arrival, before its container starts.
 Taking back: a container starts, or a pod resumes, only when its memory is there. Limits are lowered at once; slices
 that have more than theirs get `burst_return_s` to free it. Then their pods lose their place on the GPU, the cheapest
 first, until it is enough: by a checkpoint to the host, else by SIGKILL and eviction. A pod on the host continues by
-itself when all that it had fits again.
+itself when all that it had fits again, also one that placement had checkpointed and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -97,8 +98,10 @@ class Bursts:
         self._ctx, self._config, self._agent, self._registry = ctx, config, agent, registry
         self._suspender, self._devices, self._ender = suspender, devices, ender
         self._slack_mib, self._lent, self._clock = slack_mib, lent, clock
-        self._serial = asyncio.Lock()
-        self._silent: frozenset[str] = frozenset()
+        self._busy: set[str] = set()
+        """The GPUs on which limits are being changed or memory is being taken back, each by one task."""
+        self._idle = asyncio.Event()
+        """Set once, when GPUs are no longer busy. Then there is another."""
         self._waited = ctx.metrics.histogram(
             "kerf_agent_burst_return_seconds", "Time that a start or a resumed pod waited for lent memory."
         )
@@ -126,9 +129,11 @@ class Bursts:
             return False
 
     async def adjust(self) -> None:
-        """Lends what may be lent now, and lets pods on the host continue that have room again."""
-        async with self._serial:
-            await self._adjust(self._gpus())
+        """Lends what may be lent now, and lets pods on the host continue that have room again. GPUs on which memory is
+        being taken back follow when that is done."""
+        free = self._gpus() - self._busy
+        async with self._alone_on(free):
+            await self._adjust(free)
 
     async def run(self, every_s: float) -> None:
         while True:
@@ -148,8 +153,9 @@ class Bursts:
 
     async def started(self, slice_: Slice) -> None:
         """Lends a new slice what it may have, before its container runs."""
-        if _bursts(slice_):
-            await self.adjust()
+        mine = {part.uuid for part in slice_.parts if part.bursts}
+        async with self._alone_on(mine):
+            await self._adjust(mine)
 
     async def make_room_to_resume(self, ask: SuspendTask) -> str:
         """Waits until the memory of a pod that resumes is there. Returns why it is not; empty if it is, or if the pod
@@ -172,6 +178,19 @@ class Bursts:
             return ""
         return await asyncio.shield(asyncio.create_task(self._make_room(uid, concerned)))
 
+    @contextlib.asynccontextmanager
+    async def _alone_on(self, uuids: Collection[str]) -> AsyncIterator[None]:
+        """Waits for all of these GPUs at once, so that it keeps none from others meanwhile."""
+        while not self._busy.isdisjoint(uuids):
+            await self._idle.wait()
+        self._busy |= set(uuids)
+        try:
+            yield
+        finally:
+            self._busy -= set(uuids)
+            self._idle.set()
+            self._idle = asyncio.Event()
+
     # --- lending ------------------------------------------------------------------------------------------------
 
     async def _adjust(self, uuids: Collection[str]) -> None:
@@ -189,7 +208,7 @@ class Bursts:
                 kept_mib = min(burst.held_mib, self._registry.loan(key, uuid).held_mib)
                 loans[key, uuid] = Loan(limit_mib=limit_mib, held_mib=max(limit_mib, kept_mib))
         self._registry.lend(loans)
-        await self._restore(ready)
+        await self._restore(ready, seen)
         await self._lent()
 
     def _lower(self, uuids: Collection[str]) -> None:
@@ -203,14 +222,15 @@ class Bursts:
                     loans[key, uuid] = msgspec.structs.replace(loan, limit_mib=limit_mib)
         self._registry.lend(loans)
 
-    async def _restore(self, ready: Mapping[tuple[Key, str], int]) -> None:
-        """Lets the pods on the host continue for all of which there is room, on all their GPUs."""
+    async def _restore(self, ready: Mapping[tuple[Key, str], int], seen: Collection[str]) -> None:
+        """Lets the pods on the host continue for all of which there is room, on all their GPUs; those are `seen`."""
         waiting = {key[0] for key in self._registry.on_host}
         for uid in sorted(waiting):
             if self._agent.store.ordered_suspension(uid) is not None:
                 continue  # placement resumes it
             mine = {which: mib for which, mib in ready.items() if which[0][0] == uid}
-            if not all(mine.values()) or not self._answers(uid):
+            theirs = {part.uuid for one in self._registry.slices if one.uid == uid for part in one.parts if part.bursts}
+            if not all(mine.values()) or theirs.difference(seen):
                 continue
             self._registry.lend({which: Loan(limit_mib=mib, held_mib=mib) for which, mib in mine.items()})
             why = await self._suspender.move_back(uid)
@@ -220,27 +240,23 @@ class Bursts:
             else:
                 self._ctx.log.info("burst_pod_restored", pod=uid)
 
-    def _answers(self, uid: str) -> bool:
-        """Whether NVML has answered for all GPUs on which the pod's slices burst."""
-        mine = {part.uuid for one in self._registry.slices if one.uid == uid for part in one.parts if part.bursts}
-        return not mine & self._silent
-
     # --- taking back ----------------------------------------------------------------------------------------------
 
     async def _make_room(self, uid: str, uuids: Collection[str]) -> str:
-        async with self._serial:
-            begun_ns = self._clock()
-            self._lower(uuids)
+        begun_ns = self._clock()
+        self._lower(uuids)  # before its turn: pods have the time to free memory while another start has these GPUs
+        async with self._alone_on(uuids):
             try:
                 return await self._await_room(uid, uuids, begun_ns)
             finally:
                 self._waited.observe((self._clock() - begun_ns) / 1e9)
-                await self._adjust(self._gpus())
+                await self._adjust(uuids)
 
     async def _await_room(self, uid: str, uuids: Collection[str], begun_ns: int) -> str:
         patient_until_ns = begun_ns + int(self._config.burst_return_s * 1e9)
         taken = _Taken(needed_by=uid)
         while True:
+            self._lower(uuids)  # for guarantees that have come meanwhile
             seen = await self._look(uuids)
             missing = set(uuids) - seen.keys()
             if missing:
@@ -376,7 +392,6 @@ class Bursts:
         running = await self._devices.running(uuids)
         after = self._counted()
         counted = {which: max(mib, after.get(which, 0)) for which, mib in before.items()}
-        self._silent = frozenset(uuids) - running.keys()
         pods = {live.uid for live in self._agent.live()} | {slice_.uid for slice_ in self._registry.slices}
         pids: dict[tuple[str, str], frozenset[int]] = {}
         found = {}
@@ -403,7 +418,7 @@ class Bursts:
             }
             room = self._room(uuid, foreign, sum(unseen.values()))
             found[uuid] = _Seen(room=room, bursts=burst_of, unseen_mib=unseen)
-        self._ender.saw("bursts", pids)
+            self._ender.saw(f"bursts on {uuid}", {of: found_pids for of, found_pids in pids.items() if of[1] == uuid})
         return found
 
     def _unseen_mib(self, uid: str, uuid: str, seen_mib: int, burst_of: Mapping[Key, Burst], processes: int) -> int:

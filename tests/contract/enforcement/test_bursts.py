@@ -36,6 +36,7 @@ from tests.support.native import built
 from tests.support.waiting import eventually
 
 GPU_MIB, RESERVE_MIB = 400, 16
+OTHER_GPU = f"{GPU[:-1]}2"
 CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
@@ -119,8 +120,10 @@ def bursting(host: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {"burst_reserve_mib": RESERVE_MIB, "usage_s": 60.0}
 
 
-def granted(name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0, restart_cost_s: int = 0) -> NodeGrant:
-    share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=0, memory_limit_mib=limit_mib)
+def granted(
+    name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0, restart_cost_s: int = 0, gpu: str = GPU
+) -> NodeGrant:
+    share = GpuShare(node="n1", uuid=gpu, memory_mib=memory_mib, compute_milli=0, memory_limit_mib=limit_mib)
     made = Grant(
         grant_id=f"g-{name}",
         term=1,
@@ -332,6 +335,31 @@ async def test_memory_that_a_slice_hides_is_waited_for(
             await asyncio.wait_for(asyncio.shield(starting), 0.5)
         become(host, f"{nvml}process 0 {a.pid} 128\n")
         await starting
+
+
+async def test_a_start_does_not_wait_for_memory_that_is_taken_back_on_another_gpu(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    one = NVML.replace(" 4000 ", f" {GPU_MIB} ")
+    line = next(line for line in one.splitlines() if line.startswith("gpu 0 "))
+    two = f"{one}{line.replace('gpu 0', 'gpu 1').replace(GPU, OTHER_GPU).replace('01:00', '02:00')}\n"
+    x, y = world.program("x"), world.program("y")
+    become(host, two)
+    async with agent(nats, host, **bursting | {"burst_return_s": 60.0}):
+        await start(bus, kubelet, granted("x", 64, 300))
+        await start(bus, kubelet, granted("y", 64, 300, gpu=OTHER_GPU))
+        become(host, f"{two}process 0 {x.pid} 300\nprocess 1 {y.pid} 300\n")
+        await arrive(bus, kubelet, granted("on-x", 256))
+        waiting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("on-x")]))
+        await eventually(lambda: world.limit_mib("x") == 128)
+        await arrive(bus, kubelet, granted("on-y", 256, gpu=OTHER_GPU))
+        starting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("on-y")]))
+        await eventually(lambda: world.limit_mib("y") == 128)
+        become(host, f"{two}process 0 {x.pid} 300\nprocess 1 {y.pid} 100\n")
+        await starting
+        assert not waiting.done()
+        become(host, two)
+        await waiting
 
 
 async def test_the_memory_of_a_dead_process_has_come_back(
