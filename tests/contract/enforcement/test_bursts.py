@@ -431,6 +431,21 @@ async def test_a_pod_that_resumes_is_not_ended_for_memory_that_is_on_the_host(
         assert (a.process.poll(), world.state(a)) == (None, CHECKPOINTED)
 
 
+async def test_no_memory_is_taken_back_for_a_container_that_cannot_start(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    a, given = world.program("a"), granted("b", 256)
+    with_card = msgspec.structs.replace(given, grant=msgspec.structs.replace(given.grant, nics=("mlx5_0",)))
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        assert a.says("take 300")[0] == 300
+        await arrive(bus, kubelet, with_card)
+        with pytest.raises(grpc.aio.AioRpcError, match="network card mlx5_0 of the grant is not there"):
+            await kubelet.start_container(kubelet.pods[uid("b")])
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert a.says("look")[0] == 300
+
+
 async def test_a_start_is_refused_while_nvml_does_not_answer_for_a_gpu_with_lent_memory(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
 ) -> None:
