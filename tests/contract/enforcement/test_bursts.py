@@ -431,6 +431,21 @@ async def test_a_pod_that_resumes_is_not_ended_for_memory_that_is_on_the_host(
         assert (a.process.poll(), world.state(a)) == (None, CHECKPOINTED)
 
 
+async def test_no_pod_is_ended_for_its_own_guarantee(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """Its container starts again, and a process of the pod still has what was lent to it."""
+    a = world.program("a")
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        assert a.says("take 300")[0] == 300
+        await arrive(bus, kubelet, granted("b", 256))
+        with pytest.raises(grpc.aio.AioRpcError, match="have not come back yet"):
+            await kubelet.start_container(kubelet.pods[uid("a")])
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert a.says("look")[0] == 300
+
+
 async def test_no_memory_is_taken_back_for_a_container_that_cannot_start(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
 ) -> None:
