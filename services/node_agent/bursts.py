@@ -6,13 +6,14 @@ A grant counts from its arrival, before its container starts.
 Taking back: a container starts, or a pod resumes, only when its memory is there. Limits are lowered at once; slices
 that have more than theirs get `burst_return_s` to free it. Then their pods lose their place on the GPU, the cheapest
 first, until it is enough: by a checkpoint to the host, else by SIGKILL and eviction. A pod on the host continues by
-itself when all that it had fits again.
+itself when all that it had fits again, also one that placement had checkpointed and resumes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -63,6 +64,19 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
         """What a pod has beyond its guarantees."""
         return self.unseen_mib.get(uid, 0) + sum(one.held_mib for key, one in self.bursts.items() if key[0] == uid)
 
+    def allowed_mib(self, uid: str) -> int:
+        """What a pod may use now beyond its guarantees."""
+        return sum(one.allowed_mib for key, one in self.bursts.items() if key[0] == uid)
+
+
+class _Taken(msgspec.Struct, kw_only=True):
+    """The pods from which one start or resumption has taken the GPU."""
+
+    needed_by: str
+    moved: set[str] = msgspec.field(default_factory=set)
+    ended_ns: dict[str, int] = msgspec.field(default_factory=dict)
+    """When their processes were killed."""
+
 
 class Bursts:
     def __init__(
@@ -84,8 +98,10 @@ class Bursts:
         self._ctx, self._config, self._agent, self._registry = ctx, config, agent, registry
         self._suspender, self._devices, self._ender = suspender, devices, ender
         self._slack_mib, self._lent, self._clock = slack_mib, lent, clock
-        self._serial = asyncio.Lock()
-        self._silent: frozenset[str] = frozenset()
+        self._busy: set[str] = set()
+        """The GPUs on which limits are being changed or memory is being taken back, each by one task."""
+        self._idle = asyncio.Event()
+        """Set once, when GPUs are no longer busy. Then there is another."""
         self._waited = ctx.metrics.histogram(
             "kerf_agent_burst_return_seconds", "Time that a start or a resumed pod waited for lent memory."
         )
@@ -97,21 +113,27 @@ class Bursts:
         """Finds out which pods an earlier agent has left on the host, and lends what may be lent."""
         left = set()
         for uid in sorted({slice_.uid for slice_ in self._registry.slices if _bursts(slice_)}):
-            if self._agent.store.ordered_suspension(uid) is not None:
-                continue
-            try:
-                on_host = await self._suspender.is_on_host(uid)
-            except (LockError, HostMemoryUnknown) as error:
-                self._ctx.log.info("checkpoints_not_known", pod=uid, why=str(error), effect="it counts as running")
-                continue
-            left |= {slice_.key for slice_ in self._registry.slices if slice_.uid == uid and on_host}
+            if await self._is_on_host(uid):
+                left |= {slice_.key for slice_ in self._registry.slices if slice_.uid == uid}
         self._registry.set_on_host(left)
         await self.adjust()
 
+    async def _is_on_host(self, uid: str) -> bool:
+        known = self._agent.store.find_by_pod(uid)
+        if known is not None and known.applied is not None and known.applied.action == "checkpoint":
+            return True
+        try:
+            return await self._suspender.is_on_host(uid)
+        except (LockError, HostMemoryUnknown) as error:
+            self._ctx.log.info("checkpoints_not_known", pod=uid, why=str(error), effect="it counts as running")
+            return False
+
     async def adjust(self) -> None:
-        """Lends what may be lent now, and lets pods on the host continue that have room again."""
-        async with self._serial:
-            await self._adjust(self._gpus())
+        """Lends what may be lent now, and lets pods on the host continue that have room again. GPUs on which memory is
+        being taken back follow when that is done."""
+        free = self._gpus() - self._busy
+        async with self._alone_on(free):
+            await self._adjust(free)
 
     async def run(self, every_s: float) -> None:
         while True:
@@ -131,12 +153,17 @@ class Bursts:
 
     async def started(self, slice_: Slice) -> None:
         """Lends a new slice what it may have, before its container runs."""
-        if _bursts(slice_):
-            await self.adjust()
+        mine = {part.uuid for part in slice_.parts if part.bursts}
+        async with self._alone_on(mine):
+            await self._adjust(mine)
 
     async def make_room_to_resume(self, ask: SuspendTask) -> str:
         """Waits until the memory of a pod that resumes is there. Returns why it is not; empty if it is, or if the pod
-        does not resume."""
+        does not resume.
+
+        Of a pod that was checkpointed only its guarantee is waited for. It stays on the host until all that it had
+        fits, like one from which lent memory was taken.
+        """
         if ask.suspension is not None:
             return ""
         return await self._make_room_on(
@@ -151,6 +178,19 @@ class Bursts:
             return ""
         return await asyncio.shield(asyncio.create_task(self._make_room(uid, concerned)))
 
+    @contextlib.asynccontextmanager
+    async def _alone_on(self, uuids: Collection[str]) -> AsyncIterator[None]:
+        """Waits for all of these GPUs at once, so that it keeps none from others meanwhile."""
+        while not self._busy.isdisjoint(uuids):
+            await self._idle.wait()
+        self._busy |= set(uuids)
+        try:
+            yield
+        finally:
+            self._busy -= set(uuids)
+            self._idle.set()
+            self._idle = asyncio.Event()
+
     # --- lending ------------------------------------------------------------------------------------------------
 
     async def _adjust(self, uuids: Collection[str]) -> None:
@@ -162,13 +202,13 @@ class Bursts:
         for uuid, now in seen.items():
             for key, limit_mib in bursts.raised(now.room, now.bursts).items():
                 burst = now.bursts[key]
-                if burst.needs_mib:
+                if key in self._registry.on_host:
                     ready[key, uuid] = limit_mib
                     continue
                 kept_mib = min(burst.held_mib, self._registry.loan(key, uuid).held_mib)
                 loans[key, uuid] = Loan(limit_mib=limit_mib, held_mib=max(limit_mib, kept_mib))
         self._registry.lend(loans)
-        await self._restore(ready)
+        await self._restore(ready, seen)
         await self._lent()
 
     def _lower(self, uuids: Collection[str]) -> None:
@@ -178,18 +218,19 @@ class Bursts:
             burst_of = {key: self._burst(slice_, part, 0) for key, (slice_, part) in self._on(uuid).items()}
             for key, limit_mib in bursts.lowered(self._room(uuid, ()), burst_of).items():
                 loan = self._registry.loan(key, uuid)
-                if limit_mib < loan.limit_mib and not burst_of[key].needs_mib:
+                if limit_mib < loan.limit_mib and key not in self._registry.on_host:
                     loans[key, uuid] = msgspec.structs.replace(loan, limit_mib=limit_mib)
         self._registry.lend(loans)
 
-    async def _restore(self, ready: Mapping[tuple[Key, str], int]) -> None:
-        """Lets the pods on the host continue for all of which there is room, on all their GPUs."""
+    async def _restore(self, ready: Mapping[tuple[Key, str], int], seen: Collection[str]) -> None:
+        """Lets the pods on the host continue for all of which there is room, on all their GPUs; those are `seen`."""
         waiting = {key[0] for key in self._registry.on_host}
         for uid in sorted(waiting):
             if self._agent.store.ordered_suspension(uid) is not None:
                 continue  # placement resumes it
             mine = {which: mib for which, mib in ready.items() if which[0][0] == uid}
-            if not all(mine.values()) or not self._answers(uid):
+            theirs = {part.uuid for one in self._registry.slices if one.uid == uid for part in one.parts if part.bursts}
+            if not all(mine.values()) or theirs.difference(seen):
                 continue
             self._registry.lend({which: Loan(limit_mib=mib, held_mib=mib) for which, mib in mine.items()})
             why = await self._suspender.move_back(uid)
@@ -199,28 +240,23 @@ class Bursts:
             else:
                 self._ctx.log.info("burst_pod_restored", pod=uid)
 
-    def _answers(self, uid: str) -> bool:
-        """Whether NVML has answered for all GPUs on which the pod's slices burst."""
-        mine = {part.uuid for one in self._registry.slices if one.uid == uid for part in one.parts if part.bursts}
-        return not mine & self._silent
-
     # --- taking back ----------------------------------------------------------------------------------------------
 
     async def _make_room(self, uid: str, uuids: Collection[str]) -> str:
-        async with self._serial:
-            begun_ns = self._clock()
-            self._lower(uuids)
+        begun_ns = self._clock()
+        self._lower(uuids)  # before its turn: pods have the time to free memory while another start has these GPUs
+        async with self._alone_on(uuids):
             try:
                 return await self._await_room(uid, uuids, begun_ns)
             finally:
                 self._waited.observe((self._clock() - begun_ns) / 1e9)
-                await self._adjust(self._gpus())
+                await self._adjust(uuids)
 
     async def _await_room(self, uid: str, uuids: Collection[str], begun_ns: int) -> str:
         patient_until_ns = begun_ns + int(self._config.burst_return_s * 1e9)
-        ended: dict[str, int] = {}
-        """When the processes of pods were killed."""
+        taken = _Taken(needed_by=uid)
         while True:
+            self._lower(uuids)  # for guarantees that have come meanwhile
             seen = await self._look(uuids)
             missing = set(uuids) - seen.keys()
             if missing:
@@ -230,11 +266,11 @@ class Bursts:
                 return ""
             now_ns = self._clock()
             if now_ns >= patient_until_ns:
-                dying = {pod for pod, killed_ns in ended.items() if now_ns < killed_ns + int(END_S * 1e9)}
+                dying = {pod for pod, killed_ns in taken.ended_ns.items() if now_ns < killed_ns + int(END_S * 1e9)}
                 uuid, now = max(short.items(), key=lambda item: (item[1].without(dying), item[0]))
-                victim = self._cheapest(now, ended) if now.without(dying) > 0 else None
+                victim = self._cheapest(now, {uid, *taken.ended_ns}) if now.without(dying) > 0 else None
                 if victim is not None:
-                    await self._take(victim, uuid, now.of_pod(victim), uid, ended)
+                    await self._take(victim, uuid, now.of_pod(victim), taken)
                     continue
                 if not dying:
                     return (
@@ -244,9 +280,11 @@ class Bursts:
             await asyncio.sleep(POLL_S)
 
     def _cheapest(self, now: _Seen, without: Collection[str]) -> str | None:
-        """The pod whose loss of the GPU costs least, of those that have more than their guarantee."""
+        """The pod whose loss of the GPU costs least: of those that have more than they may use now, or, if there are
+        none, of those that have more than their guarantee."""
         having = {key[0] for key in now.bursts if now.of_pod(key[0]) > 0} - set(without)
-        return min(having, key=self._price, default=None)
+        beyond = {uid for uid in having if now.of_pod(uid) > now.allowed_mib(uid)}
+        return min(beyond or having, key=self._price, default=None)
 
     def _price(self, uid: str) -> tuple[tuple[int, int], int, str]:
         """By rank, then by the GPU time that is lost: its part of the GPUs times its run time, or its restart-cost."""
@@ -263,28 +301,37 @@ class Bursts:
             lost_s = max((self._registry.age_s(slice_.key) for slice_ in mine), default=0)
         return min(slice_.rank for slice_ in mine), milli * lost_s, uid
 
-    async def _take(self, victim: str, uuid: str, held_mib: int, needed_by: str, ended: dict[str, int]) -> None:
-        """Takes the GPU from a pod that has not given back what was lent to it."""
+    async def _take(self, victim: str, uuid: str, held_mib: int, taken: _Taken) -> None:
+        """Takes the GPU from a pod that has not given back what was lent to it. One that has it in spite of a
+        checkpoint is ended."""
         why = (
             f"it had {held_mib} MiB of GPU {uuid} beyond what it is guaranteed, by its limit "
             f"{names.ANNOTATION_GPU_MEMORY_LIMIT}, and did not free them within {self._config.burst_return_s:g} s when "
-            f"pod {needed_by} needed its own guarantee there"
+            "another pod needed its own guarantee there"
         )
+        named = {"pod": self._named(victim), "needed_by": self._named(taken.needed_by)}
         if self._config.burst_return == "checkpoint":
-            refused = await self._suspender.move_out(victim)
+            refused = "it has memory there after its checkpoint"
+            if victim not in taken.moved:
+                refused = await self._suspender.move_out(victim)
             if not refused:
-                self._ctx.log.warning("burst_pod_on_host", pod=victim, why=why)
+                self._ctx.log.warning("burst_pod_on_host", **named, why=why)
                 self._taken.add(1, "checkpointed")
+                taken.moved.add(victim)
                 return
-            self._ctx.log.info("burst_pod_not_checkpointed", pod=victim, why=refused, effect="it is ended")
-        self._ctx.log.warning("burst_pod_ended", pod=victim, why=why)
+            self._ctx.log.info("burst_pod_not_checkpointed", **named, why=refused, effect="it is ended")
+        self._ctx.log.warning("burst_pod_ended", **named, why=why)
         self._taken.add(1, "ended")
-        ended[victim] = self._clock()
+        taken.ended_ns[victim] = self._clock()
         self._ender.kill(
             {victim: why},
             f"request by {names.RESOURCE_GPU_MEMORY} what the pod always needs, or let it free memory when an "
             "allocation fails",
         )
+
+    def _named(self, uid: str) -> str:
+        known = self._agent.store.find_by_pod(uid)
+        return uid if known is None else f"{known.grant.namespace}/{known.grant.name}"
 
     # --- what is there ----------------------------------------------------------------------------------------------
 
@@ -319,12 +366,13 @@ class Bursts:
         """`counted_mib`: what its processes count, on the GPU or on the host."""
         guaranteed_mib, limit_mib = self._granted(slice_, part)
         beyond_mib, on_host = max(0, counted_mib - guaranteed_mib), slice_.key in self._registry.on_host
+        waits = on_host and self._agent.store.ordered_suspension(slice_.uid) is None
         return Burst(
             rank=slice_.rank,
             limit_mib=max(0, limit_mib - guaranteed_mib),
             allowed_mib=0 if on_host else self._registry.loan(slice_.key, part.uuid).limit_mib,
             held_mib=0 if on_host else beyond_mib,
-            needs_mib=max(1, beyond_mib) if on_host else 0,
+            needs_mib=max(1, beyond_mib) if waits else 0,
         )
 
     def _granted(self, slice_: Slice, part: Part) -> tuple[int, int]:
@@ -344,7 +392,6 @@ class Bursts:
         running = await self._devices.running(uuids)
         after = self._counted()
         counted = {which: max(mib, after.get(which, 0)) for which, mib in before.items()}
-        self._silent = frozenset(uuids) - running.keys()
         pods = {live.uid for live in self._agent.live()} | {slice_.uid for slice_ in self._registry.slices}
         pids: dict[tuple[str, str], frozenset[int]] = {}
         found = {}
@@ -371,7 +418,7 @@ class Bursts:
             }
             room = self._room(uuid, foreign, sum(unseen.values()))
             found[uuid] = _Seen(room=room, bursts=burst_of, unseen_mib=unseen)
-        self._ender.saw("bursts", pids)
+            self._ender.saw(f"bursts on {uuid}", {of: found_pids for of, found_pids in pids.items() if of[1] == uuid})
         return found
 
     def _unseen_mib(self, uid: str, uuid: str, seen_mib: int, burst_of: Mapping[Key, Burst], processes: int) -> int:

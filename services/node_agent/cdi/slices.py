@@ -45,7 +45,7 @@ class SliceWriter:
         env = environment.kerf(order)
         if grant is not None:
             env += environment.of_dialect(order, grant, gpus, self._unit)
-        enforced = await self._enforced(order, grant)
         cards = rdma.edits(self._host, () if grant is None else grant.nics, self._nics())
-        edits = merged(self._driver.edits(order.share.gpus, gpus, mig_ids), ContainerEdits(env=env), cards, enforced)
-        self._specs.write(names, order.uid, order.container, edits)
+        driver = self._driver.edits(order.share.gpus, gpus, mig_ids)
+        enforced = await self._enforced(order, grant)  # last: it may take memory from other pods
+        self._specs.write(names, order.uid, order.container, merged(driver, ContainerEdits(env=env), cards, enforced))

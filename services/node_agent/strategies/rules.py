@@ -170,6 +170,9 @@ def _rules(
         # work that runs past the end of its window does not overlap with the next window's work.
         beside = tuple(key for key, s in sorted(others.items()) if mine.reserved and s.reserved)
         behind = tuple(key for key, s in sorted(others.items()) if _has_precedence(mine, s))
+        if len(beside + behind) > layout.MAX_PEERS:
+            # The slice would take the time of those that it does not see for idle.
+            gpus = tuple(msgspec.structs.replace(gpu, lent_milli=0) for gpu in gpus)
         return Rules(
             gpus=gpus,
             paused=override.paused,

@@ -60,6 +60,8 @@ class Suspender:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
         async with self._serial:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
+            keys = {(live.uid, live.container) for live in mine}
+            was_checkpointed = ask.previous is not None and ask.previous.action == "checkpoint"
             changed, why = self._tell(mine, ask.suspension)
             if not why and ask.suspension is not None and ask.suspension.action == "shrink":
                 why = self._beyond(mine, ask.suspension.memory_mib) or await self._beyond_by_nvml(
@@ -68,7 +70,10 @@ class Suspender:
             try:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
                     why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
-                elif not why and ask.previous is not None and ask.previous.action == "checkpoint":
+                    if not why and self._bursts(ask.uid):
+                        self._registry.set_on_host(self._registry.on_host | keys)
+                elif not why and was_checkpointed and not keys & self._registry.on_host:
+                    # What a pod on the host has beyond its guarantee may not fit now: `move_back` waits until it does.
                     why = await self._checkpointer.restore(ask.uid)
             except PartialCheckpoint as error:
                 return SuspendResult(ask, str(error), is_partial=True)
@@ -106,6 +111,10 @@ class Suspender:
     async def is_on_host(self, uid: str) -> bool:
         """Whether the driver has a checkpoint of a process of the pod. Raises LockError or HostMemoryUnknown."""
         return await self._checkpointer.is_on_host(uid)
+
+    def _bursts(self, uid: str) -> bool:
+        """Whether the pod may have more memory than it is guaranteed."""
+        return any(part.bursts for slice_ in self._registry.slices if slice_.uid == uid for part in slice_.parts)
 
     def _tell(self, slices: list[LiveSlice], suspension: Suspension | None) -> tuple[Changed, str]:
         changed: Changed = []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 
 from services.node_agent.devices import monitor
@@ -35,6 +36,8 @@ from tests.support.native import built
 from tests.support.waiting import eventually
 
 GPU_MIB, RESERVE_MIB = 400, 16
+OTHER_GPU = f"{GPU[:-1]}2"
+CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
 class Program:
@@ -117,8 +120,10 @@ def bursting(host: Path, settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {"burst_reserve_mib": RESERVE_MIB, "usage_s": 60.0}
 
 
-def granted(name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0, restart_cost_s: int = 0) -> NodeGrant:
-    share = GpuShare(node="n1", uuid=GPU, memory_mib=memory_mib, compute_milli=0, memory_limit_mib=limit_mib)
+def granted(
+    name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0, restart_cost_s: int = 0, gpu: str = GPU
+) -> NodeGrant:
+    share = GpuShare(node="n1", uuid=gpu, memory_mib=memory_mib, compute_milli=0, memory_limit_mib=limit_mib)
     made = Grant(
         grant_id=f"g-{name}",
         term=1,
@@ -127,6 +132,10 @@ def granted(name: str, memory_mib: int, limit_mib: int = 0, *, priority: int = 0
         restart_cost_s=restart_cost_s,
     )
     return NodeGrant(term=1, uid=uid(name), namespace="team", name=name, grant=made)
+
+
+def ordered(given: NodeGrant, suspension: Suspension | None, number: int) -> NodeGrant:
+    return msgspec.structs.replace(given, suspension=suspension, number=number)
 
 
 async def tell(bus: NatsBus, sent: NodeGrant) -> Accepted:
@@ -218,7 +227,8 @@ async def test_a_slice_that_cannot_go_to_the_host_is_ended_and_evicted_and_the_d
         assert 'kerf_agent_burst_pods_total{action="ended"} 1.0' in ctx.metrics.render().decode()
     assert {eviction.name for eviction in asked} == {"cheap"}
     assert f"it had 98 MiB of GPU {GPU} beyond what it is guaranteed" in asked[0].reason
-    assert "did not free them within 0.2 s" in asked[0].reason
+    assert "did not free them within 0.2 s when another pod needed" in asked[0].reason
+    assert uid("new") not in asked[0].reason, "another team's pod is not named"
 
 
 async def test_a_slice_that_came_first_keeps_what_it_borrowed_until_it_frees_it_or_a_guarantee_needs_it(
@@ -242,6 +252,38 @@ async def test_a_slice_that_came_first_keeps_what_it_borrowed_until_it_frees_it_
         await eventually(lambda: world.limit_mib("b") == 192)
         assert b.says("take 200")[0] == 192
         assert a.says("take 4")[0] == 192
+
+
+async def test_a_pod_that_exceeds_what_it_may_use_is_ended_before_a_cheaper_one_that_does_not(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    within, beyond = world.program("within", room_mib=1), world.program("beyond", room_mib=1)
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2}):
+        await start(bus, kubelet, granted("within", 50, 80, restart_cost_s=60))
+        await start(bus, kubelet, granted("beyond", 50, 300, restart_cost_s=3600))
+        assert within.says("take 80")[0] == 80
+        assert beyond.says("take 300")[0] == 300
+        await start(bus, kubelet, granted("new", 100))
+        assert (beyond.process.wait(), within.process.poll()) == (-signal.SIGKILL, None)
+        assert within.says("look")[0] == 80
+
+
+async def test_a_pod_that_has_memory_in_spite_of_its_checkpoint_is_ended(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """NVML goes on to show its memory, as if a process had it of which the driver says nothing."""
+    a = world.program("a")
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2}) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        become(host, f"{NVML.replace(' 4000 ', f' {GPU_MIB} ')}process 0 {a.pid} 300\n")
+        await arrive(bus, kubelet, granted("b", 256))
+        starting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("b")]))
+        await eventually(lambda: a.process.poll() is not None)
+        become(host, NVML.replace(" 4000 ", f" {GPU_MIB} "))
+        await starting
+        rendered = ctx.metrics.render().decode()
+    assert 'kerf_agent_burst_pods_total{action="checkpointed"} 1.0' in rendered
+    assert 'kerf_agent_burst_pods_total{action="ended"} 1.0' in rendered
 
 
 @pytest.mark.parametrize("way", ["frees", "to the host", "ended"])
@@ -295,6 +337,31 @@ async def test_memory_that_a_slice_hides_is_waited_for(
         await starting
 
 
+async def test_a_start_does_not_wait_for_memory_that_is_taken_back_on_another_gpu(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    one = NVML.replace(" 4000 ", f" {GPU_MIB} ")
+    line = next(line for line in one.splitlines() if line.startswith("gpu 0 "))
+    two = f"{one}{line.replace('gpu 0', 'gpu 1').replace(GPU, OTHER_GPU).replace('01:00', '02:00')}\n"
+    x, y = world.program("x"), world.program("y")
+    become(host, two)
+    async with agent(nats, host, **bursting | {"burst_return_s": 60.0}):
+        await start(bus, kubelet, granted("x", 64, 300))
+        await start(bus, kubelet, granted("y", 64, 300, gpu=OTHER_GPU))
+        become(host, f"{two}process 0 {x.pid} 300\nprocess 1 {y.pid} 300\n")
+        await arrive(bus, kubelet, granted("on-x", 256))
+        waiting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("on-x")]))
+        await eventually(lambda: world.limit_mib("x") == 128)
+        await arrive(bus, kubelet, granted("on-y", 256, gpu=OTHER_GPU))
+        starting = asyncio.create_task(kubelet.start_container(kubelet.pods[uid("on-y")]))
+        await eventually(lambda: world.limit_mib("y") == 128)
+        become(host, f"{two}process 0 {x.pid} 300\nprocess 1 {y.pid} 100\n")
+        await starting
+        assert not waiting.done()
+        become(host, two)
+        await waiting
+
+
 async def test_the_memory_of_a_dead_process_has_come_back(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
 ) -> None:
@@ -319,19 +386,79 @@ async def test_a_resumed_pod_gets_its_guarantee_back_before_it_is_told_to_run(
         await start(bus, kubelet, given)
         await start(bus, kubelet, granted("a", 64, 320))
         assert world.limit_mib("a") == 128
-        held_back = NodeGrant(
-            term=1, uid=given.uid, namespace="team", name="b", grant=given.grant, suspension=shrunk, number=1
-        )
-        assert (await tell(bus, held_back)).suspension == shrunk
+        assert (await tell(bus, ordered(given, shrunk, 1))).suspension == shrunk
         await eventually(lambda: world.limit_mib("a") == 320)
         assert a.says("take 320")[0] == 320
-        resumed = NodeGrant(term=1, uid=given.uid, namespace="team", name="b", grant=given.grant, number=2)
-        answer = asyncio.create_task(tell(bus, resumed))
+        answer = asyncio.create_task(tell(bus, ordered(given, None, 2)))
         await eventually(lambda: world.limit_mib("a") == 128)
         assert (answer.done(), world.limit_mib("b")) == (False, 8)
         assert a.says("free 192")[0] == 128
         assert (await answer).suspension is None
         assert world.limit_mib("b") == 256
+
+
+async def test_a_pod_that_placement_checkpointed_holds_nothing_and_resumes_when_all_that_it_had_fits(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """Its resumption is answered as soon as its guarantee is there: the host has its memory until the rest is, too."""
+    a, given, settings = world.program("a"), granted("a", 64, 300), bursting | {"burst_return_s": 60.0}
+    async with agent(nats, host, **settings):
+        await start(bus, kubelet, given)
+        assert a.says("take 300")[0] == 300
+        assert (await tell(bus, ordered(given, CHECKPOINT, 1))).suspension == CHECKPOINT
+    async with agent(nats, host, **settings):
+        await start(bus, kubelet, granted("c", 128))
+        assert (await tell(bus, ordered(given, None, 2))).suspension is None
+        assert (world.state(a), orders(host, "a").paused, world.limit_mib("a")) == (CHECKPOINTED, 1, 0)
+        c = world.program("c")
+        assert c.says("take 128")[0] == 128
+        await leave(bus, host, kubelet, c, "c")
+        await eventually(lambda: world.state(a) == RUNNING and orders(host, "a").paused == 0)
+        assert a.says("look")[0] == 300
+
+
+async def test_a_pod_that_resumes_is_not_ended_for_memory_that_is_on_the_host(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    a, given = world.program("a"), granted("a", 64, 300)
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, given)
+        assert a.says("take 300")[0] == 300
+        assert (await tell(bus, ordered(given, CHECKPOINT, 1))).suspension == CHECKPOINT
+        await arrive(bus, kubelet, granted("c", 128))
+        assert (await tell(bus, ordered(given, None, 2))).suspension is None
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert (a.process.poll(), world.state(a)) == (None, CHECKPOINTED)
+
+
+async def test_no_pod_is_ended_for_its_own_guarantee(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    """Its container starts again, and a process of the pod still has what was lent to it."""
+    a = world.program("a")
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        assert a.says("take 300")[0] == 300
+        await arrive(bus, kubelet, granted("b", 256))
+        with pytest.raises(grpc.aio.AioRpcError, match="have not come back yet"):
+            await kubelet.start_container(kubelet.pods[uid("a")])
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert a.says("look")[0] == 300
+
+
+async def test_no_memory_is_taken_back_for_a_container_that_cannot_start(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, world: World, bursting: dict[str, Any]
+) -> None:
+    a, given = world.program("a"), granted("b", 256)
+    with_card = msgspec.structs.replace(given, grant=msgspec.structs.replace(given.grant, nics=("mlx5_0",)))
+    async with agent(nats, host, **bursting | {"burst_return_s": 0.2, "burst_return": "evict"}) as ctx:
+        await start(bus, kubelet, granted("a", 64, 300))
+        assert a.says("take 300")[0] == 300
+        await arrive(bus, kubelet, with_card)
+        with pytest.raises(grpc.aio.AioRpcError, match="network card mlx5_0 of the grant is not there"):
+            await kubelet.start_container(kubelet.pods[uid("b")])
+        assert 'action="ended"' not in ctx.metrics.render().decode()
+        assert a.says("look")[0] == 300
 
 
 async def test_a_start_is_refused_while_nvml_does_not_answer_for_a_gpu_with_lent_memory(

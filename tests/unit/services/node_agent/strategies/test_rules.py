@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.node_agent.strategies.control_block import Rules
+from services.node_agent.strategies.layout import MAX_PEERS
 from services.node_agent.strategies.rules import Override, Policy, plan
 from services.node_agent.strategies.slices import Key, Part, Slice
 from shared.model.units import MIB
@@ -235,6 +236,15 @@ def test_time_that_others_leave_idle_is_lent_up_to_the_limit_and_is_no_part_of_a
     assert (rules.gpus[0].compute_milli, rules.gpus[0].lent_milli, rules.idle_for_ns) == (400, 400, 200_000)
     assert rules.gpus[0].window_ns == 20_000_000
     assert told(make("a", 300), make("b", 600))["a"].gpus[0].lent_milli == 0
+
+
+def test_no_idle_time_is_lent_to_a_slice_that_does_not_see_all_its_peers() -> None:
+    def of(borrower: Slice, count: int) -> Rules:
+        return told(borrower, *(make(f"p{number}", 10) for number in range(count)))[borrower.uid]
+
+    seen, cut = of(bursting("a", 300, 1000), MAX_PEERS), of(bursting("a", 300, 1000), MAX_PEERS + 1)
+    assert (len(seen.peers), seen.gpus[0].lent_milli > 0, seen.idle_for_ns) == (MAX_PEERS, True, 200_000)
+    assert (len(cut.peers), cut.gpus[0].lent_milli, cut.idle_for_ns) == (MAX_PEERS, 0, 0)
 
 
 def test_gpu_time_is_lent_by_priority_and_else_equally() -> None:
