@@ -17,6 +17,7 @@ from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.gate import Occupancy
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
@@ -152,9 +153,8 @@ class Strategies:
                 await self._limits.refresh()
                 await say()
 
-            self._ctx.spawn(
-                self._keeper.keep(lambda: self._agent.gpus.inventory, self._agent.occupied, proven), name="canary"
-            )
+            gpus = self._agent.gpus
+            self._ctx.spawn(self._keeper.keep(lambda: gpus.inventory, self._occupied, proven), name="canary")
         if self._probes.needed:
             self._ctx.spawn(self._probes.run(say), name="probes")
         if self._mps is not None:
@@ -209,6 +209,9 @@ class Strategies:
         for key in self._prepared.keys() - kept:
             self._drivers[self._prepared[key].strategy].release(key)
             del self._prepared[key]
+
+    def _occupied(self) -> Occupancy:
+        return self._registry.with_loans(self._agent.occupied())
 
     def _costs(self) -> tuple[int, int]:
         """Returns the bytes of a context and of a memory pool's chunk. The operator's setting overrides what was

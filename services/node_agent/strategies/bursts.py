@@ -109,5 +109,9 @@ def raised(room: Room, bursts: Mapping[K, Burst]) -> dict[K, int]:
 
 
 def overdraft(room: Room, bursts: Iterable[Burst]) -> int:
-    """The MiB that slices must give back before all guarantees have their memory; 0 or less if they have."""
-    return sum(burst.held_mib for burst in bursts) + room.unseen_mib - room.spare_mib
+    """The MiB that slices must give back before all guarantees have their memory; 0 or less if they have.
+
+    Foreign memory has the reserve first: no slice must give back what fits on the GPU.
+    """
+    free_mib = room.total_mib - room.guaranteed_mib - max(room.foreign_mib, room.reserve_mib)
+    return sum(burst.held_mib for burst in bursts) + room.unseen_mib - max(0, free_mib)

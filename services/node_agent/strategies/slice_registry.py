@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from services.node_agent.gate import Occupancy
 from services.node_agent.strategies import control_block, rules
 from services.node_agent.strategies.control_block import ControlBlock, Reading, Surcharge
 from services.node_agent.strategies.kept_file import allow_descriptors
@@ -147,6 +148,15 @@ class SliceRegistry:
     def loan(self, key: Key, uuid: str) -> Loan:
         """What is lent to a slice of a GPU's memory."""
         return self._lent.get(key, {}).get(uuid, NO_LOAN)
+
+    def with_loans(self, occupied: Occupancy) -> Occupancy:
+        """What slices have on each GPU, with what is lent to them."""
+        found = dict(occupied)
+        for loans in self._lent.values():
+            for uuid, loan in loans.items():
+                memory_mib, compute_milli = found.get(uuid, (0, 0))
+                found[uuid] = (memory_mib + max(loan.limit_mib, loan.held_mib), compute_milli)
+        return found
 
     def lend(self, loans: Mapping[tuple[Key, str], Loan]) -> None:
         """Sets what these slices may use now beyond what they are guaranteed, by slice and GPU, and writes the rules.

@@ -60,6 +60,10 @@ def test_a_guarantee_waits_for_what_slices_have_and_not_for_what_they_may_have()
 def test_a_gpu_on_which_nothing_is_lent_keeps_no_guarantee_waiting() -> None:
     """Foreign memory and the reserve are no reason: placement has counted the one, and the other is for no slice."""
     assert overdraft(Room(total_mib=1000, guaranteed_mib=1000, foreign_mib=50, reserve_mib=100), []) == 0
+    held = [burst(500, allowed=500, held=150)]
+    for foreign_mib, missing_mib in ((0, -50), (100, -50), (150, 0), (160, 10)):
+        room = Room(total_mib=1000, guaranteed_mib=700, foreign_mib=foreign_mib, reserve_mib=100)
+        assert overdraft(room, held) == missing_mib, "foreign memory has the reserve first"
 
 
 rooms = st.builds(

@@ -302,7 +302,9 @@ def test_a_loan_raises_the_limit_until_the_slice_is_gone(registry: SliceRegistry
     assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (64, 64)
     registry.lend({(one.key, UUID): Loan(limit_mib=100, held_mib=100)})
     assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (164, 164)
+    assert registry.with_loans({UUID: (64, 300)}) == {UUID: (164, 300)}
     registry.lend({(one.key, UUID): Loan(limit_mib=10, held_mib=100)})
+    assert registry.with_loans({UUID: (64, 300)}) == {UUID: (164, 300)}, "what it still has counts"
     assert (limit_mib(registry, one), registry.allowed_mib(live, UUID)) == (74, 164), "until it has given it back"
     registry.drop(one.key)
     registry.put(one)
