@@ -139,7 +139,7 @@ def test_a_new_leader_counts_what_a_container_has_whose_pod_is_gone() -> None:
 
 
 def test_a_pod_never_comes_to_a_node_whose_agent_reports_no_verbs() -> None:
-    """An agent that does not know the field does not report device nodes, and would hand over none."""
+    """Agents before 0.2.0 do not know cards: they report no device nodes, and would hand over none."""
     placement = Placement().nodes("old", gpus=4, nics=(card(0, verbs=False),)).nodes("new", gpus=1, nics=(card(0),))
     assert placement.place(pod("a"), pod("b")) == {"a": "new"}
 
@@ -203,8 +203,8 @@ def test_an_annotation_that_is_no_number_of_cards_is_refused(text: str) -> None:
 
 
 def test_a_grant_without_cards_is_written_as_before_and_one_of_before_is_read() -> None:
-    """Agents and leaders that do not know the field ignore it. Such agents report no verbs, so their nodes never get
-    pods with cards."""
+    """Agents and leaders before 0.2.0 do not know the field and ignore it. Such agents report no verbs, so pods with
+    cards never come to their nodes."""
     assert "nics" not in json.loads(encode_grant(Grant(grant_id="1-1", term=1)))
     assert decode_grant('{"grant_id":"1-1","term":1}').nics == ()
     assert decode_grant(encode_grant(Grant(grant_id="1-1", term=1, nics=("mlx5_0",)))).nics == ("mlx5_0",)
