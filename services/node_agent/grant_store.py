@@ -173,6 +173,7 @@ class GrantStore:
             grant_id=lease.grant_id,
             strategy=share.strategy,
             gpus=gpus,
+            nics=received.grant.nics,
         )
 
 

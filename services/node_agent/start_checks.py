@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.node_agent import gate
+from services.node_agent import cards, gate
 from services.node_agent import messages as m
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import KnownGrant, Lease
@@ -57,7 +57,7 @@ def refusal(  # noqa: PLR0917 - all that the core knows
         why = gate.refusal(gpu, gpus.get(gpu.uuid) if gpu.node == node else None, room, taken)
         if why is not None:
             return why
-    return None
+    return cards.refusal(known, store, inventory)
 
 
 def enforced_event(

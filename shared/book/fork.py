@@ -152,5 +152,6 @@ def _twin_node(node: NodeState) -> NodeState:
     twin.gpus = [room.copy() for room in node.gpus]
     twin.by_uuid = {room.uuid: room for room in twin.gpus}
     twin.pods, twin.grants = dict(node.pods), dict(node.grants)
+    twin.cpus = node.cpus.copy()
     twin.extended_used = dict(node.extended_used)
     return twin

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from shared.book.arrays import Arrays
+from shared.book.cpus import CpusBeside
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
@@ -52,8 +53,11 @@ class Ledger:
     def _book(self, held: GrantState) -> None:
         self._unbook(held.grant_id)  # a pod's end may be reported twice, and its grant is freed once
         self.grants[held.grant_id] = held
-        for node in _nodes_of(held.grant):
-            self._node(node).grants[held.grant_id] = held
+        for name in _nodes_of(held.grant):
+            node = self._node(name)
+            node.grants[held.grant_id] = held
+            if (state := node.pods.get(held.uid)) is not None:
+                node.cpus.put(held.grant, state.demand)
         self._gpu_charge(held, +1)
         if self.witness is not None:
             self.witness.booked(held)
@@ -92,6 +96,8 @@ class Ledger:
         node = self._node(node_name)
         node.pods[state.uid] = state
         node.add_room(state.demand, +1)
+        if (held := node.grants.get(state.grant_id)) is not None:
+            node.cpus.put(held.grant, state.demand)
         state.charged = node_name
         if state.repels:
             self.exclusive_pods[state.uid] = state
@@ -105,6 +111,7 @@ class Ledger:
         node = self.nodes[state.charged]
         node.pods.pop(state.uid, None)
         node.add_room(state.demand, -1)
+        node.cpus.drop(state.grant_id)
         state.charged = ""
         self.exclusive_pods.pop(state.uid, None)
         self._write_room(node)
@@ -119,6 +126,7 @@ class Ledger:
         nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
         for node in nodes:
             node.grants.pop(grant_id, None)
+            node.cpus.drop(grant_id)
         self._gpu_charge(held, -1)
         for node in nodes:
             self._forget_if_empty(node)
@@ -195,7 +203,10 @@ class Ledger:
         for column, gpu in enumerate(sorted(gpus, key=lambda g: g.index)):
             node.gpus.append(room_of(gpu, column, node))
         node.by_uuid = {room.uuid: room for room in node.gpus}
+        node.cpus = CpusBeside(node.inventory)
         for held in node.grants.values():
+            if (state := node.pods.get(held.uid)) is not None:
+                node.cpus.put(held.grant, state.demand)
             for container in held.grant.containers.values():
                 for share in container.gpus:
                     room = node.by_uuid.get(share.uuid) if share.node == node.name else None

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from shared.book.cpus import CpusBeside
 from shared.book.demand import MOST, Demand, demand_of
 from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
@@ -164,6 +165,7 @@ class NodeState:
         self.by_uuid: dict[str, GpuRoom] = {}
         self.pods: dict[str, PodState] = {}
         self.grants: dict[str, GrantState] = {}
+        self.cpus = CpusBeside()
         self.stamp = 0
         """Another number whenever the Node object, the inventory or the agent's state changed, never one used before,
         even by another node in the same row: what node filters depend on."""

@@ -62,6 +62,8 @@ class LiveSlice(Message, frozen=True):
     strategy: StrategyName
     gpus: dict[str, tuple[int, int]] = {}
     """GPU uuid to (memory_mib, compute_milli)."""
+    nics: tuple[str, ...] = ()
+    """The network cards of its grant, by their names on the node."""
 
     def __post_init__(self) -> None:
         for mib, milli in self.gpus.values():

@@ -21,15 +21,10 @@ def short_of_cpus(pod: PodState, node: NodeState, inventory: Inventory, fabric: 
     left = dict(_cpus_milli(tuple((gpu.numa_node, gpu.cpus) for gpu in inventory.gpus)))
     if len(left) < 2:
         return 0
-    numa = {gpu.uuid: gpu.numa_node for gpu in inventory.gpus}
-    for held in node.grants.values():
-        state = node.pods.get(held.uid)
-        if state is None:
-            continue  # it has ended, and its CPUs are free
-        shares = (share for container in held.grant.containers.values() for share in container.gpus)
-        beside = {numa[share.uuid] for share in shares if share.uuid in numa}
-        for place in beside & left.keys():
-            left[place] -= state.demand.cpu_milli // len(beside)
+    taken = node.cpus.taken_milli
+    left = {place: offered - taken.get(place, 0) for place, offered in left.items()}
+    if min(left.values()) >= wanted:
+        return 0
     short = sum(1 << place for place, at in enumerate(fabric.numa) if left.get(at, wanted) < wanted)
     return 0 if short == (1 << fabric.count) - 1 else short
 

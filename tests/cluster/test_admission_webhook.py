@@ -113,6 +113,36 @@ async def test_gpushares_statefulset_runs_without_changes_to_its_manifest(plane:
             assert made["metadata"]["annotations"]["kerf.dev/isolation"] == "soft"
 
 
+@pytest.mark.parametrize(
+    ("annotations", "limits"),
+    [
+        ({"gpu-fraction": "0.5"}, {"gpu": "1", "gpu-compute": "50"}),
+        ({"gpu-memory": "2048"}, {"gpu": "1", "gpu-memory": "2Gi"}),
+        ({"nvidia.com/container.main.gpu-memory.request": "2Gi"}, {"gpu": "1", "gpu-memory": "2Gi"}),
+        ({"nvidia.com/container.main.gpu-memory.limit": "3Gi"}, {"gpu": "1", "gpu-memory": "3Gi"}),
+    ],
+    ids=["fraction", "memory", "NvFractions request", "NvFractions limit"],
+)
+async def test_each_of_kais_annotations_brings_its_pod_to_the_webhook(
+    plane: ControlPlane, annotations: dict[str, str], limits: dict[str, str]
+) -> None:
+    """The forms of docs/gpu-sharing in KAI-Scheduler, each alone, with its scheduler or its queue."""
+    manifests_by_name = {
+        "scheduler": pod(container(), annotations=annotations, schedulerName="kai-scheduler"),
+        "queue": pod(container(), annotations=annotations, labels={"kai.scheduler/queue": "team"}),
+    }
+    async with webhook(plane):
+        for name, manifest in manifests_by_name.items():
+            status, made = await ask(
+                plane, "POST", "/api/v1/namespaces/default/pods?dryRun=All", named(f"kai-{name}", manifest)
+            )
+            assert (status, made["spec"]["schedulerName"]) == (201, "kerf"), made
+            got = made["spec"]["containers"][0]["resources"]["limits"]
+            asked = {key: got.get(f"kerf.dev/{key}") for key in ("gpu", "gpu-memory", "gpu-compute")}
+            assert asked == {"gpu-memory": None, "gpu-compute": None} | limits
+            assert made["metadata"]["annotations"]["kerf.dev/dialect"] == "kai"
+
+
 async def test_a_review_leaves_its_trace_on_the_pod(plane: ControlPlane) -> None:
     """The pod's own trace, which begins with its UID, can link to it."""
     async with webhook(plane):

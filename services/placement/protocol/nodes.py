@@ -298,14 +298,11 @@ class Nodes:
 
 
 def _stranger(slice_: LiveSlice, node: str) -> GrantState:
-    """A slice that runs and whose pod is unknown here: its capacity is booked until the node releases it."""
+    """A slice that runs and whose pod is unknown here: what it has is booked until its node releases it."""
     gpus = tuple(
         GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli)
         for uuid, (mib, milli) in slice_.gpus.items()
     )
-    grant = Grant(
-        grant_id=slice_.grant_id,
-        term=0,
-        containers={slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)},
-    )
+    containers = {slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)}
+    grant = Grant(grant_id=slice_.grant_id, term=0, containers=containers, nics=slice_.nics)
     return GrantState(grant, slice_.uid, slice_.namespace, slice_.name, node, "leaving")

@@ -161,6 +161,17 @@ MUTANTS = [
         tests=(f"{UNIT}/test_core_sessions.py::test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released",),
     ),
     Mutant(
+        name="unknown-slices-have-no-cards",
+        what="a slice that runs and is unknown occupies none of its network cards",
+        file=NODES,
+        old=", nics=slice_.nics)",
+        new=")",
+        tests=(
+            "tests/unit/shared/scheduling/filters/test_nics.py"
+            "::test_a_new_leader_counts_what_a_container_has_whose_pod_is_gone",
+        ),
+    ),
+    Mutant(
         name="tombstones-of-anothers-grants",
         what="a node's sync ends another node's grant",
         file=NODES,

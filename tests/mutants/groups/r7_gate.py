@@ -104,6 +104,14 @@ MUTANTS = [
             f"{UNIT}/test_start_checks.py::test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on",
         ),
     ),
+    Mutant(
+        name="gate-without-cards",
+        what="a network card is handed over to more pods than may have it",
+        file="services/node_agent/cards.py",
+        old="given[nic.name] >= nic.pods",
+        new="False",
+        tests=(f"{UNIT}/test_cards.py",),
+    ),
     # --- what is given up and taken back ---------------------------------------------------------------------------
     Mutant(
         name="resumed-without-room",

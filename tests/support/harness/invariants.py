@@ -22,6 +22,7 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
     if len(core.book.grants) <= MAX_GRANTS_CHECKED:
         for node in core.book.nodes.values():
             _free_capacity_adds_up(core, node)
+            _cpus_beside_gpus_add_up(node)
 
 
 def _commands_fit_the_phase(core: Core, commands: Sequence[m.Command]) -> None:
@@ -46,6 +47,21 @@ def _holds_are_booked(core: Core) -> None:
             held = core.book.grants.get(hold.decision.grant.grant_id)
             assert held is not None, f"the grant of {state.key}'s hold is not booked (R4)"
             assert (held.uid, held.phase) == (uid, "holding"), f"{state.key}'s hold is booked as {held.phase}"
+
+
+def _cpus_beside_gpus_add_up(node: NodeState) -> None:
+    numa = {} if node.inventory is None else {gpu.uuid: gpu.numa_node for gpu in node.inventory.gpus}
+    taken = dict.fromkeys(numa.values(), 0)
+    for held in node.grants.values():
+        if (state := node.pods.get(held.uid)) is None:
+            continue  # it has ended, and its CPUs are free
+        shares = (share for container in held.grant.containers.values() for share in container.gpus)
+        beside = {numa[share.uuid] for share in shares if share.uuid in numa}
+        for place in beside:
+            taken[place] += state.demand.cpu_milli // len(beside)
+    if len(taken) > 1:
+        counted = {place: node.cpus.taken_milli.get(place, 0) for place in taken}
+        assert counted == taken, f"{node.name}: CPUs beside its GPUs are {taken} by its pods, and counted as {counted}"
 
 
 def _free_capacity_adds_up(core: Core, node: NodeState) -> None:

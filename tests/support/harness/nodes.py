@@ -87,6 +87,7 @@ class Nodes:
                             grant_id=grant_id,
                             strategy=part.strategy,
                             gpus=gpus,
+                            nics=grant.nics,
                         )
                     )
         suspended_now = {grant_id: suspension for grant_id, suspension in self.suspension.items() if grant_id in known}

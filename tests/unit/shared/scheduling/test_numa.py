@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
 from services.placement import messages as m
+from shared.book.fork import Fork
 from shared.model.gpu import Inventory, Link
 from shared.model.grant import decode_grant
 from shared.model.objects import Pod
@@ -36,6 +38,14 @@ def pod(name: str, cpu: str, **request: Any) -> Pod:
     return build.gpu_pod(name, requests={"cpu": cpu}, **(request or {"gpus": 1}))
 
 
+def resized(bound: Pod, cpu: str) -> Pod:
+    """The pod as seen after its CPU request was changed."""
+    (container,) = bound.spec.containers
+    resources = msgspec.structs.replace(container.resources, requests={**container.resources.requests, "cpu": cpu})
+    spec = msgspec.structs.replace(bound.spec, containers=(msgspec.structs.replace(container, resources=resources),))
+    return msgspec.structs.replace(build.newer(bound), spec=spec)
+
+
 def gpus_of(placement: Placement, name: str) -> list[int]:
     grant = decode_grant(placement.binds()[f"uid-team-{name}"].grant)
     return sorted(int(share.uuid.rsplit("-", 1)[1]) for part in grant.containers.values() for share in part.gpus)
@@ -60,6 +70,45 @@ def test_cpus_come_back_with_the_pod() -> None:
     end(placement, first)
     placement.place(pod("b", "6"))
     assert gpus_of(placement, "b") == gpus_of(placement, "a") == [0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_counted_follows_the_pods_and_their_node(seed: int) -> None:
+    """Pods come, go and are resized at random, and the GPUs are reported on other NUMA nodes: the harness compares what
+    is counted with what the pods request after each input."""
+    rng = random.Random(seed)
+    placement = cluster()
+    alive: list[Pod] = []
+    most = 0
+    for number in range(50):
+        deed = rng.random()
+        if alive and deed < 0.3:
+            end(placement, alive.pop(rng.randrange(len(alive))))
+        elif alive and deed < 0.4:
+            at = rng.randrange(len(alive))
+            alive[at] = resized(alive[at], "3")
+            placement.facts(alive[at])
+        elif deed < 0.5:
+            places = rng.choice(((0, 0, 1, 1), (1, 0, 1, 0), (0, 0, 0, 0), (2, -1, 0, 1)))
+            gpus = zip(inventory().gpus, places, strict=True)
+            moved = tuple(msgspec.structs.replace(gpu, numa_node=place) for gpu, place in gpus)
+            placement.send(m.InventorySeen(msgspec.structs.replace(inventory(), gpus=moved)))
+        else:
+            request = rng.choice(({"gpus": 1}, {"gpus": 2}, {"memory": "9Gi"}))
+            made = pod(f"p{number}", str(rng.randint(1, 4)), **request)
+            if made.metadata.name in placement.place(made):
+                alive.append(placement.bind(made))
+        most = max(most, sum(placement.core.book.nodes["n"].cpus.taken_milli.values()))
+    assert most > 0
+
+
+def test_a_fork_counts_for_itself() -> None:
+    placement = cluster()
+    (first,) = run(placement, pod("a", "6"))
+    node = placement.core.book.nodes["n"]
+    fork = Fork(placement.core.book)
+    fork.lift(first.metadata.uid)
+    assert (fork.nodes["n"].cpus.taken_milli, node.cpus.taken_milli) == ({0: 0}, {0: 6000})
 
 
 def test_a_pod_on_several_numa_nodes_takes_the_same_part_of_each() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from services.placement import messages as m
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.model.gpu import Inventory, Nic, PcieLevel
 from shared.model.grant import Grant, decode_grant, encode_grant
 from shared.model.objects import Pod
@@ -107,8 +108,38 @@ def test_a_new_leader_counts_what_bound_pods_have() -> None:
     assert heir.place(pod("b")) == {}
 
 
+def test_a_new_leader_counts_what_a_container_has_whose_pod_is_gone() -> None:
+    """The pod was deleted by force, or with its node, which came back: only the agent knows its container."""
+    bound = Placement().nodes("n", gpus=4, nics=(card(0),))
+    (first,) = run(bound, pod("a"))
+    grant = grant_of(bound, "a")
+    (container,) = grant.containers
+    share = grant.containers[container].gpus[0]
+    live = LiveSlice(
+        uid=first.metadata.uid,
+        namespace="team",
+        name="a",
+        container=container,
+        grant_id="63-1",
+        strategy="exclusive",
+        gpus={share.uuid: (share.memory_mib, share.compute_milli)},
+        nics=grant.nics,
+    )
+    heir = Placement(build.node("n"))
+    heir.answer = False
+    heir.send(m.InventorySeen(build.inventory("n", gpus=4, nics=(card(0),))))
+    heir.answer = True
+    heir.send(
+        m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=heir.core.term, accepted=True, live=(live,)))
+    )
+    assert heir.place(pod("b"), build.gpu_pod("without", gpus=1)) == {"without": "n"}
+    heir.send(m.ReleaseSeen("n", live.grant_id))
+    heir.tick(2.0)
+    assert grant_of(heir, "b").nics == ("mlx5_0",)
+
+
 def test_a_pod_never_comes_to_a_node_whose_agent_reports_no_verbs() -> None:
-    """An agent before 0.3 does not report device nodes, and would hand over none."""
+    """Agents before 0.2.0 do not know cards: they report no device nodes, and would hand over none."""
     placement = Placement().nodes("old", gpus=4, nics=(card(0, verbs=False),)).nodes("new", gpus=1, nics=(card(0),))
     assert placement.place(pod("a"), pod("b")) == {"a": "new"}
 
@@ -172,7 +203,8 @@ def test_an_annotation_that_is_no_number_of_cards_is_refused(text: str) -> None:
 
 
 def test_a_grant_without_cards_is_written_as_before_and_one_of_before_is_read() -> None:
-    """Agents and leaders of the version before ignore the field, and never meet it: no node of theirs reports verbs."""
+    """Agents and leaders before 0.2.0 do not know the field and ignore it. Such agents report no verbs, so pods with
+    cards never come to their nodes."""
     assert "nics" not in json.loads(encode_grant(Grant(grant_id="1-1", term=1)))
     assert decode_grant('{"grant_id":"1-1","term":1}').nics == ()
     assert decode_grant(encode_grant(Grant(grant_id="1-1", term=1, nics=("mlx5_0",)))).nics == ("mlx5_0",)
