@@ -94,17 +94,26 @@ class MpsSupervisor:
         )
 
     def offer(self) -> Offer:
-        """Whether MPS was proven here with this driver and library."""
+        """Whether MPS was proven here with this driver. A proof with another library holds until there is a GPU for the
+        next one: containers of slices that fill the node must be able to restart after an upgrade."""
         if not self._wanted:
             return Offer(ok=False, sentence="the setting mps_nodes does not name this node")
         inventory = self._agent.gpus.inventory
         driver = "" if inventory is None else inventory.driver_version
         if not driver:
             return Offer(ok=False, sentence="no driver is loaded")
-        if self._proof is None or (self._proof.driver_version, self._proof.library) != (driver, self._library):
+        if (
+            self._proof is None
+            or self._proof.driver_version != driver
+            or not (self._proof.ok or self._is_proof_of_ours)
+        ):
             why = f" ({self._trouble})" if self._trouble else ""
             return Offer(ok=False, sentence=f"MPS has not been tried with driver {driver} yet{why}")
         return Offer(ok=self._proof.ok, sentence=self._proof.sentence)
+
+    @property
+    def _is_proof_of_ours(self) -> bool:
+        return self._proof is not None and self._proof.library == self._library
 
     def equip(self, tools: NodeTools) -> NodeTools:
         """Returns the tools of the strategies' drivers, with what the driver of mps needs."""
@@ -325,7 +334,9 @@ class MpsSupervisor:
 
     async def _prove_if_needed(self) -> None:
         inventory = self._agent.gpus.inventory
-        if not self._wanted or inventory is None or self.offer().ok or self._clock() < self._next_s:
+        if not self._wanted or inventory is None or self._clock() < self._next_s:
+            return
+        if self.offer().ok and self._is_proof_of_ours:
             return
         if not (offer := self._keeper.offer()).ok:
             self._trouble = f"the interposer must be proven first: {offer.sentence}"

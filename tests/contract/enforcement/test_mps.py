@@ -597,6 +597,36 @@ async def test_a_gpu_whose_server_hangs_keeps_no_slice_from_another_gpu(
         os.kill(one.pid, signal.SIGKILL)
 
 
+async def test_containers_restart_after_an_upgrade_and_mps_is_tried_anew_when_a_gpu_is_free(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    build: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+) -> None:
+    """The next agent comes with another library."""
+    cgroup(host, "a")
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+    file, ours = host / "state" / "mps.json", _digest(build / LIBRARY)
+    file.write_bytes(msgspec.json.encode(MpsProof(driver_version="580.1", library="older", ok=True)))
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await kubelet.sees_slots()
+        await kubelet.start_container(kubelet.pods[uid("a")])
+        assert _proof(file).library == "older"
+        await release(bus, kubelet, host, "a")
+        await eventually(lambda: _proof(file).library == ours, within_s=40)
+        assert (_proof(file).ok, await offered(bus)) == (True, ("exclusive", "mps"))
+
+
+def _proof(file: Path) -> MpsProof:
+    return msgspec.json.decode(file.read_bytes(), type=MpsProof)
+
+
 async def _starts(kubelet: FakeKubelet, pod: Any) -> bool:
     try:
         await kubelet.start_container(pod)
