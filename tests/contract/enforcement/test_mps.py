@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from services.node_agent.canary.proofs import LIBRARY, _digest
-from services.node_agent.mps import supervisor
+from services.node_agent.mps import plan, supervisor
 from services.node_agent.mps.daemon import Daemon, find, guards
 from services.node_agent.mps.proof import MpsProof
 from services.node_agent.strategies import layout
@@ -325,7 +325,7 @@ async def test_mps_is_tried_on_a_gpu_that_is_still_free_when_the_canary_is_done(
     begin = supervisor.MpsSupervisor.__init__
 
     def begun(self: Any, *given: Any, keeper: Any, **more: Any) -> None:
-        keeper.busy = Busy()
+        keeper.busy = Busy(lambda: self._free_gpu() is not None)
         busy.append(keeper.busy)
         begin(self, *given, keeper=keeper, **more)
 
@@ -339,15 +339,17 @@ async def test_mps_is_tried_on_a_gpu_that_is_still_free_when_the_canary_is_done(
 
 
 class Busy(asyncio.Lock):
-    """Counts who asks for it, and is given to nobody before it is free."""
+    """Is given to nobody who comes while a GPU is free, before it is set free."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_is_free: Callable[[], bool]) -> None:
         super().__init__()
+        self._gpu_is_free = gpu_is_free
         self.asked, self.free = 0, asyncio.Event()
 
     async def acquire(self) -> Literal[True]:
-        self.asked += 1
-        await self.free.wait()
+        if self._gpu_is_free():
+            self.asked += 1
+            await self.free.wait()
         return await super().acquire()
 
 
@@ -563,6 +565,7 @@ async def test_an_agent_that_ends_starts_no_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "ROUND_S", 3600.0)
+    monkeypatch.setattr(plan, "FIRST_RETRY_S", 0.0)
     async with agent(nats, host, **mps):
         await eventually(lambda: _offers(bus, "exclusive", "mps"))
         await started(bus, kubelet, "a", strategy="mps")
