@@ -167,12 +167,12 @@ class Strategies:
 
         If it raises OSError or ValueError, the container must not start.
         """
+        if self._mps is not None:
+            await self._mps.ready(order.share)
         driver = self._drivers.get(order.share.strategy)
         if driver is None:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
-        if slice_.concurrent and self._mps is not None:
-            await self._mps.ready(slice_)
         await self._bursts.make_room_to_start(slice_)
         driver.prepare(
             slice_,

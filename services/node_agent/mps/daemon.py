@@ -65,6 +65,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     """How often that is looked at, by a shell that runs as long as the daemon."""
 
 
+GUARD = "kerf-mps-guard"
 GUARD_ROUNDS = 10
 _GUARD = """
 for at in "$2" "$2"/*; do echo $$ >"$at/kerf-mps/cgroup.procs"; done 2>/dev/null
@@ -121,8 +122,8 @@ class Daemon:
         if not await self._has_shm():
             options = "size=50%,mode=1777,nosuid,nodev,noexec"
             await self._run(["mount", "-t", "tmpfs", "-o", options, CGROUP, str(self.shm)])
-        await self._run([*self.with_shm, self._tools.program, "-d", "-multiuser-server"], START_S)
         try:
+            await self._run([*self.with_shm, self._tools.program, "-d", "-multiuser-server"], START_S)
             control = next((one.pid for one in await self.processes() if one.is_control), 0)
             if not control:
                 raise MpsError(f"{self._tools.program} -d has ended without leaving a daemon; see {self._log}")
@@ -130,10 +131,22 @@ class Daemon:
             await self.ask("start_server -uid 0", START_S)
             server = await self._first_server()
             await self._guard(control)
-        except MpsError:
+        except BaseException:  # an end of the agent, too: what has no guard would be left for ever
             await self.stop()
             raise
         return control, server
+
+    async def adopt(self) -> None:
+        """Repeats what a killed agent has left out: its start of a daemon ends with the guard. Raises MpsError."""
+        processes = await self.processes()
+        control = next((one.pid for one in processes if one.is_control), 0)
+        if not control:
+            return
+        if await asyncio.to_thread(guards, control, self.pipe, self._tools.proc):
+            return
+        for one in processes:
+            self._leave_cgroup(one.pid)
+        await self._guard(control)
 
     async def stop(self) -> None:
         """Ends the daemon, its servers, and what is left of them. The folder stays. Raises MpsError if it cannot."""
@@ -242,12 +255,15 @@ class Daemon:
             except OSError as error:
                 raise MpsError(f"{command[0]}: {error.strerror}") from error
             try:
-                await asyncio.wait_for(process.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await process.wait()
             except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
                 raise MpsError(f"{what} has not ended within {timeout_s:g} s") from None
+            finally:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
             file.seek(0)
             text = file.read().decode(errors="replace")
         if process.returncode:
@@ -258,7 +274,7 @@ class Daemon:
         tools = self._tools
         if tools.lock is not None:
             words = (control, tools.cgroups or "/nowhere", tools.lock, tools.guard_s, GUARD_ROUNDS, tools.program)
-            await self._run(["setsid", "--fork", "sh", "-c", _GUARD, "kerf-mps-guard", *map(str, words)])
+            await self._run(["setsid", "--fork", "sh", "-c", _GUARD, GUARD, *map(str, words)])
 
     def _leave_cgroup(self, pid: int) -> None:
         """Moves the daemon out of the agent's cgroups, before it starts a server. Raises MpsError."""
@@ -282,14 +298,33 @@ def _is_daemons(folder: Path, pipe: Path) -> str:
         # Without -d it is a user interface, which ends by itself.
         if name != SERVER and (name != PROGRAM or b"-d" not in words):
             return ""
-        if f"{VARIABLE}={pipe}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
-            return ""
-        if fields(folder)[:1] == [b"Z"]:
-            return ""
+        return name if _is_ours(folder, pipe) else ""
     except OSError:
         return ""  # it has ended
+
+
+def guards(control: int, pipe: Path, proc: Path = Path("/proc")) -> tuple[int, ...]:
+    """The shells that look after this daemon."""
+    return tuple(sorted(int(folder.name) for folder in proc.iterdir() if folder.name.isdigit()
+                        and _is_guard(folder, control, pipe)))  # fmt: skip
+
+
+def _is_guard(folder: Path, control: int, pipe: Path) -> bool:
+    try:
+        its_name = f"\0{GUARD}\0{control}\0".encode() in (folder / "cmdline").read_bytes()
+        return its_name and _is_ours(folder, pipe)
+    except OSError:
+        return False  # it has ended
+
+
+def _is_ours(folder: Path, pipe: Path) -> bool:
+    """Whether a process runs with this pipe directory and in no pod but the agent's. Raises OSError: it has ended."""
+    if f"{VARIABLE}={pipe}".encode() not in (folder / "environ").read_bytes().split(b"\0"):
+        return False
+    if fields(folder)[:1] == [b"Z"]:
+        return False
     of, own = owner_of(int(folder.name), folder.parent), owner_of(os.getpid())
-    return name if of is not None and of.pod_uid in ("", "" if own is None else own.pod_uid) else ""
+    return of is not None and of.pod_uid in ("", "" if own is None else own.pod_uid)
 
 
 def move(pid: int, cgroups: Path) -> bool:

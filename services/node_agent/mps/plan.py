@@ -7,7 +7,6 @@ ones meanwhile. A client that does not end would keep the GPU from all others fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -145,11 +144,3 @@ def _daemon_ended(uuid: str, pid: int) -> Trouble:
         "share the GPU; the agent starts it again, and the containers must start again, too"
     )
     return Trouble("daemon", sentence)
-
-
-def decide_all(
-    needed: frozenset[str], seen: Mapping[str, Seen], memories: Mapping[str, Memory], now_s: float
-) -> dict[str, Decision]:
-    """What to do about the daemons of all GPUs."""
-    uuids = sorted(needed | seen.keys() | memories.keys())
-    return {uuid: decide(uuid, uuid in needed, seen.get(uuid, Seen()), memories.get(uuid), now_s) for uuid in uuids}

@@ -67,8 +67,8 @@ class MpsProver:
         try:
             everything = await self._lines(["processors", str(SMALL_MIB)], {"CUDA_VISIBLE_DEVICES": str(index)})
             processors = int(everything[-1]["processors"])
-            await daemon.start()
             try:
+                await daemon.start()
                 return await self._as_client(daemon, processors)
             finally:
                 await daemon.remove()

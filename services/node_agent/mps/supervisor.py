@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,16 +23,18 @@ from services.node_agent.mps.proof import MpsProof, MpsProver
 from services.node_agent.node_lock import LOCK
 from services.node_agent.publisher import Publisher
 from services.node_agent.strategies.base import NodeTools, Offer
-from services.node_agent.strategies.slices import Slice
 from shared.bus.tasks import end
 from shared.contracts.events import SliceImpaired
 from shared.contracts.node_commands import LiveSlice
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import Gpu
+from shared.model.grant import ContainerGrant
 from shared.model.strategies import StrategyName, registered
 from shared.service import Context
 
 ROUND_S = 2.0
 """How often the daemons are looked at."""
+END_S = 30.0
+"""How long the end of the agent waits until what was begun has stopped its daemons."""
 CANARY = "canary"
 """The folder of the daemon by which MPS is proven."""
 STATE = "daemon.json"
@@ -47,6 +50,7 @@ class MpsSupervisor:
         ctx: Context,
         agent: Agent,
         *,
+        wanted: bool,
         folder: Path,
         proof_file: Path,
         tools: Callable[[], Tools],
@@ -54,14 +58,19 @@ class MpsSupervisor:
         keeper: ProofManager,
         publish: Callable[[m.Publish], None],
     ) -> None:
-        """`folder` holds a folder for each GPU, by the same path on the host; a reboot empties it.
+        """`wanted`: whether the node is to offer MPS; otherwise it ends with the slices that are left.
+
+        `folder` holds a folder for each GPU, by the same path on the host; a reboot empties it.
 
         `tools`, `prover`: for the driver as it is now. `keeper`: of the interposer's proof.
         """
         self._ctx, self._agent, self._folder, self._file = ctx, agent, folder, proof_file
+        self._wanted = wanted
         self._tools, self._prover, self._keeper, self._library = tools, prover, keeper, keeper.library
         self._publish = publish
-        self._serial = asyncio.Lock()
+        self._serial: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By GPU: a daemon that hangs keeps no slice from another GPU."""
+        self._work: set[asyncio.Task[None]] = set()
         self._daemons: dict[str, Daemon] = {}
         self._memories: dict[str, Memory] = {}
         self._refused: dict[str, str] = {}
@@ -85,15 +94,26 @@ class MpsSupervisor:
         )
 
     def offer(self) -> Offer:
-        """Whether MPS was proven here with this driver and library."""
+        """Whether MPS was proven here with this driver. A proof with another library holds until there is a GPU for the
+        next one: containers of slices that fill the node must be able to restart after an upgrade."""
+        if not self._wanted:
+            return Offer(ok=False, sentence="the setting mps_nodes does not name this node")
         inventory = self._agent.gpus.inventory
         driver = "" if inventory is None else inventory.driver_version
         if not driver:
             return Offer(ok=False, sentence="no driver is loaded")
-        if self._proof is None or (self._proof.driver_version, self._proof.library) != (driver, self._library):
+        if (
+            self._proof is None
+            or self._proof.driver_version != driver
+            or not (self._proof.ok or self._is_proof_of_ours)
+        ):
             why = f" ({self._trouble})" if self._trouble else ""
             return Offer(ok=False, sentence=f"MPS has not been tried with driver {driver} yet{why}")
         return Offer(ok=self._proof.ok, sentence=self._proof.sentence)
+
+    @property
+    def _is_proof_of_ours(self) -> bool:
+        return self._proof is not None and self._proof.library == self._library
 
     def equip(self, tools: NodeTools) -> NodeTools:
         """Returns the tools of the strategies' drivers, with what the driver of mps needs."""
@@ -102,41 +122,80 @@ class MpsSupervisor:
     def only(self, offered: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """What of this a node with MPS offers: slices that take turns, or that nothing limits, would not share a GPU
         fairly with the clients of a server."""
+        if not self._wanted:
+            return offered
         kept = {name for name, one in registered().items() if one.unit != "part" or one.concurrent}
         return tuple(name for name in offered if name in kept)
 
-    async def ready(self, slice_: Slice) -> None:
-        """Returns when the daemons of a slice's GPUs run. Raises MpsError if one does not, or may not now."""
-        for part in slice_.parts:
-            await self._ready(part.uuid)
+    async def ready(self, share: ContainerGrant) -> None:
+        """Returns when a container may start on its GPUs: as a client, whose daemon runs, or where no clients are.
+
+        Raises MpsError where it may not now. It goes on if the caller is cancelled: the kubelet may give up and ask
+        again.
+        """
+        concurrent = registered()[share.strategy].concurrent
+        for gpu in share.gpus:
+            if gpu.node == self._agent.node and concurrent:
+                await self._whole(self._ready(gpu.uuid))
+            elif gpu.node == self._agent.node and gpu.uuid in self._memories:
+                self._refuse_beside(gpu.uuid, "given without MPS only when slices of MPS", concurrent=True)
 
     async def _ready(self, uuid: str) -> None:
-        async with self._serial:
-            others = sorted({f"{one.namespace}/{one.name} ({one.strategy})" for one in self._agent.live()
-                             if uuid in one.gpus and not _is_concurrent(one)})  # fmt: skip
-            if others:
-                raise MpsError(
-                    f"GPU {uuid} is shared by MPS only when slices of other strategies have ended: {', '.join(others)}"
-                )
-            await self._look({uuid})
-            if not self._memories[uuid].control:
+        async with self._serial[uuid]:
+            if uuid not in self._memories:  # otherwise MPS was there first, and the others are refused
+                self._refuse_beside(uuid, "shared by MPS only when slices of other strategies", concurrent=False)
+                self._memories[uuid] = Memory()  # from now on the others are
+            await self._look_at(uuid, needed=True)
+            known = self._memories[uuid]
+            if not known.control:
                 raise MpsError(
                     f"the MPS daemon of GPU {uuid} does not run: {self._refused.get(uuid, 'it has just ended')}"
                 )
+            if known.hung_s is not None:
+                raise MpsError(f"the MPS daemon of GPU {uuid} does not answer")
+            if known.fault_s is not None:
+                raise MpsError(
+                    f"the MPS server of GPU {uuid} takes no new programs after a fault, until those before have ended"
+                )
+
+    def _refuse_beside(self, uuid: str, how: str, *, concurrent: bool) -> None:
+        others = {f"{one.namespace}/{one.name} ({one.strategy})" for one in self._slices(uuid, concurrent=concurrent)}
+        if others:
+            raise MpsError(f"GPU {uuid} is {how} have ended: {', '.join(sorted(others))}")
+
+    def _slices(self, uuid: str, *, concurrent: bool) -> list[LiveSlice]:
+        return [one for one in self._agent.live() if uuid in one.gpus and _is_concurrent(one) is concurrent]
+
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does it to its end even if the caller is cancelled. The end of the agent cancels it once, so that it can
+        still stop what it has begun."""
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        await asyncio.shield(task)
 
     async def start(self) -> None:
         """Takes over the daemons of an earlier agent, and ends those that nothing needs."""
-        async with self._serial:
-            for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
-                if path.name == CANARY:
-                    await self._remove(Daemon(CANARY, path, self._tools()))
-                    continue
-                self._memories[path.name] = _load(path / STATE, Memory) or Memory()
-            # Times are of a clock that another process has read.
-            self._memories = {
-                uuid: Memory(control=known.control, server=known.server) for uuid, known in self._memories.items()
-            }
-            await self._look(set())
+        for path in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
+            if path.name == CANARY:
+                await self._remove(Daemon(CANARY, path, self._tools()))
+                continue
+            self._memories[path.name] = _load(path / STATE, Memory) or Memory()
+        # Times are of a clock that another process has read.
+        self._memories = {
+            uuid: Memory(control=known.control, server=known.server) for uuid, known in self._memories.items()
+        }
+        await self._look()
+        for uuid in sorted(self._memories):
+            try:
+                await self._daemon(uuid).adopt()
+            except MpsError as error:
+                self._ctx.log.error(
+                    "mps_not_guarded",
+                    gpu=uuid,
+                    error=str(error),
+                    effect="the daemon may end with the agent's container",
+                )
 
     def run(self, say: Callable[[], Awaitable[None]]) -> None:
         """Keeps the daemons from now on. `say` publishes a change of the offer."""
@@ -145,11 +204,10 @@ class MpsSupervisor:
     async def _run(self, say: Callable[[], Awaitable[None]]) -> None:
         while True:
             before = self.offer()
-            await self._prove_if_needed()
+            await self._whole(self._prove_if_needed())
             if self.offer() != before:
                 await say()
-            async with self._serial:
-                await self._look(set())
+            await self._whole(self._look())
             self._report()
             await asyncio.sleep(ROUND_S)
 
@@ -157,30 +215,48 @@ class MpsSupervisor:
         """Ends the daemons that nothing needs. The others stay: their containers run on."""
         if self._task is not None:
             await end(self._task)
-        async with self._serial:
-            await self._look(set())
+        for task in self._work:
+            task.cancel()
+        if self._work:
+            await asyncio.wait(self._work, timeout=END_S)
+        await self._look(starting=False)
 
     def _report(self) -> None:
         """Ready all the same: whole GPUs are given, and what can be started is started."""
         troubles = [f"the MPS daemon of GPU {uuid} does not run: {why}" for uuid, why in sorted(self._refused.items())]
         offer = self.offer()
-        if not offer.ok:
+        if self._wanted and not offer.ok:
             troubles.insert(0, f"no part of a GPU is offered: {offer.sentence}")
         self._ctx.health.set("mps", ok=True, detail="; ".join(troubles))
 
     # --- daemons ------------------------------------------------------------------------------------------------
 
-    async def _look(self, more: set[str]) -> None:
-        """Looks at all daemons once, and does what is to be done. `more`: GPUs whose first slice is about to start."""
-        needed = frozenset(uuid for one in self._concurrent() for uuid in one.gpus) | more
-        seen = {uuid: await self._daemon(uuid).see() for uuid in sorted(needed | self._memories.keys())}
-        for uuid, decision in plan.decide_all(needed, seen, self._memories, self._clock()).items():
-            before = self._memories.get(uuid)
-            if decision.trouble is not None:
-                self._tell(uuid, decision.trouble)
-            await self._do(uuid, decision)
-            if self._memories.get(uuid) != before:
-                self._save(uuid)
+    async def _look(self, *, starting: bool = True) -> None:
+        """Looks at all daemons once, and does what is to be done; without `starting` only what ends one."""
+
+        async def look(uuid: str) -> None:
+            async with self._serial[uuid]:
+                if starting or not self._needs(uuid):
+                    await self._look_at(uuid, needed=self._needs(uuid))
+
+        async with asyncio.TaskGroup() as group:
+            for uuid in {uuid for one in self._concurrent() for uuid in one.gpus} | self._memories.keys():
+                group.create_task(look(uuid))
+
+    def _needs(self, uuid: str) -> bool:
+        """Whether a GPU's daemon must run. A slice that was refused because of others is handed over all the same."""
+        first = uuid in self._memories or not self._slices(uuid, concurrent=False)
+        return first and bool(self._slices(uuid, concurrent=True))
+
+    async def _look_at(self, uuid: str, *, needed: bool) -> None:
+        """The caller holds the GPU's lock."""
+        before = self._memories.get(uuid)
+        decision = plan.decide(uuid, needed, await self._daemon(uuid).see(), before, self._clock())
+        if decision.trouble is not None:
+            self._tell(uuid, decision.trouble)
+        await self._do(uuid, decision)
+        if self._memories.get(uuid) != before:
+            self._save(uuid)
 
     async def _do(self, uuid: str, decision: plan.Decision) -> None:
         daemon = self._daemon(uuid)
@@ -258,28 +334,37 @@ class MpsSupervisor:
 
     async def _prove_if_needed(self) -> None:
         inventory = self._agent.gpus.inventory
-        if inventory is None or self.offer().ok or self._clock() < self._next_s:
+        if not self._wanted or inventory is None or self._clock() < self._next_s:
+            return
+        if self.offer().ok and self._is_proof_of_ours:
             return
         if not (offer := self._keeper.offer()).ok:
             self._trouble = f"the interposer must be proven first: {offer.sentence}"
             return
-        gpu = self._free_gpu(inventory)
-        if gpu is None:
-            self._trouble = f"no healthy GPU without slices has {ROOM_MIB} MiB of unused memory"
+        async with self._keeper.busy:
+            gpu = self._free_gpu()  # as it is now: the canary may have been busy for long
+            if gpu is None:
+                self._trouble = f"no healthy GPU without slices has {ROOM_MIB} MiB of unused memory"
+                return
+            async with self._serial[gpu.uuid]:
+                await self._prove(gpu)
+
+    async def _prove(self, gpu: Gpu) -> None:
+        inventory = self._agent.gpus.inventory
+        if inventory is None:
             return
         self._attempts += 1
         self._next_s = self._clock() + retry_after_s(self._attempts)
         # Under the UUID of the GPU, which the daemon must see, and in a folder of its own.
         daemon = Daemon(gpu.uuid, self._folder / CANARY, self._tools())
         at_ms, driver = int(self._ctx.now() * 1000), inventory.driver_version
-        async with self._keeper.busy, self._serial:
-            try:
-                self._proof = await self._prover().prove(daemon, gpu.index, driver, self._library, at_ms)
-                _store(self._file, self._proof)
-            except OSError as error:
-                self._trouble = str(error)
-                self._ctx.log.warning("mps_not_tried", gpu=gpu.uuid, why=self._trouble)
-                return
+        try:
+            self._proof = await self._prover().prove(daemon, gpu.index, driver, self._library, at_ms)
+            _store(self._file, self._proof)
+        except OSError as error:
+            self._trouble = str(error)
+            self._ctx.log.warning("mps_not_tried", gpu=gpu.uuid, why=self._trouble)
+            return
         self._trouble = ""
         if self._proof.ok:
             self._attempts = 0
@@ -287,11 +372,12 @@ class MpsSupervisor:
         else:
             self._ctx.log.error("mps_failed", gpu=gpu.uuid, why=self._proof.sentence, effect="mps is not offered")
 
-    def _free_gpu(self, inventory: Inventory) -> Gpu | None:
-        occupied = self._agent.occupied()
-        free = [gpu for gpu in inventory.gpus
+    def _free_gpu(self) -> Gpu | None:
+        """A GPU without slices whose lock is free, so that taking it does not wait."""
+        inventory, occupied = self._agent.gpus.inventory, self._agent.occupied()
+        free = [gpu for gpu in (() if inventory is None else inventory.gpus)
                 if gpu.state == "healthy" and not gpu.mig_enabled and gpu.uuid not in occupied
-                and gpu.memory_mib - gpu.foreign_mib >= ROOM_MIB]  # fmt: skip
+                and not self._serial[gpu.uuid].locked() and gpu.memory_mib - gpu.foreign_mib >= ROOM_MIB]  # fmt: skip
         return min(free, key=lambda gpu: gpu.index, default=None)
 
 
@@ -304,16 +390,19 @@ def supervisor_of(
     canary: Callable[[], Canary],
     publisher: Publisher,
 ) -> MpsSupervisor | None:
-    """The supervisor of this node; None if its operator does not want MPS.
+    """The supervisor of this node; None if its operator does not want MPS, and nothing of it is left.
 
     `keeper`, `canary`: of the interposer, which goes with it.
     """
-    if not config.mps:
+    folder = Path(config.run_dir) / MPS_FOLDER
+    left = (folder.is_dir() and any(folder.iterdir())) or any(map(_is_concurrent, agent.live()))
+    if not config.mps and not left:
         return None
     return MpsSupervisor(
         ctx,
         agent,
-        folder=Path(config.run_dir) / MPS_FOLDER,
+        wanted=config.mps,
+        folder=folder,
         proof_file=Path(config.checkpoint_file).with_name("mps.json"),
         tools=lambda: tools_of(
             config.host(),

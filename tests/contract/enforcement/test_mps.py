@@ -6,21 +6,23 @@ spec gives the container. They have no interposer: what holds here is MPS.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import msgspec
 import pytest
 
 from services.node_agent.canary.proofs import LIBRARY, _digest
-from services.node_agent.mps.daemon import find
+from services.node_agent.mps import plan, supervisor
+from services.node_agent.mps.daemon import Daemon, find, guards
 from services.node_agent.mps.proof import MpsProof
 from services.node_agent.strategies import layout
 from shared.bus.embedded import EmbeddedServer
@@ -31,7 +33,7 @@ from shared.contracts.base import encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceEnforced, SliceImpaired
 from shared.contracts.node_commands import NodeRelease
-from tests.support.enforcement import GPU, mounts, offered, orders, started
+from tests.support.enforcement import GPU, NVML, become, mounts, offered, orders, started
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, environment, uid
 from tests.support.waiting import eventually
@@ -309,6 +311,323 @@ async def test_slices_of_other_strategies_share_no_gpu_with_mps(
         again = kubelet.pods[uid("a")]
         await eventually(lambda: _starts(kubelet, again))
         assert len(daemons(host)) == 1
+
+
+async def test_mps_is_tried_on_a_gpu_that_is_still_free_when_the_canary_is_done(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy: list[Busy] = []
+    begin = supervisor.MpsSupervisor.__init__
+
+    def begun(self: Any, *given: Any, keeper: Any, **more: Any) -> None:
+        keeper.busy = Busy(lambda: self._free_gpu() is not None)
+        busy.append(keeper.busy)
+        begin(self, *given, keeper=keeper, **more)
+
+    monkeypatch.setattr(supervisor.MpsSupervisor, "__init__", begun)
+    async with agent(nats, host, **mps) as ctx:
+        await eventually(lambda: busy[0].asked >= 2, what="the measurement of the canary, and the proof of MPS")
+        await started(bus, kubelet, "whole", strategy="exclusive", memory_mib=4000, compute_milli=1000)
+        busy[0].free.set()
+        await eventually(lambda: "no healthy GPU without slices" in str(ctx.health.report()["parts"].get("mps")))
+    assert not (host / "state" / "mps.json").exists()
+
+
+class Busy(asyncio.Lock):
+    """Is given to nobody who comes while a GPU is free, before it is set free."""
+
+    def __init__(self, gpu_is_free: Callable[[], bool]) -> None:
+        super().__init__()
+        self._gpu_is_free = gpu_is_free
+        self.asked, self.free = 0, asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        if self._gpu_is_free():
+            self.asked += 1
+            await self.free.wait()
+        return await super().acquire()
+
+
+class SlowServers:
+    """Servers of some GPUs that do not start before they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
+        self.asked, self.start = asyncio.Event(), asyncio.Event()
+        ask = Daemon.ask
+
+        async def slowly(daemon: Daemon, command: str, timeout_s: float = 5.0) -> str:
+            if command.startswith("start_server") and daemon.uuid in uuids:
+                self.asked.set()
+                await self.start.wait()
+            return await ask(daemon, command, timeout_s)
+
+        monkeypatch.setattr(Daemon, "ask", slowly)
+
+
+async def test_a_proof_that_the_end_of_the_agent_interrupts_leaves_no_daemon(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowServers(monkeypatch, GPU)
+    folder = host / "run" / "mps" / "canary"
+    async with agent(nats, host, **mps):
+        await eventually(slow.asked.is_set)
+        assert find(folder / "pipe") != ()
+    assert (find(folder / "pipe"), folder.exists()) == ((), False)
+
+
+async def test_a_start_that_the_kubelet_gives_up_goes_on_and_its_daemon_has_a_guard(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowServers(monkeypatch, GPU)
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        call = asyncio.create_task(started(bus, kubelet, "a", strategy="mps"))
+        await eventually(slow.asked.is_set)
+        call.cancel()
+        await asyncio.wait([call])
+        (pid,) = daemons(host)
+        slow.start.set()
+        await eventually(lambda: len(guards(pid, _pipe(host))) == 1)
+        await kubelet.start_container(kubelet.pods[uid("a")])
+        assert (daemons(host), len(guards(pid, _pipe(host)))) == ([pid], 1)
+
+
+async def test_a_start_that_the_end_of_the_agent_interrupts_leaves_no_daemon(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowServers(monkeypatch, GPU)
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        call = asyncio.create_task(started(bus, kubelet, "a", strategy="mps"))
+        await eventually(slow.asked.is_set)
+        assert len(daemons(host)) == 1
+    assert find(_pipe(host)) == ()
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call
+
+
+async def test_a_daemon_without_a_guard_gets_one_from_the_next_agent(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+) -> None:
+    """As an agent leaves it that was killed while it started the daemon."""
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+    (pid,) = daemons(host)
+    (guard,) = guards(pid, _pipe(host))
+    os.kill(guard, signal.SIGKILL)
+    await eventually(lambda: guards(pid, _pipe(host)) == ())
+    for _ in range(2):
+        async with agent(nats, host, **mps):
+            await eventually(lambda: len(guards(pid, _pipe(host))) == 1)
+            assert daemons(host) == [pid]
+
+
+def _pipe(host: Path) -> Path:
+    return host / "run" / "mps" / GPU / "pipe"
+
+
+@pytest.mark.parametrize("strategy", ["interposer", "advisory"])
+async def test_a_node_that_is_named_no_more_keeps_other_slices_from_those_of_mps_and_then_ends_the_daemon(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    strategy: str,
+) -> None:
+    cgroup(host, "old")
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "old", strategy="mps")
+    first = daemons(host)
+    async with agent(nats, host, **(mps | {"mps_nodes": ("m*",)})) as ctx:
+        await eventually(lambda: _offers_instead(bus, "interposer"))
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"given without MPS only when slices of MPS .* team/old \(mps\)"
+        ):
+            await started(bus, kubelet, "new", strategy=strategy)
+        assert daemons(host) == first
+        assert not ctx.health.report()["parts"]["mps"]["detail"]
+        await release(bus, kubelet, host, "old")
+        await eventually(lambda: _starts(kubelet, kubelet.pods[uid("new")]))
+        await eventually(lambda: not (host / "run" / "mps" / GPU).exists())
+        assert daemons(host) == []
+
+
+async def _offers_instead(bus: NatsBus, other: str) -> bool:
+    found = await offered(bus)
+    return other in found and "mps" not in found
+
+
+async def test_a_slice_that_was_refused_beside_others_brings_no_daemon_to_their_gpu(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It counts as handed over, because the kubelet may try again. Those that were there may start again meanwhile."""
+    monkeypatch.setattr(supervisor, "ROUND_S", 0.05)
+    async with agent(nats, host, **(mps | {"mps_nodes": ("m*",)})):
+        await started(bus, kubelet, "old", strategy="interposer")
+    async with agent(nats, host, **mps) as ctx:
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        with pytest.raises(grpc.aio.AioRpcError, match="slices of other strategies have ended"):
+            await started(bus, kubelet, "a", strategy="mps")
+        rounds = [0]
+        look = supervisor.MpsSupervisor._look
+
+        async def count(self: Any, **how: Any) -> None:
+            await look(self, **how)
+            rounds[0] += 1
+
+        monkeypatch.setattr(supervisor.MpsSupervisor, "_look", count)
+        await eventually(lambda: rounds[0] >= 2)
+        assert (daemons(host), ctx.health.report()["parts"]["mps"]["detail"]) == ([], "")
+
+
+async def test_no_slice_starts_while_the_daemon_does_not_answer(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+        (first,) = daemons(host)
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(grpc.aio.AioRpcError, match=f"the MPS daemon of GPU {GPU} does not answer"):
+            await started(bus, kubelet, "b", strategy="mps")
+        os.kill(first, signal.SIGCONT)
+        await eventually(lambda: _starts(kubelet, kubelet.pods[uid("b")]))
+
+
+async def test_no_slice_starts_on_a_server_that_takes_no_programs_after_a_fault(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    clients: Any,
+) -> None:
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        bad = clients(await started(bus, kubelet, "a", strategy="mps"))
+        assert bad.use("fault") == ILLEGAL_ADDRESS
+        with pytest.raises(grpc.aio.AioRpcError, match="takes no new programs after a fault"):
+            await started(bus, kubelet, "b", strategy="mps")
+        bad.end()
+        await eventually(lambda: _starts(kubelet, kubelet.pods[uid("b")]))
+
+
+async def test_an_agent_that_ends_starts_no_daemon(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "ROUND_S", 3600.0)
+    monkeypatch.setattr(plan, "FIRST_RETRY_S", 0.0)
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+        (first,) = daemons(host)
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: not daemons(host))
+    assert daemons(host) == []
+
+
+async def test_a_gpu_whose_server_hangs_keeps_no_slice_from_another_gpu(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = GPU[:-1] + "2"
+    line = NVML.splitlines()[1].replace("gpu 0", "gpu 1").replace(GPU, other).replace("01:00.0", "02:00.0")
+    become(host, f"{NVML}{line}\n")
+    slow = SlowServers(monkeypatch, GPU)
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        call = asyncio.create_task(started(bus, kubelet, "a", strategy="mps"))
+        await eventually(slow.asked.is_set)
+        await started(bus, kubelet, "b", strategy="mps", gpu=other)
+        assert not call.done()
+        slow.start.set()
+        await call
+    for one in find(host / "run" / "mps" / other / "pipe"):
+        os.kill(one.pid, signal.SIGKILL)
+
+
+async def test_containers_restart_after_an_upgrade_and_mps_is_tried_anew_when_a_gpu_is_free(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    build: Path,
+    kubelet: FakeKubelet,
+    mps: dict[str, Any],
+    tried: None,
+) -> None:
+    """The next agent comes with another library."""
+    cgroup(host, "a")
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await started(bus, kubelet, "a", strategy="mps")
+    file, ours = host / "state" / "mps.json", _digest(build / LIBRARY)
+    file.write_bytes(msgspec.json.encode(MpsProof(driver_version="580.1", library="older", ok=True)))
+    async with agent(nats, host, **mps):
+        await eventually(lambda: _offers(bus, "exclusive", "mps"))
+        await kubelet.sees_slots()
+        await kubelet.start_container(kubelet.pods[uid("a")])
+        assert _proof(file).library == "older"
+        await release(bus, kubelet, host, "a")
+        await eventually(lambda: _proof(file).library == ours, within_s=40)
+        assert (_proof(file).ok, await offered(bus)) == (True, ("exclusive", "mps"))
+
+
+def _proof(file: Path) -> MpsProof:
+    return msgspec.json.decode(file.read_bytes(), type=MpsProof)
 
 
 async def _starts(kubelet: FakeKubelet, pod: Any) -> bool:

@@ -14,11 +14,10 @@ from services.node_agent.mps.plan import (
     Seen,
     Server,
     decide,
-    decide_all,
     started,
 )
 
-GPU, OTHER = "GPU-1", "GPU-2"
+GPU = "GPU-1"
 RUNS = Seen(control=7, servers=(Server(8, "ACTIVE"),))
 KNOWN = Memory(control=7, server=8)
 
@@ -39,11 +38,6 @@ def test_the_first_slice_of_a_gpu_starts_its_daemon_and_the_last_one_ends_it() -
     assert (running.verb, kind(running)) == (None, "")
     assert judge(RUNS, running.memory, needed=False) == Decision("stop", None)
     assert judge(Seen(), None, needed=False) == Decision(None, None)
-
-
-def test_only_gpus_with_slices_have_daemons() -> None:
-    found = decide_all(frozenset({GPU}), {OTHER: RUNS}, {}, 1.0)
-    assert {uuid: decision.verb for uuid, decision in found.items()} == {GPU: "start", OTHER: "stop"}
 
 
 def test_what_an_earlier_agent_has_left_of_a_daemon_is_removed() -> None:
