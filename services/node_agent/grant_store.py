@@ -174,6 +174,7 @@ class GrantStore:
             strategy=share.strategy,
             gpus=gpus,
             nics=received.grant.nics,
+            mig=tuple(g for g in share.gpus if g.mig is not None and g.node == node),
         )
 
 

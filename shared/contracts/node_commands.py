@@ -6,7 +6,7 @@ import msgspec
 
 from shared.contracts.base import Message
 from shared.model.gpu import checked
-from shared.model.grant import Grant
+from shared.model.grant import GpuShare, Grant
 from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
 
@@ -64,6 +64,8 @@ class LiveSlice(Message, frozen=True):
     """GPU uuid to (memory_mib, compute_milli)."""
     nics: tuple[str, ...] = ()
     """The network cards of its grant, by their names on the node."""
+    mig: tuple[GpuShare, ...] = ()
+    """Its MIG instances, as granted: `gpus` does not say which slices of a GPU they take."""
 
     def __post_init__(self) -> None:
         for mib, milli in self.gpus.values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from services.placement import messages as m
@@ -198,9 +200,12 @@ class Nodes:
         self._synced[answer.node] = self.term
         self._heartbeats[answer.node] = now
         self._sync_sent.pop(answer.node, None)
+        unknown: dict[str, list[LiveSlice]] = {}
         for slice_ in answer.live:
             if slice_.grant_id not in self.book.grants:
-                self.book.book_leaving(_stranger(slice_, answer.node))
+                unknown.setdefault(slice_.grant_id, []).append(slice_)
+        for slices in unknown.values():
+            self.book.book_leaving(_stranger(slices, answer.node))
         self.book.set_agent_trouble(answer.node, "")
         return [
             grant_id
@@ -297,12 +302,17 @@ class Nodes:
         )
 
 
-def _stranger(slice_: LiveSlice, node: str) -> GrantState:
-    """A slice that runs and whose pod is unknown here: what it has is booked until its node releases it."""
-    gpus = tuple(
+def _stranger(slices: Sequence[LiveSlice], node: str) -> GrantState:
+    """The slices of one grant that run and whose pod is unknown here: what they have is booked until their node
+    releases it."""
+    containers = {one.container: ContainerGrant(strategy=one.strategy, gpus=_shares(one, node)) for one in slices}
+    first = slices[0]
+    grant = Grant(grant_id=first.grant_id, term=0, containers=containers, nics=first.nics)
+    return GrantState(grant, first.uid, first.namespace, first.name, node, "leaving")
+
+
+def _shares(slice_: LiveSlice, node: str) -> tuple[GpuShare, ...]:
+    return slice_.mig or tuple(
         GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli)
         for uuid, (mib, milli) in slice_.gpus.items()
     )
-    containers = {slice_.container: ContainerGrant(strategy=slice_.strategy, gpus=gpus)}
-    grant = Grant(grant_id=slice_.grant_id, term=0, containers=containers, nics=slice_.nics)
-    return GrantState(grant, slice_.uid, slice_.namespace, slice_.name, node, "leaving")

@@ -156,8 +156,8 @@ MUTANTS = [
         name="unknown-slices-not-booked",
         what="a slice that runs and is unknown occupies nothing",
         file=NODES,
-        old="                self.book.book_leaving(_stranger(slice_, answer.node))",
-        new="                pass",
+        old="            self.book.book_leaving(_stranger(slices, answer.node))",
+        new="            pass",
         tests=(f"{UNIT}/test_core_sessions.py::test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released",),
     ),
     Mutant(

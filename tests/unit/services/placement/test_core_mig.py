@@ -16,6 +16,7 @@ from services.placement.free_capacity import fits_room
 from services.placement.queries import questions
 from shared.book.arrays import NOT_MIG
 from shared.book.states import pod_state
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.contracts.queries import WhyQuery
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, decode_grant
@@ -348,3 +349,23 @@ def test_the_name_of_a_profile_with_media_is_written_without_its_plus() -> None:
     said = (*answer.explanation.helps, *(reason.helps for reason in answer.explanation.summary))
     assert any("kerf.dev/mig-1g.5gb.me" in text for text in said)
     assert not any("+me" in text for text in said)
+
+
+def test_an_instance_that_runs_and_whose_pod_is_unknown_keeps_its_slices() -> None:
+    """A pod was deleted by force before this leader came, and its container still runs."""
+    placement = Placement(build.node("n"), policy="binpack")
+    placement.answer = False
+    placement.send(m.InventorySeen(inventory("n", ())))
+    placement.answer = True
+    share = GpuShare(
+        node="n", uuid=placement.core.book.nodes["n"].gpus[0].uuid, memory_mib=19968, compute_milli=428,
+        mig=MigInstance(profile="3g.20gb", start=4),
+    )  # fmt: skip
+    ghost = LiveSlice(
+        uid="x", namespace="old", name="ghost", container="c", grant_id="1-1", strategy="mig",
+        gpus={share.uuid: (19968, 428)}, mig=(share,),
+    )  # fmt: skip
+    placement.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, live=(ghost,))))
+    assert placement.place(mig_pod("all", "7g.40gb")) == {}
+    assert placement.place(mig_pod("half", "3g.20gb")) == {"half": "n"}
+    assert [one.mig and one.mig.start for one in shares(placement, "half")] == [0]

@@ -104,6 +104,25 @@ def test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released() -> N
     assert "uid-team-p" in placement.binds()
 
 
+def test_all_containers_of_a_pod_that_is_unknown_occupy_their_gpus() -> None:
+    placement = Placement(build.node("n"))
+    placement.answer = False
+    placement.send(m.InventorySeen(build.inventory("n", gpus=3)))
+    placement.answer = True
+    live = tuple(
+        LiveSlice(
+            uid="x", namespace="old", name="ghost", container=f"c{gpu}", grant_id="1-1", strategy="exclusive",
+            gpus={f"n-gpu-{gpu}": (81920, 1000)},
+        )
+        for gpu in range(2)
+    )  # fmt: skip
+    placement.send(m.SyncAnswered(NodeSyncAnswer(node="n", boot_id="boot-1", term=100, accepted=True, live=live)))
+    assert placement.place(build.gpu_pod("p", gpus=2)) == {}
+    assert placement.place(build.gpu_pod("q", gpus=1)) == {"q": "n"}
+    placement.send(m.ReleaseSeen("n", "1-1"))
+    assert "uid-team-p" in placement.binds()
+
+
 def test_a_node_that_follows_a_newer_term_makes_the_leader_check_the_log() -> None:
     """Its message alone ends no session; nor do many messages query the log more often than once a second."""
     placement = Placement().nodes("n")
