@@ -329,12 +329,22 @@ async def test_mps_is_tried_on_a_gpu_that_is_still_free_when_the_canary_is_done(
         busy.append(keeper.busy)
         begin(self, *given, keeper=keeper, **more)
 
+    rounds = [0]
+    report = supervisor.MpsSupervisor._report
+
+    def reported(self: Any) -> None:
+        report(self)
+        rounds[0] += 1
+
     monkeypatch.setattr(supervisor.MpsSupervisor, "__init__", begun)
+    monkeypatch.setattr(supervisor.MpsSupervisor, "_report", reported)
     async with agent(nats, host, **mps) as ctx:
         await eventually(lambda: busy[0].asked >= 2, what="the measurement of the canary, and the proof of MPS")
         await started(bus, kubelet, "whole", strategy="exclusive", memory_mib=4000, compute_milli=1000)
+        before = rounds[0]
         busy[0].free.set()
-        await eventually(lambda: "no healthy GPU without slices" in str(ctx.health.report()["parts"].get("mps")))
+        await eventually(lambda: rounds[0] > before)
+        assert "no healthy GPU without slices" in str(ctx.health.report()["parts"]["mps"])
     assert not (host / "state" / "mps.json").exists()
 
 
