@@ -164,7 +164,7 @@ MUTANTS = [
         name="unknown-slices-have-no-cards",
         what="a slice that runs and is unknown occupies none of its network cards",
         file=NODES,
-        old=", nics=slice_.nics)",
+        old=", nics=first.nics)",
         new=")",
         tests=(
             "tests/unit/shared/scheduling/filters/test_nics.py"
