@@ -173,7 +173,7 @@ class Daemon:
     async def see(self) -> Seen:
         """What there is of it now. It is not asked about servers if it does not run."""
         left: tuple[Server, ...] = ()
-        if not _is_daemons(self._tools.proc / str(self._control), self.pipe):
+        if not await asyncio.to_thread(_is_daemons, self._tools.proc / str(self._control), self.pipe):
             processes = await self.processes()
             self._control = next((one.pid for one in processes if one.is_control), 0)
             left = tuple(Server(one.pid) for one in processes if not one.is_control)
