@@ -28,7 +28,7 @@ async def _tell(cluster: NodeCluster, order: NodeGrant) -> Accepted:
 
 
 async def _bound_by_hand(cluster: NodeCluster, name: str) -> str:
-    await cluster.create_pod(name, gpu=str(cluster.gpus.count + 1))
+    await cluster.create_pod(name, gpu="1", annotations={"kerf.dev/gpu-model": "of-no-node"})
     await cluster.whole.event(name, "FailedScheduling")
     return await cluster.bind_by_hand(name)
 
