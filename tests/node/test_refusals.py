@@ -1,6 +1,6 @@
 """Nothing starts without a grant that is valid on this node, and the pod's events say why.
 
-The pods here request more GPUs than the node has, so placement keeps them pending. Then they are bound around it, as by
+The pods here ask for a GPU model that the node has not, so placement keeps them pending. Then they are bound around it, as by
 an account with the watcher's permissions, and the agent's orders are sent to it directly over NATS.
 """
 
