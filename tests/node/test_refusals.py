@@ -1,7 +1,7 @@
 """Nothing starts without a grant that is valid on this node, and the pod's events say why.
 
-The pods here ask for a GPU model that the node has not, so placement keeps them pending. Then they are bound around it, as by
-an account with the watcher's permissions, and the agent's orders are sent to it directly over NATS.
+The pods here ask for a GPU model that the node has not, so placement keeps them pending. Then they are bound around it,
+as by an account with the watcher's permissions, and the agent's orders are sent to it directly over NATS.
 """
 
 from __future__ import annotations
