@@ -11,6 +11,7 @@ import msgspec
 from services.node_agent.canary import verdict
 from services.node_agent.canary.run import Canary, CanaryError
 from services.node_agent.gate import Occupancy
+from services.node_agent.measured_files import load, store
 from shared.model.gpu import Gpu, Inventory
 from shared.service import Context
 
@@ -33,7 +34,7 @@ class HostBandwidth:
     def __init__(self, ctx: Context, file: Path, canary: Callable[[], Canary]) -> None:
         """`file` keeps the figures. `canary` creates a canary for the driver as it is now."""
         self._ctx, self._file, self._canary = ctx, file, canary
-        self._known = _load(file)
+        self._known = load(file, dict[str, Bandwidth]) or {}
         self._next_s: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
 
@@ -75,7 +76,7 @@ class HostBandwidth:
             from_device_mb_s=int(line["from_device_mb_s"]),
         )
         try:
-            _save(self._file, self._known)
+            store(self._file, self._known)
         except OSError as error:
             self._ctx.log.warning("host_bandwidth_not_kept", error=str(error), effect="the next agent measures again")
         return True
@@ -96,18 +97,3 @@ class HostBandwidth:
         found = self._known.get(gpu.uuid)
         same = found is not None and (found.driver_version, found.pci_bus_id) == (driver_version, gpu.pci_bus_id)
         return found if same else None
-
-
-def _load(path: Path) -> dict[str, Bandwidth]:
-    """The stored figures by GPU UUID; none if they cannot be read: then they are measured again."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Bandwidth])
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-def _save(path: Path, known: dict[str, Bandwidth]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(known), indent=2))
-    temporary.replace(path)

@@ -7,13 +7,12 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import msgspec
-
 from services.node_agent.canary import verdict
 from services.node_agent.canary.bandwidth import HostBandwidth
 from services.node_agent.canary.run import LIBRARY, Canary, CanaryError
 from services.node_agent.canary.verdict import Proof
 from services.node_agent.gate import Occupancy
+from services.node_agent.measured_files import load, store
 from services.node_agent.strategies.base import Offer
 from shared.model.gpu import Inventory
 from shared.model.strategies import POLICED, PROVEN_BY_CANARY, StrategyName, registered
@@ -43,7 +42,7 @@ class ProofManager:
         """Measured when nothing is to be proven."""
         self._ctx, self._file, self._build, self._canary = ctx, proof_file, build, canary
         self.library = _digest(build / LIBRARY)
-        self._proof = _load(proof_file)
+        self._proof = load(proof_file, Proof)
         self._asks_again = self._proof is not None and verdict.may_change_with_the_agent(self._proof)
         """The last proof is an earlier agent's, and this one may do better."""
         self._trouble = ""
@@ -188,7 +187,7 @@ class ProofManager:
             )
         self._proof, self._asks_again = proof, False
         try:
-            _save(self._file, proof)
+            store(self._file, proof)
         except OSError as error:
             self._ctx.log.warning(
                 "proof_not_kept", error=str(error), effect="the agent proves it again at its next start"
@@ -232,18 +231,3 @@ def _digest(path: Path) -> str:
         return hashlib.blake2b(path.read_bytes(), digest_size=12).hexdigest()
     except OSError:
         return ""
-
-
-def _load(path: Path) -> Proof | None:
-    """The stored proof, or None if it cannot be read: then it is made again."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Proof)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _save(path: Path, proof: Proof) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(proof), indent=2))
-    temporary.replace(path)

@@ -16,6 +16,7 @@ from services.node_agent.canary.run import Canary
 from services.node_agent.canary.verdict import retry_after_s
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
+from services.node_agent.measured_files import load, store
 from services.node_agent.mps import plan
 from services.node_agent.mps.daemon import Daemon, MpsError, Tools, tools_of
 from services.node_agent.mps.plan import Memory, Trouble
@@ -75,7 +76,7 @@ class MpsSupervisor:
         self._memories: dict[str, Memory] = {}
         self._refused: dict[str, str] = {}
         """Why the last start of a GPU's daemon has failed."""
-        self._proof = _load(proof_file, MpsProof)
+        self._proof = load(proof_file, MpsProof)
         self._trouble = ""
         self._attempts, self._next_s = 0, 0.0
         self._task: asyncio.Task[None] | None = None
@@ -180,7 +181,7 @@ class MpsSupervisor:
             if path.name == CANARY:
                 await self._remove(Daemon(CANARY, path, self._tools()))
                 continue
-            self._memories[path.name] = _load(path / STATE, Memory) or Memory()
+            self._memories[path.name] = load(path / STATE, Memory) or Memory()
         # Times are of a clock that another process has read.
         self._memories = {
             uuid: Memory(control=known.control, server=known.server) for uuid, known in self._memories.items()
@@ -323,7 +324,7 @@ class MpsSupervisor:
         if memory is None or not path.parent.is_dir():
             return
         try:
-            _store(path, memory)
+            store(path, memory)
         except OSError as error:
             self._ctx.log.warning(
                 "mps_state_not_kept", gpu=uuid, error=str(error), effect="an end of the daemon while no agent runs is "
@@ -360,7 +361,7 @@ class MpsSupervisor:
         at_ms, driver = int(self._ctx.now() * 1000), inventory.driver_version
         try:
             self._proof = await self._prover().prove(daemon, gpu.index, driver, self._library, at_ms)
-            _store(self._file, self._proof)
+            store(self._file, self._proof)
         except OSError as error:
             self._trouble = str(error)
             self._ctx.log.warning("mps_not_tried", gpu=gpu.uuid, why=self._trouble)
@@ -418,18 +419,3 @@ def supervisor_of(
 
 def _is_concurrent(one: LiveSlice) -> bool:
     return registered()[one.strategy].concurrent
-
-
-def _load(path: Path, kind: type[T]) -> T | None:
-    """The stored value, or None if it cannot be read: then it is made again."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None
-
-
-def _store(path: Path, value: msgspec.Struct) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_bytes(msgspec.json.encode(value))
-    beside.replace(path)
