@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "native"
 SOURCES = {
-    "enforcement": ("native/interposer", "tests/fakes/cuda", "tests/fakes/mps"),
+    "enforcement": ("native/interposer", "native/remote", "tests/fakes/cuda", "tests/fakes/mps"),
     "nvml": ("tests/fakes/nvml",),
     "programs": ("tests/interposer/programs",),
 }

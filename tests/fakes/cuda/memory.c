@@ -1,5 +1,6 @@
 /* Memory, with every kind of allocation. A device pointer is the address of its description. */
 #include "world.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,10 +9,19 @@
 /* The first field tells a block from the address of a mapping, where the handle of its block is. */
 #define BLOCK UINT64_C(0x6b657266626c6f63)
 typedef struct { uint64_t kind, bytes; int device, references, share; void *pool; uint64_t word; int unlimited; } block_t;
+/* From so many bytes on, an address within an allocation can be used too: there is nothing at it. Its pages are never
+ * touched, so they take no memory. */
+enum { APART = 2 << 20 };
 static block_t *block_of(uint64_t bytes, int device, int share, void *pool) {
-    block_t *block = malloc(sizeof *block);
+    block_t *block = bytes < APART ? malloc(sizeof *block)
+        : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!block || block == MAP_FAILED) perror("fake driver"), abort();
     *block = (block_t){BLOCK, bytes, device, 1, share, pool, 0, 0};
     return block;
+}
+static void free_block(block_t *block) {
+    if (block->bytes < APART) free(block);
+    else munmap(block, block->bytes);
 }
 uint64_t *word_at(CUdeviceptr pointer) {
     block_t *block = (block_t *)(uintptr_t)pointer;
@@ -124,14 +134,14 @@ static CUresult drop(block_t *block) {
     if (--block->references) return CUDA_SUCCESS;
     if (block->pool) {
         pool_give(block->pool, block->bytes, 0);
-        return free(block), CUDA_SUCCESS;
+        return free_block(block), CUDA_SUCCESS;
     }
     if (block->share >= 0) world()->share[block->share].holder[me()]--;
     else {
         give(block->device, block->bytes);
         if (block->unlimited) world()->process[me()].unlimited[block->device] -= block->bytes;
     }
-    free(block);
+    free_block(block);
     return CUDA_SUCCESS;
 }
 
@@ -325,7 +335,7 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     if (stream_of(stream)->capture) return CUDA_SUCCESS;
     if (!block || !block->pool) return drop(block);
     pool_give(block->pool, block->bytes, 1);
-    return free(block), CUDA_SUCCESS;
+    return free_block(block), CUDA_SUCCESS;
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
     return count_call("cuMemFreeAsync"), cuMemFreeAsync(pointer, stream);

@@ -40,4 +40,4 @@ X(cuLogicalEndpointBindMem) X(cuDeviceGetDevResource) X(cuDevResourceGenerateDes
 X(cuCtxFromGreenCtx) X(cuGreenCtxDestroy) X(cuGreenCtxStreamCreate) X(cuModuleLoadDataEx) X(cuLibraryLoadData)
 X(cuLibraryUnload) X(cuLibraryGetKernel) X(cuKernelGetFunction) X(cuDeviceCanAccessPeer) X(cuCtxEnablePeerAccess)
 X(cuCtxDisablePeerAccess) X(cuMemHostGetDevicePointer_v2) X(cuMemcpyDtoHAsync_v2) X(cuMemcpyDtoDAsync_v2)
-X(cuMemcpyPeerAsync)
+X(cuMemcpyPeerAsync) X(cuFuncGetParamInfo)

@@ -229,6 +229,15 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) 
     else if (strcmp(name, "work") && !function->mixes && !function->meets) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
 }
+/* "work" has one parameter, "mix" and "meet" have three, all words. */
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes) {
+    const function_t *of = function;
+    const size_t count = of->declared || of->faults ? 0 : of->mixes || of->meets ? 3 : 1;
+    if (index >= count) return CUDA_ERROR_INVALID_VALUE;
+    *offset = index * 8;
+    if (bytes) *bytes = 8;
+    return CUDA_SUCCESS;
+}
 
 /* Libraries, which belong to no context. A kernel of one becomes a function of the current context. */
 CUresult cuLibraryLoadData(void **library, const void *code, int *jit, void **jit_values, unsigned jit_count, int *options,

@@ -1,0 +1,440 @@
+/* Carries calls from the node of a container to the node of its GPU, by TLS with certificates of both nodes.
+ *
+ *   proxy serve HOST:PORT FOLDER CERTIFICATE KEY AUTHORITY
+ *       one for each node that serves. FOLDER/SLICE has `peer`, the node that may come; `secret`, what it has to know;
+ *       and `socket`, the server of that slice. A slice is there as long as its folder is
+ *   proxy connect SOCKET HOST:PORT PEER SLICE SECRET-FILE CERTIFICATE KEY AUTHORITY
+ *       one for each container with a remote GPU: what connects to SOCKET gets to SLICE of the node PEER. It ends when
+ *       SOCKET is removed
+ *   proxy probe HOST:PORT PEER ROUNDS MIB CERTIFICATE KEY AUTHORITY
+ *       measures the network to the node PEER: {"rtt_us": the median, "rtt_us_min": …, "mib_s": …}
+ *
+ * A node's certificate names it as DNS name, and both sides compare. Files are read at each connection, so certificates
+ * can be replaced while it runs. The first line of a connection is `kerf/1 slice SLICE SECRET` or `kerf/1 probe MIB`, and
+ * its answer `ok` or `no REASON`. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BUFFER = 128 << 10, LINE = 512, HANDSHAKE_S = 10, MOST_MIB = 64, MOST_CONNECTIONS = 4096, STACK = 512 << 10,
+    MOST_ROUNDS = 1000, LOOK_MS = 5000 };
+typedef struct { const char *certificate, *key, *authority; } files_t;
+typedef struct { const char *address, *folder, *peer, *slice, *secret_file, *socket; files_t files; } settings_t;
+typedef struct { const settings_t *settings; int socket; } connection_t;
+static atomic_int connections, probing;
+
+static void say(const char *what, const char *why) { fprintf(stderr, "kerf-remote-proxy: %s: %s\n", what, why); }
+static const char *tls_error(void) {
+    static _Thread_local char text[256];
+    unsigned long error = ERR_get_error();
+    if (!error) return errno ? strerror(errno) : "the other side closed the connection";
+    ERR_error_string_n(error, text, sizeof text);
+    ERR_clear_error();
+    return text;
+}
+
+static SSL_CTX *context_of(const files_t *files, int serves) {
+    SSL_CTX *made = SSL_CTX_new(serves ? TLS_server_method() : TLS_client_method());
+    if (!made) return NULL;
+    SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION);
+    SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_num_tickets(made, 0);
+    if (SSL_CTX_use_certificate_chain_file(made, files->certificate) == 1
+        && SSL_CTX_use_PrivateKey_file(made, files->key, SSL_FILETYPE_PEM) == 1
+        && SSL_CTX_load_verify_locations(made, files->authority, NULL) == 1) return made;
+    say("the certificates cannot be used", tls_error());
+    return SSL_CTX_free(made), NULL;
+}
+
+static void set_times(int socket) {
+    const struct timeval limit = {HANDSHAKE_S, 0};
+    const int on = 1;
+    setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    const unsigned gone_ms = 30000; /* a node that is cut off: its client learns it by an error */
+    setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
+}
+
+/* The TLS connection on a TCP one, both sides of which have shown who they are. Frees neither on failure. */
+static SSL *shake_hands(SSL_CTX *context, int socket, const char *peer) {
+    SSL *made = SSL_new(context);
+    if (!made || SSL_set_fd(made, socket) != 1) return SSL_free(made), NULL;
+    if (peer) {
+        SSL_set_hostflags(made, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+        if (SSL_set1_host(made, peer) != 1) return SSL_free(made), NULL;
+    }
+    errno = 0;
+    const int done = peer ? SSL_connect(made) : SSL_accept(made);
+    if (done == 1) return made;
+    const long wrong = SSL_get_verify_result(made);
+    say("no TLS with the other node", wrong != X509_V_OK ? X509_verify_cert_error_string(wrong) : tls_error());
+    return SSL_free(made), NULL;
+}
+
+static int read_line(SSL *from, char line[LINE]) {
+    for (int i = 0; i < LINE - 1; i++) {
+        if (SSL_read(from, line + i, 1) != 1) return -1;
+        if (line[i] == '\n') return line[i] = 0, 0;
+    }
+    return -1;
+}
+static int write_line(SSL *to, const char *line) {
+    const int count = (int)strlen(line);
+    return SSL_write(to, line, count) == count ? 0 : -1;
+}
+
+/* The first line of a file; "" where there is none. */
+static void read_file(const char *folder, const char *name, char to[LINE]) {
+    char path[4096];
+    if (name) snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(name ? path : folder, "re");
+    if (!file || !fgets(to, LINE, file)) to[0] = 0;
+    if (file) fclose(file);
+    to[strcspn(to, "\r\n")] = 0;
+}
+
+/* --- carrying ------------------------------------------------------------------------------------------------------ */
+
+typedef struct { char bytes[BUFFER]; size_t from, to; } buffer_t;
+static int has(const buffer_t *buffer) { return buffer->from < buffer->to; }
+
+/* What is there of the TLS side: 1 something, 0 nothing now, -1 it has ended. */
+static int take_tls(SSL *tls, buffer_t *to, short *want) {
+    const int got = SSL_read(tls, to->bytes, BUFFER);
+    if (got > 0) return to->from = 0, to->to = (size_t)got, 1;
+    switch (SSL_get_error(tls, got)) {
+    case SSL_ERROR_WANT_READ: *want |= POLLIN; return 0;
+    case SSL_ERROR_WANT_WRITE: *want |= POLLOUT; return 0;
+    default: return ERR_clear_error(), -1;
+    }
+}
+static int give_tls(SSL *tls, buffer_t *from, short *want) {
+    const int gave = SSL_write(tls, from->bytes + from->from, (int)(from->to - from->from));
+    if (gave > 0) return from->from += (size_t)gave, 1;
+    switch (SSL_get_error(tls, gave)) {
+    case SSL_ERROR_WANT_READ: *want |= POLLIN; return 0;
+    case SSL_ERROR_WANT_WRITE: *want |= POLLOUT; return 0;
+    default: return ERR_clear_error(), -1;
+    }
+}
+static int take_plain(int socket, buffer_t *to, short *want) {
+    const ssize_t got = recv(socket, to->bytes, BUFFER, 0);
+    if (got > 0) return to->from = 0, to->to = (size_t)got, 1;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return *want |= POLLIN, 0;
+    return -1;
+}
+static int give_plain(int socket, buffer_t *from, short *want) {
+    const ssize_t gave = send(socket, from->bytes + from->from, from->to - from->from, MSG_NOSIGNAL);
+    if (gave > 0) return from->from += (size_t)gave, 1;
+    if (gave < 0 && (errno == EAGAIN || errno == EINTR)) return *want |= POLLOUT, 0;
+    return -1;
+}
+
+/* Until one side ends; what it had sent before still arrives. */
+static void carry(SSL *tls, int tcp, int plain) {
+    buffer_t *in = calloc(1, sizeof *in), *out = calloc(1, sizeof *out);
+    int ended = 0;
+    fcntl(tcp, F_SETFL, O_NONBLOCK), fcntl(plain, F_SETFL, O_NONBLOCK);
+    while (in && out) {
+        short of_tcp = 0, of_plain = 0;
+        int moved = 0, failed = 0, done;
+        if (has(in)) done = give_plain(plain, in, &of_plain), failed |= done < 0, moved |= done > 0;
+        else if (!ended) done = take_tls(tls, in, &of_tcp), ended |= done < 0, moved |= done > 0;
+        if (has(out)) done = give_tls(tls, out, &of_tcp), failed |= done < 0, moved |= done > 0;
+        else if (!ended) done = take_plain(plain, out, &of_plain), ended |= done < 0, moved |= done > 0;
+        if (failed || (ended && !has(in) && !has(out))) break;
+        if (moved) continue;
+        /* A side of which nothing is wanted now is not asked: it would say again and again that it has ended. */
+        struct pollfd polled[] = {{of_tcp ? tcp : -1, of_tcp, 0}, {of_plain ? plain : -1, of_plain, 0}};
+        if (poll(polled, 2, ended ? HANDSHAKE_S * 1000 : -1) == 0) break;
+        if ((polled[0].revents | polled[1].revents) & (POLLERR | POLLNVAL)) break;
+    }
+    free(in), free(out);
+    fcntl(tcp, F_SETFL, 0);
+    SSL_shutdown(tls);
+}
+
+static int dial_unix(const char *path) {
+    struct sockaddr_un to = {.sun_family = AF_UNIX};
+    const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (strlen(path) < sizeof to.sun_path && made >= 0) {
+        strcpy(to.sun_path, path);
+        if (!connect(made, (struct sockaddr *)&to, sizeof to)) return made;
+    }
+    if (made >= 0) close(made);
+    return -1;
+}
+
+/* --- the serving side ---------------------------------------------------------------------------------------------- */
+
+static void answer_probe(SSL *tls, const char *line) {
+    static const char none[1] = {0};
+    long mib = strtol(line, NULL, 10), left = mib << 20;
+    char *buffer;
+    if (mib < 0 || mib > MOST_MIB) {
+        write_line(tls, "no, too much\n");
+        return;
+    }
+    if (atomic_exchange(&probing, 1)) {
+        write_line(tls, "no, another probe is under way\n");
+        return;
+    }
+    if ((buffer = malloc(BUFFER)) && !write_line(tls, "ok\n")) {
+        char round[1];
+        int got;
+        while ((got = SSL_read(tls, round, 1)) == 1 && round[0] == 'r')
+            if (SSL_write(tls, round, 1) != 1) break;
+        while (got == 1 && left > 0 && (got = SSL_read(tls, buffer, BUFFER)) > 0) left -= got, got = 1;
+        if (left <= 0) SSL_write(tls, none, 1);
+    }
+    free(buffer);
+    atomic_store(&probing, 0);
+}
+
+static void answer_slice(SSL *tls, int tcp, const settings_t *settings, char *line) {
+    char folder[4096], secret[LINE], peer[LINE], path[4200], *slice = line, *said = strchr(line, ' ');
+    if (said) *said++ = 0;
+    if (!said || !*slice || strspn(slice, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != strlen(slice)) {
+        write_line(tls, "no, this is malformed\n");
+        return;
+    }
+    snprintf(folder, sizeof folder, "%s/%s", settings->folder, slice);
+    read_file(folder, "secret", secret);
+    read_file(folder, "peer", peer);
+    X509 *certificate = SSL_get1_peer_certificate(tls);
+    const int known = *secret && *peer && strlen(secret) == strlen(said) && !CRYPTO_memcmp(secret, said, strlen(said))
+        && certificate && X509_check_host(certificate, peer, 0, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, NULL) == 1;
+    X509_free(certificate);
+    OPENSSL_cleanse(secret, sizeof secret);
+    if (!known) {
+        say(slice, "refused: it is not served here, or not to this node");
+        write_line(tls, "no, this slice is not served to you\n");
+        return;
+    }
+    snprintf(path, sizeof path, "%s/socket", folder);
+    const int plain = dial_unix(path);
+    if (plain < 0) {
+        write_line(tls, "no, its server does not run\n");
+        return;
+    }
+    if (!write_line(tls, "ok\n")) carry(tls, tcp, plain);
+    close(plain);
+}
+
+static void *serve_one(void *argument) {
+    connection_t one = *(connection_t *)argument;
+    char line[LINE];
+    free(argument);
+    set_times(one.socket);
+    SSL_CTX *context = context_of(&one.settings->files, 1);
+    SSL *tls = context ? shake_hands(context, one.socket, NULL) : NULL;
+    if (tls && !read_line(tls, line)) {
+        if (!strncmp(line, "kerf/1 slice ", 13)) answer_slice(tls, one.socket, one.settings, line + 13);
+        else if (!strncmp(line, "kerf/1 probe ", 13)) answer_probe(tls, line + 13);
+        else write_line(tls, "no, this is malformed\n");
+    }
+    SSL_free(tls);
+    SSL_CTX_free(context);
+    close(one.socket);
+    atomic_fetch_sub(&connections, 1);
+    return NULL;
+}
+
+/* --- the client's side --------------------------------------------------------------------------------------------- */
+
+static int resolve(const char *address, int passive, struct addrinfo **to) {
+    char host[LINE];
+    const char *colon = strrchr(address, ':');
+    if (!colon || (size_t)(colon - address) >= sizeof host) return say(address, "is not HOST:PORT"), -1;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
+    char *name = host;
+    if (*name == '[' && name[strlen(name) - 1] == ']') name[strlen(name) - 1] = 0, name++;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
+    const int wrong = getaddrinfo(*name ? name : NULL, colon + 1, &hints, to);
+    if (wrong) return say(address, gai_strerror(wrong)), -1;
+    return 0;
+}
+
+static int dial(const char *address) {
+    struct addrinfo *found;
+    int made = -1;
+    if (resolve(address, 0, &found)) return -1;
+    for (struct addrinfo *one = found; one && made < 0; one = one->ai_next) {
+        made = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (made < 0) continue;
+        set_times(made);
+        if (connect(made, one->ai_addr, one->ai_addrlen)) close(made), made = -1;
+    }
+    freeaddrinfo(found);
+    if (made < 0) say(address, strerror(errno));
+    return made;
+}
+
+/* A connection to the other node, on which `line` was answered with ok. */
+static SSL *request(const settings_t *settings, SSL_CTX *context, const char *line, int *tcp) {
+    char answer[LINE] = "";
+    if ((*tcp = dial(settings->address)) < 0) return NULL;
+    SSL *tls = shake_hands(context, *tcp, settings->peer);
+    if (tls && !write_line(tls, line) && !read_line(tls, answer) && !strcmp(answer, "ok")) return tls;
+    if (tls) say(settings->address, *answer ? answer : "it broke off");
+    SSL_free(tls);
+    close(*tcp);
+    return NULL;
+}
+
+static void *connect_one(void *argument) {
+    connection_t one = *(connection_t *)argument;
+    char secret[LINE], line[2 * LINE + 32];
+    int tcp;
+    free(argument);
+    read_file(one.settings->secret_file, NULL, secret);
+    snprintf(line, sizeof line, "kerf/1 slice %s %s\n", one.settings->slice, secret);
+    SSL_CTX *context = context_of(&one.settings->files, 0);
+    SSL *tls = context ? request(one.settings, context, line, &tcp) : NULL;
+    OPENSSL_cleanse(line, sizeof line), OPENSSL_cleanse(secret, sizeof secret);
+    if (tls) {
+        carry(tls, tcp, one.socket);
+        SSL_free(tls);
+        close(tcp);
+    }
+    SSL_CTX_free(context);
+    close(one.socket);
+    atomic_fetch_sub(&connections, 1);
+    return NULL;
+}
+
+static int by_value(const void *a, const void *b) {
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static int probe(const settings_t *settings, int rounds, int mib) {
+    static double took[MOST_ROUNDS];
+    static char buffer[BUFFER];
+    char line[LINE], byte[1] = {'r'};
+    int tcp;
+    SSL_CTX *context = context_of(&settings->files, 0);
+    if (rounds < 1 || rounds > MOST_ROUNDS || mib < 1 || mib > MOST_MIB) return say("probe", "ROUNDS or MIB is out of range"), 2;
+    snprintf(line, sizeof line, "kerf/1 probe %d\n", mib);
+    SSL *tls = context ? request(settings, context, line, &tcp) : NULL;
+    if (!tls) return 1;
+    for (int i = 0; i < rounds; i++) {
+        const double begin = now_us();
+        if (SSL_write(tls, "r", 1) != 1 || SSL_read(tls, byte, 1) != 1) return say(settings->address, tls_error()), 1;
+        took[i] = now_us() - begin;
+    }
+    const double begin = now_us();
+    if (SSL_write(tls, "b", 1) != 1) return say(settings->address, tls_error()), 1;
+    for (long left = (long)mib << 20; left > 0;) {
+        const int gave = SSL_write(tls, buffer, left < BUFFER ? (int)left : BUFFER);
+        if (gave <= 0) return say(settings->address, tls_error()), 1;
+        left -= gave;
+    }
+    if (SSL_read(tls, byte, 1) != 1) return say(settings->address, tls_error()), 1;
+    const double seconds = (now_us() - begin) / 1e6;
+    qsort(took, (size_t)rounds, sizeof *took, by_value);
+    printf("{\"rtt_us\": %.1f, \"rtt_us_min\": %.1f, \"mib_s\": %.1f}\n", took[rounds / 2], took[0], mib / seconds);
+    SSL_shutdown(tls);
+    return 0;
+}
+
+/* --- both ---------------------------------------------------------------------------------------------------------- */
+
+static int listen_tcp(const char *address) {
+    struct addrinfo *found;
+    const int on = 1;
+    int made = -1;
+    if (resolve(address, 1, &found)) return -1;
+    for (struct addrinfo *one = found; one && made < 0; one = one->ai_next) {
+        made = socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (made < 0) continue;
+        setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        if (bind(made, one->ai_addr, one->ai_addrlen) || listen(made, 512)) close(made), made = -1;
+    }
+    freeaddrinfo(found);
+    if (made < 0) say(address, strerror(errno));
+    return made;
+}
+static int listen_unix(const char *path) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (strlen(path) >= sizeof at.sun_path) return say(path, "the path is too long"), -1;
+    strcpy(at.sun_path, path);
+    unlink(path);
+    if (made < 0 || bind(made, (struct sockaddr *)&at, sizeof at) || listen(made, 128)) return say(path, strerror(errno)), -1;
+    chmod(path, 0666); /* any user of the container; no other container has this folder */
+    return made;
+}
+
+static int accept_all(int from, const settings_t *settings, void *(*with)(void *)) {
+    pthread_attr_t small;
+    pthread_t thread;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, STACK);
+    pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+    printf("ready\n");
+    fflush(stdout);
+    for (;;) {
+        struct pollfd polled = {from, POLLIN, 0};
+        if (poll(&polled, 1, LOOK_MS) == 0) {
+            if (settings->socket && access(settings->socket, F_OK)) return 0;
+            continue;
+        }
+        const int socket = accept4(from, NULL, NULL, SOCK_CLOEXEC);
+        if (socket < 0) continue;
+        connection_t *one = malloc(sizeof *one);
+        if (!one || atomic_fetch_add(&connections, 1) >= MOST_CONNECTIONS) {
+            if (one) atomic_fetch_sub(&connections, 1);
+            free(one), close(socket);
+            continue;
+        }
+        *one = (connection_t){settings, socket};
+        if (pthread_create(&thread, &small, with, one)) atomic_fetch_sub(&connections, 1), free(one), close(socket);
+    }
+}
+
+int main(int argc, char **argv) {
+    settings_t settings = {0};
+    int from = -1;
+    signal(SIGPIPE, SIG_IGN);
+    if (argc == 7 && !strcmp(argv[1], "serve")) {
+        settings = (settings_t){.address = argv[2], .folder = argv[3], .files = {argv[4], argv[5], argv[6]}};
+        return (from = listen_tcp(argv[2])) < 0 ? 1 : accept_all(from, &settings, serve_one);
+    }
+    if (argc == 10 && !strcmp(argv[1], "connect")) {
+        settings = (settings_t){.socket = argv[2], .address = argv[3], .peer = argv[4], .slice = argv[5],
+            .secret_file = argv[6], .files = {argv[7], argv[8], argv[9]}};
+        return (from = listen_unix(argv[2])) < 0 ? 1 : accept_all(from, &settings, connect_one);
+    }
+    if (argc == 9 && !strcmp(argv[1], "probe")) {
+        settings = (settings_t){.address = argv[2], .peer = argv[3], .files = {argv[6], argv[7], argv[8]}};
+        return probe(&settings, atoi(argv[4]), atoi(argv[5]));
+    }
+    fprintf(stderr, "proxy serve|connect|probe …: see native/remote/proxy.c\n");
+    return 2;
+}
