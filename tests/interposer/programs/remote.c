@@ -9,6 +9,7 @@
  * remote info                  device's memory, its name, and the free memory
  * remote capture ROUNDS        a graph of kernels, launched ROUNDS times: the word
  * remote fork                  a child after the parent has used the GPU: the word of each
+ * remote hold-launches COUNT   as mix, in two steps: prints "ready" and waits for a line before it launches
  * remote hold MIB              allocates, prints 1, and waits until its input ends; then frees and prints the error */
 #include "api.h"
 #include <pthread.h>
@@ -158,6 +159,14 @@ int main(int argc, char **argv) {
         }
         if (waitpid(child, &status, 0) < 0 || status || read(pipes[0], &words[1], 8) != 8) return 5;
         printf("%lu %lu %lu\n", words[0], words[1], one_word(1));
+    } else if (!strcmp(what, "hold-launches")) {
+        shared = word_of(1);
+        (void)!launch_mix(0, 0, NULL); /* the layout of its parameters is known from here on */
+        (void)CALL(cuCtxSynchronize, , 2000)();
+        printf("ready\n"), fflush(stdout);
+        if (getchar() != '\n') return 5;
+        for (int i = 0; i < count; i++) NEED(launch_mix(shared, (uint64_t)i, NULL));
+        printf("%lu\n", read_word(shared));
     } else if (!strcmp(what, "hold")) {
         CUdeviceptr got;
         char byte;

@@ -1,0 +1,131 @@
+"""The proxy between nodes: only the node for which a slice is served gets to it, and the network is measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.remote.nodes import SECRET, SLICE, Ends, Pki, free_port
+from tests.remote.remote import Server, mixed
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def ends(tmp_path: Path, serve: Serve) -> Iterator[Ends]:
+    """A server on node `gpu`, its slice served to node `client`, and both proxies."""
+    with Ends(tmp_path, serve()) as ends:
+        yield ends
+
+
+def test_a_program_works_through_both_proxies(ends: Ends) -> None:
+    path = ends.connect("client")
+    assert ends.server.run("mix", "200", "3", through=path) == [
+        mixed(seed, *(i * seed for i in range(200))) for seed in (1, 2, 3)
+    ]
+    assert ends.server.run("copies", "40", "2", through=path) == ends.server.run("copies", "40", "2")
+
+
+def test_the_wire_carries_nothing_readable(ends: Ends) -> None:
+    """What the relay between the nodes sees has neither the secret nor the name of a kernel in it."""
+    seen = ends.through_a_recorder()
+    assert ends.server.run("mix", "3", "1", through=ends.connect("client", address=seen.address))
+    assert len(seen.data) > 1000
+    assert SECRET.encode() not in seen.data
+    assert b"mix" not in seen.data
+
+
+def test_without_a_certificate_there_is_no_connection(ends: Ends) -> None:
+    with pytest.raises(ssl.SSLError, match="certificate required"):
+        ends.ask(None, "")
+
+
+def test_a_certificate_of_another_authority_is_refused(ends: Ends, tmp_path: Path) -> None:
+    stranger = Pki(tmp_path / "other").node("client")
+    with pytest.raises(ssl.SSLError, match="unknown ca"):
+        ends.ask(stranger, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "slice_", "secret"),
+    [
+        ("stranger", SLICE, SECRET),
+        ("client", SLICE, "guess"),
+        ("client", "another", SECRET),
+        ("client", "../slice", SECRET),
+    ],
+)
+def test_a_slice_is_served_only_to_its_node_and_with_its_secret(
+    ends: Ends, name: str, slice_: str, secret: str
+) -> None:
+    answer = ends.ask(ends.pki.node(name), f"kerf/1 slice {slice_} {secret}\n")
+    assert answer.startswith("no,")
+
+
+def test_a_client_does_not_talk_to_another_node_than_it_means(ends: Ends) -> None:
+    """The address leads to a node with a certificate of its own: the secret is not sent to it."""
+    path = ends.connect("client", peer="elsewhere")
+    program = ends.server.client("info", through=path)
+    _, err = program.communicate(timeout=30)
+    assert program.returncode != 0
+    assert "does not answer" in err
+    assert "hostname mismatch" in ends.said(path)
+
+
+def test_a_slice_that_has_ended_takes_no_more_programs(ends: Ends) -> None:
+    path = ends.connect("client")
+    assert ends.server.run("info", through=path)
+    shutil.rmtree(ends.folder / SLICE)
+    program = ends.server.client("info", through=path)
+    assert program.communicate(timeout=30)[1]
+    assert program.returncode != 0
+
+
+def test_the_proxy_of_a_client_ends_when_its_socket_is_removed(ends: Ends) -> None:
+    path = ends.connect("client")
+    path.unlink()
+    assert ends.proxies[path].wait(timeout=60) == 0
+
+
+def test_many_programs_at_once_get_their_own_results(ends: Ends) -> None:
+    path = ends.connect("client")
+    programs = [ends.server.client("mix", "50", str(1 + i % 4), through=path) for i in range(20)]
+    for i, program in enumerate(programs):
+        out, err = program.communicate(timeout=60)
+        assert program.returncode == 0, err
+        assert [int(word) for word in out.split()] == [
+            mixed(seed, *(j * seed for j in range(50))) for seed in range(1, 2 + i % 4)
+        ]
+
+
+def test_a_probe_is_bounded_and_one_at_a_time(ends: Ends) -> None:
+    assert ends.ask(ends.pki.node("client"), "kerf/1 probe 65\n") == "no, too much"
+    with ends.dialled(ends.pki.node("client")) as first:
+        first.sendall(b"kerf/1 probe 1\n")
+        assert first.recv(16) == b"ok\n"
+        assert ends.ask(ends.pki.node("client"), "kerf/1 probe 1\n") == "no, another probe is under way"
+
+
+def test_a_probe_measures_the_network(ends: Ends) -> None:
+    certificate, key = ends.pki.node("client")
+    command = [
+        ends.program, "probe", f"127.0.0.1:{ends.port}", "gpu", "20", "4", certificate, key, ends.pki.authority,
+    ]  # fmt: skip
+    out = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True, timeout=60)
+    measured = json.loads(out.stdout)
+    assert 0 < measured["rtt_us_min"] <= measured["rtt_us"]
+    assert measured["mib_s"] > 0
+
+
+def test_nobody_listens_at_a_port_that_is_not_served(ends: Ends) -> None:
+    path = ends.connect("client", address=f"127.0.0.1:{free_port()}")
+    program = ends.server.client("info", through=path)
+    program.communicate(timeout=30)
+    assert program.returncode != 0
+    assert "Connection refused" in ends.said(path)
