@@ -383,11 +383,12 @@ static int listen_tcp(const char *address) {
 static int listen_unix(const char *path) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     const int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (strlen(path) >= sizeof at.sun_path) return say(path, "the path is too long"), -1;
-    strcpy(at.sun_path, path);
-    unlink(path);
-    if (made < 0 || bind(made, (struct sockaddr *)&at, sizeof at) || listen(made, 128)) return say(path, strerror(errno)), -1;
-    chmod(path, 0666); /* any user of the container; no other container has this folder */
+    if (snprintf(at.sun_path, sizeof at.sun_path, "%s.new", path) >= (int)sizeof at.sun_path)
+        return say(path, "the path is too long"), -1;
+    unlink(at.sun_path);
+    /* It gets its name when it can be used. Any user of the container may: no other container has this folder. */
+    if (made < 0 || bind(made, (struct sockaddr *)&at, sizeof at) || listen(made, 128) || chmod(at.sun_path, 0666)
+        || rename(at.sun_path, path)) return say(path, strerror(errno)), -1;
     return made;
 }
 

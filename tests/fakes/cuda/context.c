@@ -39,7 +39,10 @@ static int visible(int devices[DEVICES]) {
         while (count < of_server) devices[count] = all[count], count++;
     while (named && *named && count < DEVICES) {
         char *end;
-        long device = strtol(named, &end, 10);
+        /* By index, or by UUID, of which only the last digits differ here. */
+        const size_t length = strcspn(named, ",");
+        const int by_uuid = length > 12 && !strncmp(named, "GPU-", 4);
+        long device = by_uuid ? strtol(named + length - 12, &end, 16) - 1 : strtol(named, &end, 10);
         if (end == named || device < 0 || device >= of_server) break;
         devices[count++] = all[device];
         named = *end == ',' ? end + 1 : "";

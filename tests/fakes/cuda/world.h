@@ -1,7 +1,7 @@
 /* A libcuda.so.1 without a GPU, for tests: several processes share its devices and one virtual clock, in a file.
  *
  *   KERF_FAKE_CUDA            the file; the first process creates it. Unset: a private world of this process
- *   KERF_FAKE_CUDA_DEVICES    number of devices, 1, at most 8; CUDA_VISIBLE_DEVICES hides the others by index
+ *   KERF_FAKE_CUDA_DEVICES    number of devices, 1, at most 8; CUDA_VISIBLE_DEVICES hides the others, by index or UUID
  *   KERF_FAKE_CUDA_MIB        memory of each device in MiB, 16384
  *   KERF_FAKE_CUDA_CONTEXT_MIB  memory of a context in MiB, 0
  *   KERF_FAKE_CUDA_POOL_KIB   chunk size of memory pools, 2048

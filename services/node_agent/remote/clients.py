@@ -1,0 +1,129 @@
+"""The containers of this node that use a GPU of another node: each has a proxy on the node, and a library inside.
+
+A container gets the socket of its own proxy. Certificate, key and secret stay on the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.cdi.spec import ContainerEdits, Mount
+from services.node_agent.messages import SliceNotReady
+from services.node_agent.processes.own_cgroup import OwnCgroup
+from services.node_agent.remote import programs
+from services.node_agent.remote.programs import CONTAINER_LIBRARY, PRELOAD, Certificates, ProgramError
+from services.node_agent.remote.slices import slice_name, slice_secret
+from services.node_agent.strategies import selinux
+from shared.model.grant import ContainerGrant
+
+SOCKET, SECRET, WAY = "socket", "secret", "way"
+PROGRAMS = "programs"
+"""The folder that the container sees, with the socket alone."""
+CONTAINER_FOLDER = "/run/kerf/remote"
+CGROUP = "kerf-remote/clients"
+START_S, END_S = 10.0, 10.0
+_BIND = ("bind", "nosuid", "nodev", "ro")
+
+
+class Way(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a container's calls go: kept, so that the proxy can be started again."""
+
+    uid: str
+    container: str
+    address: str
+    peer: str
+
+
+class Clients:
+    def __init__(
+        self, folder: Path, *, build: Path, library_dir: Path, cgroups: Path, key: Callable[[], bytes],
+        certificates: Certificates,
+    ) -> None:  # fmt: skip
+        """`folder` holds the folders of the containers, and nothing else."""
+        self._folder, self._build, self._library_dir, self._cgroups = folder, build, library_dir, cgroups
+        self._key, self._certificates = key, certificates
+
+    async def edits(
+        self, uid: str, grant_id: str, container: str, share: ContainerGrant, address: str
+    ) -> ContainerEdits:
+        """See RemoteServing.client_edits."""
+        name = slice_name(uid, grant_id, container)
+        folder = self._folder / name
+        try:
+            library = programs.install_client(self._build, self._library_dir)
+            self._write(folder, Way(uid=uid, container=container, address=address, peer=share.gpus[0].node))
+            await self._connect(folder)
+        except (OSError, ValueError) as error:
+            raise SliceNotReady(f"the way to the GPU at {address} cannot be made: {error}") from error
+        return ContainerEdits(
+            mounts=(
+                Mount(host_path=str(library / programs.CLIENT), container_path=CONTAINER_LIBRARY, options=_BIND),
+                Mount(host_path=str(library / PRELOAD), container_path=f"/etc/{PRELOAD}", options=_BIND),
+                Mount(host_path=str(folder / PROGRAMS), container_path=CONTAINER_FOLDER, options=_BIND),
+            )
+        )
+
+    async def ended(self, uid: str, container: str) -> None:
+        """See RemoteServing.client_ended."""
+        for folder, way in self._ways():
+            if (way.uid, way.container) == (uid, container):
+                await self._cgroup(folder).end(END_S)
+                shutil.rmtree(folder)
+
+    async def restart(self) -> list[str]:
+        """Starts the proxies again that have ended by themselves. Returns why some of them could not be."""
+        failed = []
+        for folder, _ in self._ways():
+            if not self._cgroup(folder).pids():
+                try:
+                    await self._connect(folder)
+                except OSError as error:
+                    failed.append(str(error))
+        return failed
+
+    def _write(self, folder: Path, way: Way) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / PROGRAMS).mkdir(mode=0o755, exist_ok=True)
+        selinux.label(folder / PROGRAMS)
+        (folder / SECRET).touch(mode=0o600)
+        (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
+        (folder / WAY).write_bytes(msgspec.json.encode(way))
+
+    async def _connect(self, folder: Path) -> None:
+        """Starts the container's proxy, unless it runs. Raises ProgramError."""
+        way = msgspec.json.decode((folder / WAY).read_bytes(), type=Way)
+        at, cgroup = folder / PROGRAMS / SOCKET, self._cgroup(folder)
+        if cgroup.pids() and at.is_socket():
+            return
+        if missing := self._certificates.missing():
+            raise ProgramError(missing)
+        await cgroup.end(END_S)
+        at.unlink(missing_ok=True)
+        await programs.start(
+            (
+                str(self._build / programs.PROXY), "connect", str(at), way.address, way.peer, folder.name,
+                str(folder / SECRET), *self._certificates.arguments,
+            ),
+            folder=folder,
+            cgroup=cgroup,
+            is_up=at.is_socket,
+            within_s=START_S,
+        )  # fmt: skip
+
+    def _ways(self) -> list[tuple[Path, Way]]:
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for folder in sorted(self._folder.iterdir()):
+                try:
+                    found.append((folder, msgspec.json.decode((folder / WAY).read_bytes(), type=Way)))
+                except FileNotFoundError:
+                    continue  # it is being made or removed
+        return found
+
+    def _cgroup(self, folder: Path) -> OwnCgroup:
+        return OwnCgroup(self._cgroups, f"{CGROUP}/{folder.name}")

@@ -1,0 +1,126 @@
+"""The programs of native/remote as this node has them, and how they are started so that they outlive the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.cdi.spec import Mount
+from services.node_agent.processes.own_cgroup import JOIN, OwnCgroup
+from services.node_agent.strategies import selinux
+
+SERVER, PROXY, CLIENT = "server", "proxy", "libcuda.so.1"
+PRELOAD = "ld.so.preload"
+CONTAINER_LIBRARY = "/run/kerf/libkerf-remote.so"
+LOG = "log"
+TAIL_BYTES = 400
+LOOK_S = 0.02
+_SERVE = f'{JOIN}; shift; cd "$1" && shift && exec "$@" </dev/null >>{LOG} 2>&1'
+"""Shell: the cgroups, the folder, the command."""
+_MOUNTED = """
+target=$1; shift
+count=$1; shift
+stage=$(mktemp -d) && mount -t tmpfs -o size=1m,mode=755 kerf "$stage" || exit 1
+while [ "$count" -gt 0 ]; do
+    if [ -d "$1" ]; then mkdir "$stage/$2"; else : >"$stage/$2"; fi
+    mount --bind "$1" "$stage/$2" || exit 1
+    shift 2
+    count=$((count - 1))
+done
+mkdir -p "$target" && mount --rbind "$stage" "$target" && umount -l "$stage" && rmdir "$stage" || exit 1
+exec "$@"
+"""
+"""Shell: puts files where a container has them, in a mount namespace of its own: the folder, how many, each file with
+its name there, and the command."""
+
+
+class ProgramError(OSError):
+    """A program of a remote GPU does not run. The text says why."""
+
+
+class Certificates(msgspec.Struct, frozen=True, kw_only=True):
+    """The files with which this node shows who it is. They are read at each connection, so they can be replaced."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def missing(self) -> str:
+        """Which of them is not there, for people; "" if all are."""
+        return next((f"there is no {path}" for path in (self.certificate, self.key, self.authority)
+                     if not path.is_file()), "")  # fmt: skip
+
+    @property
+    def arguments(self) -> tuple[str, str, str]:
+        return str(self.certificate), str(self.key), str(self.authority)
+
+
+async def start(
+    command: Sequence[str], *, folder: Path, cgroup: OwnCgroup, is_up: Callable[[], bool], within_s: float,
+    environment: Mapping[str, str] = {},
+) -> None:  # fmt: skip
+    """Starts a program in a cgroup of its own, with `folder` as its working directory and for its log. Returns once
+    `is_up`. Raises ProgramError, after which nothing of it runs."""
+    folders = cgroup.make()
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", _SERVE, "sh", folders, str(folder), *command,
+        env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    deadline = asyncio.get_running_loop().time() + within_s
+    try:
+        while not is_up():
+            if process.returncode is not None:
+                raise ProgramError(f"{_name(command)} ended with status {process.returncode}: {_tail(folder / LOG)}")
+            if asyncio.get_running_loop().time() > deadline:
+                raise ProgramError(f"{_name(command)} is not ready after {within_s:g} s: {_tail(folder / LOG)}")
+            await asyncio.sleep(LOOK_S)
+    except BaseException:
+        await asyncio.shield(cgroup.end(within_s))
+        raise
+
+
+def mounted(mounts: Sequence[Mount], target: str, command: Sequence[str]) -> tuple[str, ...]:
+    """A command that sees these files below `target`, as a container would, and nothing else there. Needs root."""
+    words: list[str] = []
+    inside = [mount for mount in mounts if Path(mount.container_path).parent == Path(target)]
+    for mount in inside:
+        words += (mount.host_path, Path(mount.container_path).name)
+    return (
+        "unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _MOUNTED, "sh",
+        target, str(len(inside)), *words, *command,
+    )  # fmt: skip
+
+
+def install_client(build: Path, library_dir: Path) -> Path:
+    """Copies the client's library to where containers get it from; a new build has a new folder, so that running
+    containers keep theirs. Returns the folder. Raises OSError."""
+    digest = hashlib.sha256((build / CLIENT).read_bytes()).hexdigest()[:16]
+    at = library_dir / f"remote-{digest}"
+    at.mkdir(parents=True, exist_ok=True)
+    if not (at / CLIENT).exists():
+        beside = at / f"{CLIENT}.new"
+        shutil.copyfile(build / CLIENT, beside)
+        beside.chmod(0o755)
+        beside.replace(at / CLIENT)
+    (at / PRELOAD).write_text(f"{CONTAINER_LIBRARY}\n")
+    selinux.label(at / CLIENT, at / PRELOAD)
+    return at
+
+
+def _name(command: Sequence[str]) -> str:
+    names = {SERVER: "the server", PROXY: "the proxy"}
+    return next((names[Path(word).name] for word in command if Path(word).name in names), command[0])
+
+
+def _tail(log: Path) -> str:
+    try:
+        text = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+    except OSError:
+        text = ""
+    return text or "it has said nothing"

@@ -1,0 +1,136 @@
+"""The servers of this node's GPUs for containers of other nodes. Each runs inside a slice of this node.
+
+Beside the slice a server has a folder: `peer` and `secret`, which the node's proxy compares with who comes; `owner`, by
+which a later agent knows whose it is; `socket` and `log`. Its processes are in a cgroup with the pod's UID in its name,
+so that whatever looks at processes on a GPU (usage, escapes, the police, the driver's limits) finds the pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.processes.own_cgroup import OwnCgroup
+from services.node_agent.remote import programs
+from services.node_agent.remote.slices import slice_name, slice_secret
+from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY
+from shared.model.grant import ContainerGrant, Grant
+
+PEER, SECRET, OWNER, SOCKET = "peer", "secret", "owner", "socket"
+CGROUP = "kerf-remote"
+START_S = 20.0
+"""The driver may take seconds to initialise a GPU, but the server does not wait for that."""
+END_S = 10.0
+
+Enforced = Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]]
+"""Prepares a slice of this node and returns what a container gets for it. Raises OSError or ValueError."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose server it is."""
+
+    uid: str
+    container: str
+    grant_id: str
+
+
+class Serving:
+    def __init__(
+        self, folder: Path, *, build: Path, cgroups: Path, key: Callable[[], bytes], libcuda: Callable[[], str],
+        enforced: Enforced, grant_of: Callable[[str], Grant | None],
+    ) -> None:  # fmt: skip
+        """`folder` holds the folders of the servers, and nothing else. `key`: the installation's, see `slice_secret`.
+
+        `libcuda`: the driver's library as this process sees it. `grant_of` returns the grant of a pod by its UID.
+        """
+        self.folder, self._build, self._cgroups = folder, build, cgroups
+        self._key, self._libcuda, self._enforced, self._grant_of = key, libcuda, enforced, grant_of
+
+    async def serve(self, uid: str, grant_id: str, container: str, share: ContainerGrant, peer_node: str) -> str:
+        """See RemoteServing.serve."""
+        name = slice_name(uid, grant_id, container)
+        folder, cgroup = self.folder / name, self._cgroup(uid, name)
+        if cgroup.pids() and _accepts(folder / SOCKET):
+            return ""
+        try:
+            await cgroup.end(END_S)  # what is left of a start that failed
+            order = m.HandOver(uid, container, grant_id, share.served, None)
+            edits = await self._enforced(order, self._grant_of(uid))
+            self._write(folder, Owner(uid=uid, container=container, grant_id=grant_id), peer_node)
+            await programs.start(
+                self._command(edits),
+                folder=folder,
+                cgroup=cgroup,
+                environment={"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in share.gpus)},
+                is_up=lambda: _accepts(folder / SOCKET),
+                within_s=START_S,
+            )
+        except (OSError, ValueError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            return str(error) or type(error).__name__
+        return ""
+
+    async def end(self, uid: str, grant_id: str, container: str) -> None:
+        """See RemoteServing.end."""
+        for folder, owner in self._owners():
+            if (owner.uid, owner.container) == (uid, container) and grant_id in ("", owner.grant_id):
+                # First nobody new can come, then what runs is ended.
+                (folder / SECRET).unlink(missing_ok=True)
+                await self._cgroup(uid, folder.name).end(END_S)
+                shutil.rmtree(folder)
+
+    def running(self) -> frozenset[tuple[str, str]]:
+        """See RemoteServing.running."""
+        return frozenset(
+            (owner.uid, owner.container)
+            for folder, owner in self._owners()
+            if self._cgroup(owner.uid, folder.name).pids()
+        )
+
+    def _write(self, folder: Path, owner: Owner, peer_node: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / OWNER).write_bytes(msgspec.json.encode(owner))
+        (folder / PEER).write_text(f"{peer_node}\n")
+        (folder / SECRET).touch(mode=0o600)
+        (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
+
+    def _command(self, edits: ContainerEdits) -> tuple[str, ...]:
+        """The server with the slice's control block where a container has it, under the interposer if the strategy has
+        one. The socket's name is relative: the folder may be hidden by the mounts."""
+        server = (str(self._build / programs.SERVER), SOCKET, self._libcuda())
+        variables = list(edits.env)
+        if any(mount.container_path == CONTAINER_LIBRARY for mount in edits.mounts):
+            # Not by /etc/ld.so.preload, which is the agent's own. The server does not change its environment.
+            variables.append(f"LD_PRELOAD={CONTAINER_LIBRARY}")
+        server = ("env", *variables, *server)
+        return programs.mounted(edits.mounts, CONTAINER_DIR, server) if edits.mounts else server
+
+    def _owners(self) -> list[tuple[Path, Owner]]:
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for folder in sorted(self.folder.iterdir()):
+                try:
+                    found.append((folder, msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)))
+                except FileNotFoundError:
+                    continue  # it is being made or removed
+        return found
+
+    def _cgroup(self, uid: str, name: str) -> OwnCgroup:
+        return OwnCgroup(self._cgroups, f"{CGROUP}/pod{uid}/{name}")
+
+
+def _accepts(path: Path) -> bool:
+    """Whether a server listens there. The server sees a connection that ends before its first word."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,255 @@
+"""Both ends of a remote GPU as the node agents make them: the server in its slice, and the way of the container to it.
+
+Real processes, cgroups, mount namespaces, the interposer and the proxies, on the fake driver. Needs root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.node_agent import messages as m
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.processes.own_cgroup import OwnCgroup
+from services.node_agent.processes.owner import owner_of
+from services.node_agent.remote.clients import Clients
+from services.node_agent.remote.programs import Certificates, start
+from services.node_agent.remote.serving import Serving
+from services.node_agent.strategies import base
+from services.node_agent.strategies.install import install
+from services.node_agent.strategies.interposer import Interposer
+from services.node_agent.strategies.rules import Policy
+from services.node_agent.strategies.slice_registry import SliceRegistry
+from services.node_agent.strategies.slices import slice_of
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.strategies import registered
+from tests.interposer.node import UUID
+from tests.remote.nodes import Pki, free_port
+from tests.support import native
+from tests.support.waiting import eventually
+
+UID, OTHER = "00000000-0000-4000-8000-00000000000a", "00000000-0000-4000-8000-00000000000b"
+KEY = b"k" * 32
+OUT_OF_MEMORY = 2
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and mount namespaces need root"),
+    pytest.mark.xdist_group("remote-ends"),
+]
+
+
+def share_of(memory_mib: int) -> ContainerGrant:
+    gpu = GpuShare(node="gpu", uuid=UUID, memory_mib=memory_mib, compute_milli=300)
+    return ContainerGrant(strategy="interposer", gpus=(gpu,))
+
+
+class Nodes:
+    """The node `gpu`, which serves, and the node `client`, on one machine."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in native.SOURCES:
+            native.built(name)
+        build = native.BUILD / "enforcement"
+        monkeypatch.setenv("KERF_FAKE_CUDA", str(folder / "world"))
+        self.folder, self.pki, self.port = folder, Pki(folder / "pki"), free_port()
+        self.registry = SliceRegistry(folder / "slices", Policy(), time.monotonic_ns)
+        library = install(build, folder / "lib", "build")
+        tools = base.NodeTools(
+            registry=self.registry, library=library, offer=lambda: base.Offer(ok=True), clock=time.monotonic_ns
+        )
+        self.driver = Interposer(registered()["interposer"], tools)
+        self.serving = Serving(
+            folder / "serving",
+            build=build / "remote",
+            cgroups=Path("/sys/fs/cgroup"),
+            key=lambda: KEY,
+            libcuda=lambda: str(build / "libcuda.so.1"),
+            enforced=self._enforced,
+            grant_of=lambda uid: Grant(grant_id=f"g-{uid}", term=1, priority=len(uid)),
+        )
+        self.clients = Clients(
+            folder / "clients",
+            build=build / "remote",
+            library_dir=folder / "lib",
+            cgroups=Path("/sys/fs/cgroup"),
+            key=lambda: KEY,
+            certificates=self.certificates("client"),
+        )
+        self._proxy = OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/test-{os.getpid()}")
+
+    def certificates(self, node: str) -> Certificates:
+        certificate, key = self.pki.node(node)
+        return Certificates(certificate=certificate, key=key, authority=self.pki.authority)
+
+    async def start(self) -> None:
+        proxy = native.BUILD / "enforcement" / "remote" / "proxy"
+        (self.folder / "proxy").mkdir()
+        log = self.folder / "proxy" / "log"
+        await start(
+            [
+                str(proxy),
+                "serve",
+                f"127.0.0.1:{self.port}",
+                str(self.serving.folder),
+                *self.certificates("gpu").arguments,
+            ],
+            folder=log.parent,
+            cgroup=self._proxy,
+            is_up=lambda: log.exists() and "ready" in log.read_text(),
+            within_s=20,
+        )
+
+    async def close(self) -> None:
+        for uid in (UID, OTHER):
+            await self.serving.end(uid, "", "main")
+            await self.clients.ended(uid, "main")
+        await self._proxy.end(10)
+        self.registry.close()
+
+    async def _enforced(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+        slice_ = slice_of(order.uid, order.container, order.share, grant, "gpu")
+        self.driver.prepare(slice_)
+        return self.driver.edits(slice_)
+
+    async def connect(self, uid: str = UID, grant_id: str = "g") -> dict[str, str]:
+        """The environment of the container's programs, outside of a container."""
+        share = ContainerGrant(strategy="interposer", gpus=share_of(1).gpus)
+        edits = await self.clients.edits(uid, grant_id, "main", share, f"127.0.0.1:{self.port}")
+        by_path = {mount.container_path: mount.host_path for mount in edits.mounts}
+        library = by_path["/run/kerf/libkerf-remote.so"]
+        assert Path(by_path["/etc/ld.so.preload"]).read_text() == "/run/kerf/libkerf-remote.so\n"
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_LIBRARY_PATH": str(Path(library).parent),
+            "KERF_REMOTE_SOCKET": f"{by_path['/run/kerf/remote']}/socket",
+            "KERF_TEST_DRIVER": library,
+        }
+
+    async def run(self, environment: dict[str, str], *command: str) -> tuple[int, list[int], str]:
+        program = await asyncio.create_subprocess_exec(
+            str(native.BUILD / "programs" / "remote"), *command, env=environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await asyncio.wait_for(program.communicate(), 60)
+        return program.returncode or 0, [int(word) for word in out.split()], err.decode()
+
+    def processes(self, uid: str) -> frozenset[int]:
+        roots = Path("/sys/fs/cgroup").glob(f"*/kerf-remote/pod{uid}/*/cgroup.procs")
+        return frozenset(int(pid) for file in roots for pid in file.read_text().split())
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+    made = Nodes(tmp_path, monkeypatch)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_a_container_uses_the_other_nodes_gpu_within_its_slice(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    environment = await nodes.connect()
+    assert await nodes.run(environment, "limit", "2048") == (0, [32, OUT_OF_MEMORY], "")
+    (used,) = nodes.driver.observe((UID, "main"))
+    assert (used.memory_limit_mib, used.refused > 0) == (64, True)
+
+
+async def test_the_servers_processes_count_as_the_pods(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    pids = nodes.processes(UID)
+    assert pids
+    owners = [owner_of(pid) for pid in pids]
+    assert {None if owner is None else owner.pod_uid for owner in owners} == {UID}
+
+
+async def test_a_server_that_runs_is_not_started_again_also_by_a_later_agent(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    before = nodes.processes(UID)
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert nodes.processes(UID) == before
+    assert nodes.serving.running() == {(UID, "main")}
+
+
+async def test_what_has_ended_runs_no_more_and_lets_nobody_in(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    environment = await nodes.connect()
+    holds = subprocess.Popen(
+        [str(native.BUILD / "programs" / "remote"), "hold", "8"], env=environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert holds.stdout is not None
+    assert await asyncio.to_thread(holds.stdout.readline) == "1\n"
+    await nodes.serving.end(UID, "g", "main")
+    assert (nodes.processes(UID), nodes.serving.running()) == (frozenset(), frozenset())
+    out, err = await asyncio.to_thread(holds.communicate, "", 60)
+    assert (out, "is gone" in err) == ("46\n", True)
+    status, _, _ = await nodes.run(environment, "info")
+    assert status != 0
+
+
+async def test_another_grant_of_the_same_pod_does_not_let_the_earlier_one_in(nodes: Nodes) -> None:
+    environment = await nodes.connect(grant_id="earlier")
+    assert await nodes.serving.serve(UID, "later", "main", share_of(64), "client") == ""
+    status, _, _ = await nodes.run(environment, "info")
+    assert status != 0
+    assert (await nodes.run(await nodes.connect(grant_id="later"), "info"))[0] == 0
+
+
+async def test_a_server_that_cannot_start_says_why_and_leaves_nothing(nodes: Nodes, monkeypatch: Any) -> None:
+    monkeypatch.setattr(nodes.serving, "_libcuda", lambda: "/nowhere/libcuda.so.1")
+    # The server begins without touching the driver; its programs find out. So break the program itself.
+    monkeypatch.setattr(nodes.serving, "_build", Path("/nowhere"))
+    why = await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
+    assert "/nowhere/server" in why
+    assert not nodes.serving.running()
+    assert list(nodes.serving.folder.iterdir()) == []
+
+
+async def test_two_pods_have_a_server_and_a_limit_each(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert await nodes.serving.serve(OTHER, "g", "main", share_of(32), "client") == ""
+    assert (await nodes.run(await nodes.connect(UID), "limit", "2048"))[1] == [32, OUT_OF_MEMORY]
+    assert (await nodes.run(await nodes.connect(OTHER), "limit", "2048"))[1] == [16, OUT_OF_MEMORY]
+    assert nodes.serving.running() == {(UID, "main"), (OTHER, "main")}
+
+
+async def test_a_proxy_of_a_container_that_ends_is_started_again(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    environment = await nodes.connect()
+    (folder,) = (nodes.folder / "clients").iterdir()
+    await OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/clients/{folder.name}").end(10)
+    assert (await nodes.run(environment, "info"))[0] != 0
+    assert await nodes.clients.restart() == []
+    assert (await nodes.run(environment, "info"))[0] == 0
+
+
+async def test_after_the_container_has_ended_nothing_of_its_way_is_left(nodes: Nodes) -> None:
+    await nodes.connect()
+    (folder,) = (nodes.folder / "clients").iterdir()
+    cgroup = OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/clients/{folder.name}")
+    assert cgroup.pids()
+    await nodes.clients.ended(UID, "main")
+    assert not folder.exists()
+    assert not cgroup.pids()
+
+
+async def test_without_certificates_a_container_does_not_start(nodes: Nodes) -> None:
+    (nodes.folder / "pki" / "client.key").unlink()
+    with pytest.raises(m.SliceNotReady, match=r"there is no .*client\.key"):
+        await nodes.connect()
+
+
+async def test_a_killed_server_is_seen(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    for pid in nodes.processes(UID):
+        os.kill(pid, 9)
+    await eventually(lambda: not nodes.serving.running())
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert (await nodes.run(await nodes.connect(), "info"))[0] == 0
