@@ -20,3 +20,14 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 MAX_RTT_US = 60_000_000
 MAX_MIB_S = 1 << 24
+
+
+class RemoteAbility(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node offers for GPUs over the network (strategy `remote`), as its agent has tried it."""
+
+    address: str = ""
+    """"host:port" at which its GPUs serve pods of other nodes; empty: they serve none."""
+    client: bool = False
+    """Its pods may use GPUs of other nodes."""
+    network: dict[str, NetworkLink] = {}
+    """How it reaches other nodes, by name, as far as it was measured."""
