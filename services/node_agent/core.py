@@ -20,6 +20,7 @@ from services.node_agent.gpu_state import gpu_pods
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
+from services.node_agent.servers import Servers
 from services.node_agent.state import Checkpoint, Lease, Released, Terms
 from services.node_agent.syncs import Syncs
 from shared.contracts.node_commands import (
@@ -31,6 +32,16 @@ from shared.contracts.node_commands import (
 )
 from shared.model.causes import Inputs
 
+SERVED_AFTER = (
+    m.GrantReceived,
+    m.ReleaseReceived,
+    m.SyncReceived,
+    m.InventorySeen,
+    m.ServerStarted,
+    m.ServerEnded,
+    m.Tick,
+)
+"""The inputs after which servers for other nodes may have to be started or ended."""
 EVICT_AGAIN_S = 15.0
 """How often the agent repeats the request to evict the pods on an unhealthy GPU, if `evict_unhealthy` is set."""
 KEEP_TOMBSTONES = 8192
@@ -56,6 +67,7 @@ class Agent:
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
         self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
         self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
+        self.servers = Servers(node, self.store, self.gpus, self._finish_release)
         self._evict_at = 0.0
         self.inputs = Inputs()
 
@@ -79,7 +91,10 @@ class Agent:
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         self.inputs.begin()
-        return self.inputs.mark(self._handle(event, now))
+        out = self._handle(event, now)
+        if isinstance(event, SERVED_AFTER):
+            out += self.servers.due(now)
+        return self.inputs.mark(out)
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
@@ -93,6 +108,8 @@ class Agent:
                 return self._container_ended(event, now)
             case m.SyncReceived():
                 return self.syncs.apply(event.sync)
+            case m.ServerStarted() | m.ServerEnded() | m.ServerStillRuns():
+                return self.servers.handle(event, now)
             case m.SuspensionDone():
                 return self._suspension_done(event)
             case m.ReleasesBooked():
@@ -113,7 +130,12 @@ class Agent:
     # --- queries ----------------------------------------------------------------------------------------------
 
     def live(self) -> tuple[LiveSlice, ...]:
+        """The slices on this node's GPUs."""
         return self.store.live(self.node)
+
+    def containers(self) -> tuple[LiveSlice, ...]:
+        """The slices of containers that this node's kubelet runs."""
+        return self.store.containers(self.node)
 
     def occupied(self) -> gate.Occupancy:
         """Memory and compute that are handed over, by GPU."""
@@ -141,7 +163,7 @@ class Agent:
         if (
             known is not None
             and received.term == self.terms.newest
-            and known.grant.grant == received.grant
+            and (known.grant.grant, known.grant.remote) == (received.grant, received.remote)
             and known.grant.suspension is None is received.suspension
             and known.unbound <= received.unbound
         ):
@@ -207,7 +229,7 @@ class Agent:
 
     def _start(self, asked: m.StartRequested) -> list[m.Command]:
         known = self.store.find_by_pod(asked.uid)
-        if known is None or known.unbound:
+        if known is None or known.unbound or known.is_serving:
             sentence = (
                 f"this node has no grant for pod {asked.uid} yet; the agent asks placement for it, and the "
                 "kubelet tries again"
@@ -223,17 +245,24 @@ class Agent:
         lease = Lease(
             uid=asked.uid, container=asked.container, grant_id=known.grant_id, boot_id=self.gpus.boot_id, slot=slot
         )
-        hand_over = m.HandOver(asked.uid, asked.container, known.grant_id, share, known.grant.suspension)
+        hand_over = m.HandOver(
+            asked.uid, asked.container, known.grant_id, share, known.grant.suspension, known.grant.remote
+        )
         if before == lease:
             return [hand_over]
         self.store.add_lease(lease)
+        if known.is_client:
+            return [m.Save(), hand_over]  # the node of the GPU reports the slice
         return [m.Save(), hand_over, start_checks.enforced_event(known, lease, share, self.gpus.inventory, self.node)]
 
     def _container_ended(self, ended: m.ContainerEnded, now: float) -> list[m.Command]:
-        lease = self.store.end_lease(ended.uid, ended.container)
-        if lease is None:
-            return []
-        return [m.Save(), *self._release_if_ended(lease.grant_id, "its containers have ended", now)]
+        lease = self.store.lease(ended.uid, ended.container)
+        known = None if lease is None else self.store.get(lease.grant_id)
+        if lease is None or known is None or known.is_serving:
+            return []  # of a server the kubelet knows nothing: `ServerEnded` tells of it
+        self.store.end_lease(ended.uid, ended.container)
+        told: list[m.Command] = [m.ClientEnded(ended.uid, ended.container)] if known.is_client else []
+        return [m.Save(), *told, *self._release_if_ended(lease.grant_id, "its containers have ended", now)]
 
     def _release_if_ended(self, grant_id: str, reason: str, now: float) -> list[m.Command]:
         known = self.store.get(grant_id)
@@ -243,8 +272,9 @@ class Agent:
 
     def _end_boot(self, now: float) -> list[m.Command]:
         """No container of the last boot runs. Its grants stay valid: the kubelet may start their containers again."""
-        out: list[m.Command] = []
-        for grant_id in self.store.end_all_leases():
+        ended = self.store.end_all_leases()
+        out = self.servers.end_boot(ended, now)
+        for grant_id in ended:
             out += self._release_if_ended(grant_id, "the node rebooted", now)
         return out
 

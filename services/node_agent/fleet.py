@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
+from services.node_agent.state import Lease
 from shared.contracts import subjects
 from shared.ports.machine import Machine
 
@@ -42,6 +43,22 @@ class Fleet:
             out += agent.handle(
                 m.SuspensionDone(suspend.request, tuple(m.SuspendResult(task) for task in suspend.tasks)), now
             )
+        out += self._start_and_stop(agent, machine, event, now)
+        out += self._serve(agent, machine, out, now)
+        for order in out:
+            if isinstance(order, m.HandOver):
+                machine.start(order.uid, order.container, order.grant_id, order.share)
+        for uid, container in machine.take_ended(now):
+            lease_now = agent.store.lease(uid, container)
+            ended: m.Input = m.ContainerEnded(uid, container)
+            if lease_now is not None and self._is_serving(agent, lease_now):
+                ended = m.ServerEnded(uid, container, lease_now.grant_id)
+            out += agent.handle(ended, now)
+        return out
+
+    def _start_and_stop(self, agent: Agent, machine: Machine, event: m.Input, now: float) -> list[m.Command]:
+        """The containers that start and stop because of this input."""
+        out: list[m.Command] = []
         match event:
             case m.GrantReceived():
                 for container in event.grant.grant.containers:
@@ -50,14 +67,37 @@ class Fleet:
                 for grant in agent.store.startable():
                     for container in grant.grant.containers:
                         out += self._start(agent, grant.uid, container, now)
-            case m.ReleaseReceived():
-                for lease in agent.store.leases_of(event.release.grant_id):
+                for lease in [one for one in agent.store.leases if self._ends(agent, one)]:
                     machine.stop(lease.uid, lease.container, now)
-        for order in out:
-            if isinstance(order, m.HandOver):
-                machine.start(order.uid, order.container, order.grant_id, order.share)
-        for uid, container in machine.take_ended(now):
-            out += agent.handle(m.ContainerEnded(uid, container), now)
+            case m.ReleaseReceived():
+                known = agent.store.get(event.release.grant_id)
+                for lease in agent.store.leases_of(event.release.grant_id):
+                    if known is not None and not known.is_serving:
+                        machine.stop(lease.uid, lease.container, now)
+        return out
+
+    @staticmethod
+    def _is_serving(agent: Agent, lease: Lease) -> bool:
+        known = agent.store.get(lease.grant_id)
+        return known is not None and known.is_serving
+
+    @staticmethod
+    def _ends(agent: Agent, lease: Lease) -> bool:
+        """Whether a container that uses another node's GPU has to end, because no leader knows its grant."""
+        known = agent.store.get(lease.grant_id)
+        return known is not None and known.is_client and known.releasing
+
+    @staticmethod
+    def _serve(agent: Agent, machine: Machine, orders: list[m.Command], now: float) -> list[m.Command]:
+        """Servers for other nodes start as soon as they have their share, and end when they have to."""
+        out: list[m.Command] = []
+        for order in orders:
+            match order:
+                case m.Serve():
+                    machine.start(order.uid, order.container, order.grant_id, order.share)
+                    out += agent.handle(m.ServerStarted(order.uid, order.container, order.grant_id), now)
+                case m.EndServer():
+                    machine.stop(order.uid, order.container, now)
         return out
 
     def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare
 from shared.model.mig import MigInstance, geometry_of, instance_mask
-from shared.model.strategies import registered
+from shared.model.strategies import REMOTE, registered
 from shared.model.units import WHOLE_GPU_MILLI, format_mib
 
 Occupancy = dict[str, tuple[int, int]]
@@ -24,11 +24,19 @@ def occupied(shares: Iterable[ContainerGrant], node: str) -> Occupancy:
     return room
 
 
-def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tuple[str, str] | None:
+def strategy_refusal(
+    share: ContainerGrant, inventory: Inventory | None, *, serving: bool = False
+) -> tuple[str, str] | None:
     """Why this node cannot enforce the strategy of this share now, as code and sentence; None if it can.
 
-    A slice that was promised a limit does not start without that limit.
+    A slice that was promised a limit does not start without that limit. `serving`: for a container of another node.
     """
+    if share.strategy == REMOTE and not serving:
+        return _no_client(inventory)
+    if share.strategy == REMOTE:
+        if inventory is None or not inventory.remote.address:
+            return "remote-not-offered", "this node serves no GPU to other nodes now (its agent's health says why)"
+        share = share.served
     strategy = registered()[share.strategy]
     if inventory is not None and share.strategy in inventory.strategies:
         return None
@@ -41,6 +49,16 @@ def strategy_refusal(share: ContainerGrant, inventory: Inventory | None) -> tupl
             f"the grant uses strategy {share.strategy}, which this node does not offer now (the health of its "
             "agent says why); delete the pod to have it scheduled again"
         ),
+    )
+
+
+def _no_client(inventory: Inventory | None) -> tuple[str, str] | None:
+    if inventory is not None and inventory.remote.client:
+        return None
+    return (
+        "remote-not-offered",
+        "the grant is on a GPU of another node, and this node cannot use those now (its agent's health says why); the "
+        "kubelet tries again",
     )
 
 

@@ -153,7 +153,16 @@ class GrantStore:
         return found
 
     def live(self, node: str) -> tuple[LiveSlice, ...]:
-        return tuple(self._live(lease, node) for lease in self._leases.values())
+        """The slices on this node's GPUs, also those of servers for other nodes. What containers here have of other
+        nodes' GPUs is for those nodes to tell."""
+        return tuple(self._live(lease, node) for lease in self._leases.values() if not self._known_by(lease).is_client)
+
+    def containers(self, node: str) -> tuple[LiveSlice, ...]:
+        """The slices of containers that the kubelet of this node runs, wherever their GPUs are."""
+        return tuple(self._live(lease, node) for lease in self._leases.values() if not self._known_by(lease).is_serving)
+
+    def _known_by(self, lease: Lease) -> KnownGrant:
+        return self._known[lease.grant_id]
 
     def _share(self, lease: Lease, *, remaining: bool = False) -> ContainerGrant:
         # A lease keeps its grant known until it ends, so both look-ups succeed.
@@ -171,10 +180,11 @@ class GrantStore:
             name=received.name,
             container=lease.container,
             grant_id=lease.grant_id,
-            strategy=share.strategy,
+            strategy=share.strategy if self._known[lease.grant_id].is_client else share.limited_by,
             gpus=gpus,
             nics=received.grant.nics,
             mig=tuple(g for g in share.gpus if g.mig is not None and g.node == node),
+            remote=received.remote,
         )
 
 

@@ -55,6 +55,7 @@ class KubeletAdapter:
             enforced=self._enforced,
             gpushare_unit=config.gpushare_unit,
             mig_ids=node.mig.ids,
+            remote=node.servers.edits,
         )
         self._pods = PodResources(Path(config.kubelet_dir), names.RESOURCE_SLOT)
         ctx.on_drain(self._pods.close)

@@ -18,6 +18,7 @@ from shared.contracts.node_commands import (
     NodeRelease,
     NodeSync,
     NodeSyncAnswer,
+    RemoteEnd,
 )
 from shared.model.causes import Caused
 from shared.model.gpu import Inventory
@@ -104,6 +105,32 @@ class ContainerEnded(Input, frozen=True):
     container: str
 
 
+class ServerStarted(Input, frozen=True):
+    """What became of a `Serve`. `reason` empty: the server accepts connections. Else why not, and nothing runs."""
+
+    uid: str
+    container: str
+    grant_id: str
+    reason: str = ""
+
+
+class ServerEnded(Input, frozen=True):
+    """Nothing of a server runs any more: the answer to `EndServer`; or it ended by itself, and how."""
+
+    uid: str
+    container: str
+    grant_id: str
+    by_itself: str = ""
+
+
+class ServerStillRuns(Input, frozen=True):
+    """A server could not be ended."""
+
+    uid: str
+    container: str
+    grant_id: str
+
+
 class SuspensionDone(Input, frozen=True):
     """The results of a `SuspendSlices`."""
 
@@ -142,6 +169,34 @@ class HandOver(Command, frozen=True):
     share: ContainerGrant
     suspension: Suspension | None = None
     """The suspension that the container starts with."""
+    remote: RemoteEnd | None = None
+    """Where the GPU is, if it is one of another node."""
+
+
+class Serve(Command, frozen=True):
+    """Start the server of a container of another node, and pass in `ServerStarted`. A running one stays."""
+
+    uid: str
+    container: str
+    grant_id: str
+    share: ContainerGrant
+    peer: str
+    """The container's node."""
+
+
+class EndServer(Command, frozen=True):
+    """End a server, and pass in `ServerEnded` when nothing of it runs, `ServerStillRuns` if that cannot be done."""
+
+    uid: str
+    container: str
+    grant_id: str
+
+
+class ClientEnded(Command, frozen=True):
+    """A container that used a GPU of another node has ended."""
+
+    uid: str
+    container: str
 
 
 class SuspendSlices(Command, frozen=True):

@@ -16,6 +16,8 @@ from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gpu_state import job_mapping
 from services.node_agent.mig.instances import MigInstances
 from services.node_agent.publisher import Publisher
+from services.node_agent.remote_port import RemoteServing
+from services.node_agent.server_service import ServerRunner
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import queries, subjects
@@ -30,9 +32,10 @@ TICK_S = 1.0
 class NodeRuntime:
     """Handles inputs one at a time: each is decided, saved and answered before the next one."""
 
-    def __init__(self, ctx: Context, config: Config) -> None:
+    def __init__(self, ctx: Context, config: Config, remote: RemoteServing | None = None) -> None:
         """Raises CheckpointError if the checkpoint cannot be trusted: then nothing may be handed over. OSError or
-        msgspec.DecodeError: the same for the record of MIG instances."""
+        msgspec.DecodeError: the same for the record of MIG instances. `remote`: serves GPUs to other nodes, and lets
+        containers use those of others; None: neither."""
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
@@ -50,6 +53,8 @@ class NodeRuntime:
             ctx, config, self.agent, boot_id=boot_id, tell=self.handle, instances=self.mig.describe
         )
         self.publisher = Publisher(ctx)
+        self.servers = ServerRunner(ctx, self.agent, remote, self.handle)
+        self.devices.remote = self.servers.ability
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
@@ -70,6 +75,7 @@ class NodeRuntime:
         ctx, node = self._ctx, self._config.node
         await self.devices.start()
         self.mig.start(self.devices.refresh)
+        self.servers.start()
         if self.strategies is not None:
             await self.strategies.start(self.devices.report_again)
         for verb in commands.VERBS:
@@ -168,6 +174,8 @@ class NodeRuntime:
                 # The driver may take seconds, and other requests wait meanwhile. A repeated request is answered once
                 # both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
+            case m.Serve() | m.EndServer() | m.ClientEnded():
+                self.servers.carry_out(order)
             case m.PutInventory():
                 self.publisher.put(order.inventory)
             case m.Publish():

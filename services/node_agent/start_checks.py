@@ -21,8 +21,13 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     inventory: Inventory | None,
     gpus: Mapping[str, Gpu],
     node: str,
+    *,
+    serving: bool = False,
 ) -> tuple[str, str] | None:
-    """Why this container must not start, as code and sentence; None if it may. `known`: the grant of its pod."""
+    """Why this container must not start, as code and sentence; None if it may. `known`: the grant of its pod.
+
+    `serving`: it is about the container's server, which this node runs for another one.
+    """
     if known.releasing:
         return "grant-leaving", "the pod's grant is being released, so none of its containers may start"
     granted = (known.grant.namespace, known.grant.name)
@@ -37,8 +42,8 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     share = known.share(asked.container)
     if share is None:
         return "no-share", f"the pod's grant has no share for container {asked.container!r}"
-    strategy_refusal = gate.strategy_refusal(share, inventory)
-    if strategy_refusal is not None:
+    strategy_refusal = gate.strategy_refusal(share, inventory, serving=serving)
+    if strategy_refusal is not None or known.is_client:  # a GPU of another node is that node's to guard
         return strategy_refusal
     if not gpus:
         # After a boot the driver may load late: then the GPU of the grant is unknown, not gone.
@@ -75,11 +80,11 @@ def enforced_event(
         container=lease.container,
         grant_id=known.grant_id,
         strategy=share.strategy,
-        promise="soft" if simulated else registered()[share.strategy].promise,
+        promise="soft" if simulated else registered()[share.limited_by].promise,
         gpus=amounts,
         model=models.get(share.gpus[0].uuid, "") if share.gpus else "",
         traceparent=received.grant.traceparent,
-        shares_faults=registered()[share.strategy].concurrent,
+        shares_faults=registered()[share.limited_by].concurrent,
     )
     identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}"
     return m.Publish(event, identity, received.namespace, received.grant.traceparent)

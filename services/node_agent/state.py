@@ -45,6 +45,21 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.grant.unbound
 
     @property
+    def is_serving(self) -> bool:
+        """Whether its pod is on another node, and this one runs a server for it."""
+        return self.grant.remote is not None and self.grant.remote.role == "serving"
+
+    @property
+    def is_client(self) -> bool:
+        """Whether its GPU is on another node."""
+        return self.grant.remote is not None and self.grant.remote.role == "client"
+
+    @property
+    def peer(self) -> str:
+        """The other node of a grant on a GPU of another node than its pod's; else empty."""
+        return "" if self.grant.remote is None else self.grant.remote.peer
+
+    @property
     def order(self) -> tuple[int, int]:
         """(term, number) of the newest order about this grant."""
         return self.grant.term, self.grant.number

@@ -74,7 +74,14 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         *((MIG,) if node.mig else ()),
     )
     return Inventory(
-        node=node.name, boot_id=boot_id, gpus=gpus, links=links, strategies=strategies, simulated=True, dra=node.dra
+        node=node.name,
+        boot_id=boot_id,
+        gpus=gpus,
+        links=links,
+        strategies=strategies,
+        simulated=True,
+        dra=node.dra,
+        remote=node.remote,
     )
 
 

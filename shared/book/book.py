@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from shared.book.ledger import Ledger
-from shared.book.states import GrantState, PodState, grant_of, pod_state
+from shared.book.states import GrantState, PodState, grant_of, grant_state, pod_state
 from shared.contracts.facts import Fact, Gone, Put
 from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
@@ -170,9 +170,7 @@ class Book(Ledger):
             known = None
         if grant is not None:
             if known is None:
-                self._book(
-                    GrantState(grant, state.uid, state.pod.metadata.namespace, state.pod.metadata.name, node, "bound")
-                )
+                self._book(grant_state(grant, state, node, "bound"))
                 state.grant_id = grant.grant_id
             else:
                 known.enter("bound")
@@ -182,25 +180,13 @@ class Book(Ledger):
     def _end(self, state: PodState) -> list[Change]:
         self._uncharge(state)
         grant = _living_grant(state)
-        if (
-            grant is not None
-            and grant.grant_id not in self.grants
-            and not state.grant_id
-            and state.pod.spec.node_name in self.nodes
-        ):
+        if grant is not None and grant.grant_id not in self.grants and not state.grant_id:
             # Ended before this book began. Whether its slice has been given back is for the node to say.
-            self._book(
-                GrantState(
-                    grant,
-                    state.uid,
-                    state.pod.metadata.namespace,
-                    state.pod.metadata.name,
-                    state.pod.spec.node_name,
-                    "leaving",
-                )
-            )
-            state.grant_id = grant.grant_id
-            return [Change("ended", state.uid, state.grant_id)]
+            left = grant_state(grant, state, state.pod.spec.node_name, "leaving")
+            if left.node in self.nodes:
+                self._book(left)
+                state.grant_id = grant.grant_id
+                return [Change("ended", state.uid, state.grant_id)]
         held = self.grants.get(state.grant_id) if state.grant_id else None
         if held is None:
             return [Change("ended", state.uid)]
@@ -235,8 +221,7 @@ class Book(Ledger):
         state = self.pods[uid]
         self._charge(state, node)
         if grant is not None:
-            meta = state.pod.metadata
-            self._book(GrantState(grant, uid, meta.namespace, meta.name, node, "holding"))
+            self._book(grant_state(grant, state, node, "holding"))
             state.grant_id = grant.grant_id
 
     def unhold(self, uid: str) -> None:
@@ -252,8 +237,7 @@ class Book(Ledger):
         pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
         self._charge(placeholder, node)
         if grant is not None:
-            meta = placeholder.pod.metadata
-            self._book(GrantState(grant, placeholder.uid, meta.namespace, meta.name, node, "reserved"))
+            self._book(grant_state(grant, placeholder, node, "reserved"))
             placeholder.grant_id = grant.grant_id
 
     def unreserve(self, placeholder: PodState) -> None:

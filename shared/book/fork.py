@@ -27,6 +27,7 @@ class Fork(Book):
         self.arrays = _twin(origin.arrays)
         self.nodes, self.row_names = dict(origin.nodes), list(origin.row_names)
         self.grants, self.exclusive_pods = dict(origin.grants), dict(origin.exclusive_pods)
+        self.remote = dict(origin.remote)
         self.pods, self.uid_by_key = dict(origin.pods), dict(origin.uid_by_key)
         self.others = {kind: dict(objects) for kind, objects in origin.others.items()}
         self.avoided = origin.avoided
@@ -130,6 +131,8 @@ class Fork(Book):
 
     def _unbook(self, grant_id: str) -> GrantState | None:
         held = self.grants.get(grant_id)
+        if held is not None and held.client:
+            self._own_node(held.client)
         for container in () if held is None else held.grant.containers.values():
             for share in container.gpus:
                 self._own_node(share.node)
@@ -151,7 +154,7 @@ def _twin_node(node: NodeState) -> NodeState:
     twin = copy(node)
     twin.gpus = [room.copy() for room in node.gpus]
     twin.by_uuid = {room.uuid: room for room in twin.gpus}
-    twin.pods, twin.grants = dict(node.pods), dict(node.grants)
+    twin.pods, twin.grants, twin.clients = dict(node.pods), dict(node.grants), dict(node.clients)
     twin.cpus = node.cpus.copy()
     twin.extended_used = dict(node.extended_used)
     return twin

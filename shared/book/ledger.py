@@ -37,6 +37,8 @@ class Ledger:
         self.row_names: list[str] = []
         """Node name by row; empty for a row without a node."""
         self.grants: dict[str, GrantState] = {}
+        self.remote: dict[str, GrantState] = {}
+        """Of these, the grants on GPUs of another node than their pod's."""
         self.exclusive_pods: dict[str, PodState] = {}
         """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
         self.witness: Witness | None = None
@@ -58,6 +60,9 @@ class Ledger:
             node.grants[held.grant_id] = held
             if (state := node.pods.get(held.uid)) is not None:
                 node.cpus.put(held.grant, state.demand)
+        if held.client:
+            self._node(held.client).clients[held.grant_id] = held
+            self.remote[held.grant_id] = held
         self._gpu_charge(held, +1)
         if self.witness is not None:
             self.witness.booked(held)
@@ -124,6 +129,10 @@ class Ledger:
         if held is None:
             return None
         nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
+        if self.remote.pop(grant_id, None) is not None:
+            client = self.nodes[held.client]
+            client.clients.pop(grant_id, None)
+            self._forget_if_empty(client)
         for node in nodes:
             node.grants.pop(grant_id, None)
             node.cpus.drop(grant_id)
@@ -177,6 +186,7 @@ class Ledger:
             and node.inventory is None
             and not node.pods
             and not node.grants
+            and not node.clients
             and self.nodes.pop(node.name, None) is not None
         ):
             self.row_names[node.row] = ""

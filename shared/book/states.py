@@ -16,7 +16,7 @@ from shared.model import names
 from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
-from shared.model.grant import Grant, decode_grant
+from shared.model.grant import Grant, decode_grant, serving_node
 from shared.model.kube_object import OwnerReference
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
@@ -133,10 +133,13 @@ class GrantState(msgspec.Struct):
     namespace: str
     name: str
     node: str
+    """The node of its GPUs, whose word returns them; also that of its pod, unless `client` names another."""
     phase: GrantPhase
     whole: Grant | None = None
     """Of a suspended pod: the grant as it was given. `grant` is what it takes now."""
     suspension: Suspension | None = None
+    client: str = ""
+    """Of a grant on GPUs of another node: the node of its pod."""
 
     def enter(self, phase: GrantPhase) -> None:
         self.phase = GRANT_PHASES.move(self.phase, phase)
@@ -149,6 +152,13 @@ class GrantState(msgspec.Struct):
     @property
     def grant_id(self) -> str:
         return self.grant.grant_id
+
+
+def grant_state(grant: Grant, pod: PodState, pod_node: str, phase: GrantPhase) -> GrantState:
+    """The entry of a pod's grant; the pod is, or is to be, on `pod_node`."""
+    serving, meta = serving_node(grant), pod.pod.metadata
+    client = pod_node if serving not in ("", pod_node) else ""
+    return GrantState(grant, pod.uid, meta.namespace, meta.name, serving or pod_node, phase, client=client)
 
 
 class NodeState:
@@ -165,6 +175,9 @@ class NodeState:
         self.by_uuid: dict[str, GpuRoom] = {}
         self.pods: dict[str, PodState] = {}
         self.grants: dict[str, GrantState] = {}
+        """On its GPUs."""
+        self.clients: dict[str, GrantState] = {}
+        """On GPUs of other nodes, of pods that are here."""
         self.cpus = CpusBeside()
         self.stamp = 0
         """Another number whenever the Node object, the inventory or the agent's state changed, never one used before,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from shared.contracts.base import Message
@@ -9,6 +11,18 @@ from shared.model.gpu import checked
 from shared.model.grant import GpuShare, Grant
 from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
+
+
+class RemoteEnd(Message, frozen=True):
+    """What this node is for a grant of strategy `remote`, whose pod is on one node and whose GPU on another."""
+
+    role: Literal["client", "serving"]
+    """client: the pod's node, which gives its container the means to reach the GPU. serving: the GPU's node, which
+    runs a server for it; its word alone returns the GPU."""
+    peer: str
+    """The other node."""
+    address: str = ""
+    """For the client: where the GPU is served, as "host:port"."""
 
 
 class NodeGrant(Message, frozen=True):
@@ -27,6 +41,8 @@ class NodeGrant(Message, frozen=True):
     unbound: bool = False
     """In a sync: the grant is decided, and its pod has not been seen bound yet. It must not be forgotten, and nothing
     may be started by it."""
+    remote: RemoteEnd | None = None
+    """None: the GPUs are of the pod's own node."""
 
 
 class NodeRelease(Message, frozen=True):
@@ -66,6 +82,8 @@ class LiveSlice(Message, frozen=True):
     """The network cards of its grant, by their names on the node."""
     mig: tuple[GpuShare, ...] = ()
     """Its MIG instances, as granted: `gpus` does not say which slices of a GPU they take."""
+    remote: RemoteEnd | None = None
+    """A server for a container of another node, or (in the agent alone) a container that uses another node's GPU."""
 
     def __post_init__(self) -> None:
         for mib, milli in self.gpus.values():

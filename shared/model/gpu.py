@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from shared.model.mig import MigInstance
+from shared.model.network import RemoteAbility
 from shared.model.strategies import ALWAYS_OFFERED, StrategyName
 
 GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
@@ -115,6 +116,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it serves ResourceClaims: its driver is registered with the node's kubelet."""
     problem: str = ""
     """Why no GPU is known, where none is: no driver, or it has none."""
+    remote: RemoteAbility = RemoteAbility()
+    """What it offers for GPUs over the network."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -8,7 +8,7 @@ import msgspec
 
 from shared.model.gpu import checked
 from shared.model.mig import MigInstance
-from shared.model.strategies import StrategyName
+from shared.model.strategies import REMOTE, StrategyName
 
 GRANT_VERSION = 1
 
@@ -45,6 +45,18 @@ class ContainerGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     gpus: tuple[GpuShare, ...]
     claim: str = ""
     """The uid of the ResourceClaim whose devices these are; empty for a container's own share."""
+    serving: StrategyName | None = None
+    """Of strategy `remote`: the strategy that limits the container's server on the node of the GPU."""
+
+    @property
+    def limited_by(self) -> StrategyName:
+        """The strategy that limits its use of the GPU, on the GPU's node."""
+        return self.serving or self.strategy
+
+    @property
+    def served(self) -> ContainerGrant:
+        """Of strategy `remote`: the ordinary slice that the container's server has on the node of the GPU."""
+        return msgspec.structs.replace(self, strategy=self.limited_by, serving=None)
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,6 +81,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """kerf.dev/restart-cost, if the pod has it: the run time that is lost when it ends."""
     nics: tuple[str, ...] = ()
     """The network cards of the pod, by their names on its node. Each of its containers with GPUs may use them."""
+
+
+def serving_node(grant: Grant) -> str:
+    """The node whose GPU the pod uses over the network; empty if it uses those of its own node."""
+    for container in grant.containers.values():
+        if container.strategy == REMOTE and container.gpus:
+            return container.gpus[0].node
+    return ""
 
 
 def sum_shares(grants: Iterable[Grant]) -> dict[tuple[str, str], tuple[int, int]]:

@@ -8,6 +8,7 @@ import msgspec
 
 from shared.model.gpu import MOST_GPUS, MOST_MIB
 from shared.model.mig import MigInstance
+from shared.model.network import RemoteAbility
 
 
 class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,3 +27,5 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig: dict[int, tuple[MigInstance, ...]] = {}
     """The GPUs in MIG mode, by index, with the instances of a fixed layout. An empty tuple: instances are created on
     demand."""
+    remote: RemoteAbility = RemoteAbility()
+    """What the node claims to offer for GPUs over the network. Its servers and clients do no work."""

@@ -38,6 +38,9 @@ BUILT_IN: tuple[Strategy, ...] = (
     # Chosen for a part of one GPU with isolation soft on the nodes of the setting `mps_nodes`, if proven there.
     Strategy(name="mps", promise="soft", preference=10, proof="own", concurrent=True, driver_limit=True,
              limits_memory=True, driver="services.node_agent.strategies.mps:Mps"),
+    # Chosen for a pod that agrees to it, when no GPU of its own node is free: a GPU of another node over the network.
+    # On the serving node a local strategy limits it (`ContainerGrant.serving`), which keeps its own promise.
+    Strategy(name="remote", promise="hard", unit="remote", proof="own"),
     # Chosen for a part of a GPU with isolation soft where the node has proven nothing stronger.
     Strategy(name="advisory", promise="soft", always_offered=True,
              driver="services.node_agent.strategies.advisory:Advisory"),
@@ -58,6 +61,7 @@ PROVEN_BY_CANARY: tuple[StrategyName, ...] = tuple(strategy.name for strategy in
 POLICED: tuple[StrategyName, ...] = tuple(strategy.name for strategy in BUILT_IN if strategy.promise == "policed")
 (TIME_SLICE,) = (strategy.name for strategy in BUILT_IN if strategy.name == "time_slice")
 (MIG,) = (strategy.name for strategy in BUILT_IN if strategy.unit == "instance")
+(REMOTE,) = (strategy.name for strategy in BUILT_IN if strategy.unit == "remote")
 
 
 @cache

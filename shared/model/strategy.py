@@ -15,8 +15,9 @@ within a stated time; firm: enforced by an interposer in the container; soft: wa
 
 ISOLATION_RANK: dict[str, int] = {"soft": 0, "firm": 1, "policed": 2, "hard": 3}
 
-Unit = Literal["gpu", "part", "instance"]
-"""What a container gets: whole GPUs of its node, parts of them, or MIG instances."""
+Unit = Literal["gpu", "part", "instance", "remote"]
+"""What a container gets: whole GPUs of its node, parts of them, MIG instances, or one GPU or a part of it on another
+node."""
 
 Proof = Literal["none", "canary", "own"]
 """What a node must have seen before it offers the strategy: nothing; that the canary's limits hold on its GPU (for

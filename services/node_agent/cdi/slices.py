@@ -27,19 +27,28 @@ class SliceWriter:
         enforced: Callable[[m.HandOver, Grant | None], Awaitable[ContainerEdits]],
         gpushare_unit: str,
         mig_ids: Callable[[str, Iterable[GpuShare]], Awaitable[MigIds]],
+        remote: Callable[[m.HandOver], Awaitable[ContainerEdits]],
     ) -> None:
         """`grant_of` returns a pod's grant by UID, `gpus` this node's GPUs by UUID, `nics` its network cards by name.
 
         `enforced` prepares what the share's strategy needs, and returns the edits for it. `mig_ids` returns the ids of
-        the MIG instances of the pod with that UID; they exist then.
+        the MIG instances of the pod with that UID; they exist then. `remote` returns the edits of a container that
+        uses a GPU of another node.
         """
         self._specs, self._grant_of, self._gpus, self._enforced = specs, grant_of, gpus, enforced
         self._unit, self._host, self._nics = gpushare_unit, host, nics
         self._driver = Driver(host, os.uname().machine)
-        self._mig_ids = mig_ids
+        self._mig_ids, self._remote = mig_ids, remote
 
     async def write(self, names: Iterable[str], order: m.HandOver) -> None:
         """See `handover.base.SpecWriter`; also raises Hung if NVML does not answer."""
+        if order.remote is not None:
+            # No device of this node, and no driver: what it needs comes from the client's edits.
+            env = environment.kerf(order)
+            self._specs.write(
+                names, order.uid, order.container, merged(ContainerEdits(env=env), await self._remote(order))
+            )
+            return
         mig_ids = await self._mig_ids(order.uid, order.share.gpus)
         gpus, grant = self._gpus(), self._grant_of(order.uid)
         env = environment.kerf(order)

@@ -75,7 +75,7 @@ class ReleaseMonitor:
             await self.check()
 
     async def check(self) -> None:
-        leases = self._node.agent.live()
+        leases = self._node.agent.containers()
         present = self._cgroups.present(lease.uid for lease in leases)
         absent = [lease for lease in leases if lease.uid not in present]
         if not absent:
@@ -111,7 +111,8 @@ class ReleaseMonitor:
 
     def _remove_stale_specs(self) -> None:
         """Removes the CDI specs and the strategies' state of all containers that have ended."""
-        kept = [(lease.uid, lease.container) for lease in self._node.agent.live()]
+        agent = self._node.agent
+        kept = [(lease.uid, lease.container) for lease in (*agent.live(), *agent.containers())]
         self._specs.keep_only(kept)
         if self._strategies is not None:
             self._strategies.keep_only(kept)

@@ -137,7 +137,7 @@ MUTANTS = [
         name="kept-place-is-not-booked",
         what="a reserved place may be given to other pods",
         file="shared/book/book.py",
-        old='            self._book(GrantState(grant, placeholder.uid, meta.namespace, meta.name, node, "reserved"))\n',
+        old='            self._book(grant_state(grant, placeholder, node, "reserved"))\n',
         new="",
         tests=(_PLANS + "test_a_plan_waits_until_all_victims_have_released",),
     ),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from services.node_agent import messages as m
 from services.node_agent.fleet import Fleet
 from services.simulator.hollow import inventory_of, machines
 from shared.contracts.events import SliceEnforced
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, RemoteEnd
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.hollow_node import HollowNode
+from shared.model.network import RemoteAbility
 from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.make import accepted, answer, events, refusal, released
 
@@ -99,3 +102,39 @@ def test_hollow_slices_suspend_at_once() -> None:
     )
     assert isinstance(body, Accepted)
     assert body.suspension == suspension
+
+
+def remote(name: str, role: str, *, memory: int = 400) -> NodeGrant:
+    """A pod on node b.example with a part of a GPU of node a."""
+    share = GpuShare(node="a", uuid=GPU, memory_mib=memory, compute_milli=0)
+    part = ContainerGrant(strategy="remote", serving="advisory", gpus=(share,))
+    end = RemoteEnd(role=role, peer={"client": "a", "serving": "b.example"}[role])  # type: ignore[arg-type]
+    made = Grant(grant_id=f"g-{name}", term=1, containers={"c": part})
+    return NodeGrant(term=1, uid=f"u-{name}", namespace="ns", name=name, grant=made, remote=end)
+
+
+def test_hollow_nodes_serve_gpus_to_each_other() -> None:
+    ability = RemoteAbility(address="a:1", client=True)
+    made = Fleet(machines([msgspec.structs.replace(node, remote=ability) for node in NODES], "boot-1"))
+    for node in made.names:
+        made.boot(node, 0)
+    on_a = made.handle("a", m.GrantReceived(remote("p", "serving")), 0)
+    on_b = made.handle("b.example", m.GrantReceived(remote("p", "client")), 0)
+    assert [type(event) for event in events(on_a)] == [SliceEnforced]
+    assert [order.remote for order in on_b if isinstance(order, m.HandOver)] == [remote("p", "client").remote]
+    # What the server has is taken for the node's own containers, too.
+    assert refusal(made.handle("a", m.GrantReceived(grant("q", memory=601)), 0)) == "gpu-memory-full"
+    order = m.ReleaseReceived(NodeRelease(term=1, uid="u-p", grant_id="g-p"))
+    assert released(made.handle("a", order, 0)) == ["g-p"]
+    assert released(made.handle("b.example", order, 0)) == ["g-p"]
+
+
+def test_a_hollow_container_whose_grant_no_leader_knows_ends() -> None:
+    ability = RemoteAbility(client=True)
+    made = Fleet(machines([msgspec.structs.replace(node, remote=ability) for node in NODES], "boot-1"))
+    made.boot("b.example", 0)
+    made.handle("b.example", m.GrantReceived(remote("p", "client")), 0)
+    orders = made.handle("b.example", m.SyncReceived(NodeSync(term=2, node="b.example")), 0)
+    body = answer(orders)
+    assert isinstance(body, NodeSyncAnswer)
+    assert (body.live, released(orders)) == ((), ["g-p"])

@@ -14,6 +14,7 @@ from shared.model.strategies import (
     NAMES,
     POLICED,
     PROVEN_BY_CANARY,
+    REMOTE,
     by_preference,
     registered,
 )
@@ -55,9 +56,9 @@ def test_the_driver_holds_memory_and_is_not_for_pods_that_reserve_gpu_time() -> 
 
 def test_what_a_node_must_prove_and_what_it_always_offers() -> None:
     proven = {strategy.name for strategy in BUILT_IN if strategy.proof != "none"}
-    assert proven == {"interposer", "time_slice", "policed", "driver", "mps"}
+    assert proven == {"interposer", "time_slice", "policed", "driver", "mps", "remote"}
     assert PROVEN_BY_CANARY == ("interposer", "time_slice", "policed", "driver")
-    assert (ALWAYS_OFFERED, POLICED, MIG) == (("exclusive", "advisory"), ("policed",), "mig")
+    assert (ALWAYS_OFFERED, POLICED, MIG, REMOTE) == (("exclusive", "advisory"), ("policed",), "mig", "remote")
 
 
 def test_each_strategy_has_one_name_and_its_promise() -> None:
@@ -70,6 +71,7 @@ def test_each_strategy_has_one_name_and_its_promise() -> None:
         "policed": "policed",
         "driver": "hard",
         "mps": "soft",
+        "remote": "hard",
         "advisory": "soft",
     }
 
