@@ -129,6 +129,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     burst_reserve_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """Memory of each GPU that is never lent to slices beyond their guarantees: for what the driver and libraries take,
     and no counter has."""
+    remote: Literal["off", "use", "serve", "both"] = "off"
+    """GPUs over the network: whether this node's containers may `use` those of other nodes, this node may `serve` its
+    own to others, or `both`."""
+    remote_address: str = ""
+    """Where other nodes reach this one if it serves, as "host:port"."""
+    remote_certificate: str = "/etc/kerf/remote/tls.crt"
+    """The certificate of this node: its DNS name is the node's. With it the node shows who it is to others."""
+    remote_certificate_key: str = "/etc/kerf/remote/tls.key"
+    remote_authority: str = "/etc/kerf/remote/ca.crt"
+    """Who signs the certificates of the nodes."""
+    remote_grants_key: str = "/etc/kerf/remote/secret"
+    """The file with the key, the same on all nodes, from which the secret of each grant is derived: 32 bytes or
+    more."""
+    remote_dir: str = "/opt/kerf/lib/remote"
+    """Where the programs for it are in the agent's image."""
+    remote_probe_s: Seconds = 60.0
+    """How long the agent rests between two measurements of the network."""
     job_mapping_dir: str = ""
     """Where the agent writes, for each GPU, which containers have a part of it, as dcgm-exporter reads it with
     --hpc-job-mapping-dir. Empty: nowhere."""

@@ -11,7 +11,7 @@ import msgspec
 
 from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.node_commands import LiveSlice, NodeGrant
-from shared.model.grant import ContainerGrant
+from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension
 
 Key = tuple[str, str]
@@ -63,6 +63,10 @@ class GrantStore:
     def startable(self) -> tuple[NodeGrant, ...]:
         """The grants that may be handed over."""
         return tuple(k.grant for k in self._known.values() if not k.releasing and not k.unbound)
+
+    def grant_of(self, uid: str) -> Grant | None:
+        """The grant of a pod that may be handed over."""
+        return next((found.grant for found in self.startable() if found.uid == uid), None)
 
     def remember(self, received: NodeGrant) -> KnownGrant:
         """Stores a grant as it was received, and returns what is known of it.

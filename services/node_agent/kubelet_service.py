@@ -49,7 +49,7 @@ class KubeletAdapter:
         self._slices = SliceWriter(
             specs,
             config.host(),
-            grant_of=self._grant,
+            grant_of=node.agent.store.grant_of,
             gpus=self._gpus,
             nics=self._nics,
             enforced=self._enforced,
@@ -176,9 +176,6 @@ class KubeletAdapter:
         strategies = self._node.strategies
         return ContainerEdits() if strategies is None else await strategies.edits(order, grant)
 
-    def _grant(self, uid: str) -> Grant | None:
-        return next((found.grant for found in self._node.agent.store.startable() if found.uid == uid), None)
-
     def _gpus(self) -> Mapping[str, Gpu]:
         inventory = self._node.agent.gpus.inventory
         return {} if inventory is None else {gpu.uuid: gpu for gpu in inventory.gpus}
@@ -189,7 +186,7 @@ class KubeletAdapter:
 
     def _gpus_of(self, uid: str, container: str) -> tuple[Gpu, ...]:
         """The GPUs of this node that are granted to a container. Empty if one of them is not known."""
-        grant, known = self._grant(uid), self._gpus()
+        grant, known = self._node.agent.store.grant_of(uid), self._gpus()
         share = None if grant is None else grant.containers.get(container)
         here = () if share is None else tuple(gpu.uuid for gpu in share.gpus if gpu.node == self._config.node)
         return tuple(known[uuid] for uuid in here) if all(uuid in known for uuid in here) else ()

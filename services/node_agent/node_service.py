@@ -16,6 +16,7 @@ from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gpu_state import job_mapping
 from services.node_agent.mig.instances import MigInstances
 from services.node_agent.publisher import Publisher
+from services.node_agent.remote.remote import remote_of
 from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner
 from services.node_agent.strategy_service import Strategies
@@ -34,8 +35,8 @@ class NodeRuntime:
 
     def __init__(self, ctx: Context, config: Config, remote: RemoteServing | None = None) -> None:
         """Raises CheckpointError if the checkpoint cannot be trusted: then nothing may be handed over. OSError or
-        msgspec.DecodeError: the same for the record of MIG instances. `remote`: serves GPUs to other nodes, and lets
-        containers use those of others; None: neither."""
+        msgspec.DecodeError: the same for the record of MIG instances. `remote`: runs what GPUs over the network need;
+        None: as the settings say."""
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
         self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
@@ -53,8 +54,6 @@ class NodeRuntime:
             ctx, config, self.agent, boot_id=boot_id, tell=self.handle, instances=self.mig.describe
         )
         self.publisher = Publisher(ctx)
-        self.servers = ServerRunner(ctx, self.agent, remote, self.handle)
-        self.devices.remote = self.servers.ability
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
@@ -62,6 +61,20 @@ class NodeRuntime:
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
             self.devices.observe(self.strategies.observer)
+        self._remote = (
+            None
+            if self.strategies is None
+            else remote_of(
+                ctx,
+                config,
+                libcuda=self.strategies.libcuda,
+                enforced=self.strategies.edits,
+                grant_of=self.agent.store.grant_of,
+                say=self.devices.report_again,
+            )
+        )
+        self.servers = ServerRunner(ctx, self.agent, remote or self._remote, self.handle)
+        self.devices.remote = self.servers.ability
         job_mapping.register_metric(ctx.metrics, self._inventory, self.agent.live)
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
@@ -78,6 +91,8 @@ class NodeRuntime:
         self.servers.start()
         if self.strategies is not None:
             await self.strategies.start(self.devices.report_again)
+        if self._remote is not None:
+            await self._remote.start()
         for verb in commands.VERBS:
             await ctx.bus.subscribe(subjects.node_command(node, verb), self._came)
         ctx.bus.on_reconnect(self._reconnected)

@@ -61,7 +61,7 @@ class Strategies:
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
-        canary = partial(canary_of, config, devices, clock, self._libcuda)
+        canary = partial(canary_of, config, devices, clock, self.libcuda)
         self._keeper = ProofManager(ctx, proof_file, self._build, canary, context_mib=config.context_mib)
         self.measured = self._keeper.bandwidth.told
         policy = Policy(
@@ -84,8 +84,8 @@ class Strategies:
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
-        self._checkpointer = Checkpointer(Locks(self._libcuda(), run / "parked.json"), cgroups)
-        self._locks = GpuLocks(self._libcuda(), run)
+        self._checkpointer = Checkpointer(Locks(self.libcuda(), run / "parked.json"), cgroups)
+        self._locks = GpuLocks(self.libcuda(), run)
         quantum = QuantumPolicy(least_milli=config.least_milli)
         self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
         watch = SliceWatch(
@@ -260,7 +260,7 @@ class Strategies:
             await self._mps.close()
         self._registry.close()
 
-    def _libcuda(self) -> str:
+    def libcuda(self) -> str:
         """Returns the path of the driver's library in this process; its bare name if the host has none."""
         host = self._config.host()
         return self._config.libcuda or driver_files.libcuda(host) or "libcuda.so.1"

@@ -144,6 +144,24 @@ class GrantAnswer(Message, frozen=True):
     error: str = ""
 
 
+class RemotePeersQuery(Message, frozen=True):
+    """Sent by an agent that measures the network for GPUs of other nodes."""
+
+    node: str
+
+
+class RemotePeer(Message, frozen=True):
+    node: str
+    address: str
+    """Where it serves, as "host:port"."""
+
+
+class RemotePeersAnswer(Message, frozen=True):
+    peers: tuple[RemotePeer, ...] = ()
+    """The nodes to measure: few of each rack, the same ones each time for one node, and others for another."""
+    error: str = ""
+
+
 class InspectQuery(Message, frozen=True):
     node: str = ""
     """Empty: all."""
@@ -445,6 +463,18 @@ GRANT = Query(
     description="The grant of a pod that an agent has not heard of.",
     publisher="node_agent",
 )
+REMOTE_PEERS = Query(
+    name="remote-peers",
+    question=RemotePeersQuery,
+    answer=RemotePeersAnswer,
+    receivers="placement",
+    description="The nodes to which an agent measures the network, for GPUs of other nodes.",
+    publisher="node_agent",
+    examples=(
+        RemotePeersQuery(node="cpu-1"),
+        RemotePeersAnswer(peers=(RemotePeer(node="gpu-1", address="10.0.0.11:14834"),)),
+    ),
+)
 ABOUT = Query(
     name="about",
     question=AboutQuery,
@@ -468,6 +498,7 @@ QUERIES: tuple[Query, ...] = (
     STATUS,
     QUEUES,
     GRANT,
+    REMOTE_PEERS,
     USAGE,
     COST,
     TRACE,

@@ -42,11 +42,12 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 class Clients:
     def __init__(
         self, folder: Path, *, build: Path, library_dir: Path, cgroups: Path, key: Callable[[], bytes],
-        certificates: Certificates,
+        certificates: Certificates, prefix: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """`folder` holds the folders of the containers, and nothing else."""
+        """`folder` holds the folders of the containers, and nothing else. `prefix`: the command that runs another one
+        in the host's network; empty: the agent is in it."""
         self._folder, self._build, self._library_dir, self._cgroups = folder, build, library_dir, cgroups
-        self._key, self._certificates = key, certificates
+        self._key, self._certificates, self._prefix = key, certificates, prefix
 
     async def edits(
         self, uid: str, grant_id: str, container: str, share: ContainerGrant, address: str
@@ -106,8 +107,8 @@ class Clients:
         at.unlink(missing_ok=True)
         await programs.start(
             (
-                str(self._build / programs.PROXY), "connect", str(at), way.address, way.peer, folder.name,
-                str(folder / SECRET), *self._certificates.arguments,
+                *self._prefix, str(self._build / programs.PROXY), "connect", str(at), way.address, way.peer,
+                folder.name, str(folder / SECRET), *self._certificates.arguments,
             ),
             folder=folder,
             cgroup=cgroup,

@@ -104,12 +104,11 @@ class Serving:
     def _command(self, edits: ContainerEdits) -> tuple[str, ...]:
         """The server with the slice's control block where a container has it, under the interposer if the strategy has
         one. The socket's name is relative: the folder may be hidden by the mounts."""
-        server = (str(self._build / programs.SERVER), SOCKET, self._libcuda())
         variables = list(edits.env)
         if any(mount.container_path == CONTAINER_LIBRARY for mount in edits.mounts):
             # Not by /etc/ld.so.preload, which is the agent's own. The server does not change its environment.
             variables.append(f"LD_PRELOAD={CONTAINER_LIBRARY}")
-        server = ("env", *variables, *server)
+        server = ("env", *variables, str(self._build / programs.SERVER), SOCKET, self._libcuda())
         return programs.mounted(edits.mounts, CONTAINER_DIR, server) if edits.mounts else server
 
     def _owners(self) -> list[tuple[Path, Owner]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -124,7 +125,8 @@ class Nodes:
         edits = await self.clients.edits(uid, grant_id, "main", share, f"127.0.0.1:{self.port}")
         by_path = {mount.container_path: mount.host_path for mount in edits.mounts}
         library = by_path["/run/kerf/libkerf-remote.so"]
-        assert Path(by_path["/etc/ld.so.preload"]).read_text() == "/run/kerf/libkerf-remote.so\n"
+        preloads = await asyncio.to_thread(Path(by_path["/etc/ld.so.preload"]).read_text)
+        assert preloads == "/run/kerf/libkerf-remote.so\n"
         return {
             "PATH": os.environ["PATH"],
             "LD_LIBRARY_PATH": str(Path(library).parent),
@@ -146,11 +148,13 @@ class Nodes:
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    made = Nodes(tmp_path, monkeypatch)
-    await made.start()
-    yield made
-    await made.close()
+async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+    # The path of a socket has at most 107 bytes, and pytest's folders have long names.
+    with tempfile.TemporaryDirectory(prefix="kerf-") as folder:
+        made = Nodes(Path(folder), monkeypatch)
+        await made.start()
+        yield made
+        await made.close()
 
 
 async def test_a_container_uses_the_other_nodes_gpu_within_its_slice(nodes: Nodes) -> None:
@@ -180,16 +184,16 @@ async def test_a_server_that_runs_is_not_started_again_also_by_a_later_agent(nod
 async def test_what_has_ended_runs_no_more_and_lets_nobody_in(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     environment = await nodes.connect()
-    holds = subprocess.Popen(
-        [str(native.BUILD / "programs" / "remote"), "hold", "8"], env=environment, text=True,
+    holds = await asyncio.create_subprocess_exec(
+        str(native.BUILD / "programs" / "remote"), "hold", "8", env=environment,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert holds.stdout is not None
-    assert await asyncio.to_thread(holds.stdout.readline) == "1\n"
+    assert await holds.stdout.readline() == b"1\n"
     await nodes.serving.end(UID, "g", "main")
     assert (nodes.processes(UID), nodes.serving.running()) == (frozenset(), frozenset())
-    out, err = await asyncio.to_thread(holds.communicate, "", 60)
-    assert (out, "is gone" in err) == ("46\n", True)
+    out, err = await asyncio.wait_for(holds.communicate(), 60)
+    assert (out, b"is gone" in err) == (b"46\n", True)
     status, _, _ = await nodes.run(environment, "info")
     assert status != 0
 

@@ -1,0 +1,244 @@
+"""GPUs over the network on one node: what it offers, its two proxies' health, and what it measures of the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.config import Config
+from services.node_agent.processes.own_cgroup import OwnCgroup
+from services.node_agent.remote import programs
+from services.node_agent.remote.clients import Clients
+from services.node_agent.remote.network import Network
+from services.node_agent.remote.programs import Certificates, ProgramError
+from services.node_agent.remote.serving import CGROUP, Enforced, Serving
+from services.node_agent.remote.slices import MIN_KEY_BYTES
+from shared.bus.port import BusError
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.queries import REMOTE_PEERS, RemotePeer, RemotePeersAnswer, RemotePeersQuery
+from shared.model.grant import ContainerGrant, Grant
+from shared.model.network import NetworkLink, RemoteAbility
+from shared.service import Context
+
+FOLDER, SERVING, CLIENTS, PROXY = "remote", "serving", "clients", "proxy"
+KEEP_S = 2.0
+START_S, END_S = 10.0, 10.0
+PROBE_ROUNDS, PROBE_MIB, PROBE_S = 21, 4, 20.0
+"""A probe: so many round trips, so much data, and at most so long."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What the probe prints."""
+
+    rtt_us: float
+    mib_s: float
+
+
+class Remote:
+    """RemoteServing of this node."""
+
+    def __init__(
+        self, ctx: Context, config: Config, *, libcuda: Callable[[], str], enforced: Enforced,
+        grant_of: Callable[[str], Grant | None], say: Callable[[], Awaitable[object]],
+    ) -> None:  # fmt: skip
+        """`say` publishes what the node offers now. The rest: see `Serving`."""
+        self._ctx, self._config, self._say = ctx, config, say
+        self._folder, self._cgroups = Path(config.run_dir) / FOLDER, Path(config.cgroup_dir)
+        self._build = Path(config.remote_dir)
+        self._certificates = Certificates(
+            certificate=Path(config.remote_certificate),
+            key=Path(config.remote_certificate_key),
+            authority=Path(config.remote_authority),
+        )
+        # A proxy in the network of the agent's pod would lose it with the pod.
+        host = config.host()
+        in_pod = host.root != Path("/") and (host.proc / "1/ns/net").exists()
+        self._in_host_network = ("nsenter", f"--net={host.proc}/1/ns/net", "--") if in_pod else ()
+        self._serving = Serving(
+            self._folder / SERVING,
+            build=self._build,
+            cgroups=self._cgroups,
+            key=self._secret_key,
+            libcuda=libcuda,
+            enforced=enforced,
+            grant_of=grant_of,
+        )
+        self._clients = Clients(
+            self._folder / CLIENTS,
+            build=self._build,
+            library_dir=Path(config.library_dir),
+            cgroups=self._cgroups,
+            key=self._secret_key,
+            certificates=self._certificates,
+            prefix=self._in_host_network,
+        )
+        self._proxy = OwnCgroup(self._cgroups, f"{CGROUP}/{PROXY}")
+        self._network = Network()
+        self._trouble = "it has not begun yet"
+        self._is_served = False
+
+    # --- RemoteServing --------------------------------------------------------------------------------------------
+
+    def ability(self) -> RemoteAbility:
+        """See RemoteServing.ability."""
+        if self._trouble:
+            return RemoteAbility()
+        return RemoteAbility(
+            address=self._config.remote_address if self._is_served else "",
+            client=self._config.remote in ("use", "both"),
+            network=self._network.told,
+        )
+
+    async def serve(self, uid: str, grant_id: str, container: str, share: ContainerGrant, peer_node: str) -> str:
+        """See RemoteServing.serve."""
+        return await self._serving.serve(uid, grant_id, container, share, peer_node)
+
+    async def end(self, uid: str, grant_id: str, container: str) -> None:
+        """See RemoteServing.end."""
+        await self._serving.end(uid, grant_id, container)
+
+    def running(self) -> frozenset[tuple[str, str]]:
+        """See RemoteServing.running."""
+        return self._serving.running()
+
+    async def client_edits(
+        self, uid: str, grant_id: str, container: str, share: ContainerGrant, address: str
+    ) -> ContainerEdits:
+        """See RemoteServing.client_edits."""
+        return await self._clients.edits(uid, grant_id, container, share, address)
+
+    async def client_ended(self, uid: str, container: str) -> None:
+        """See RemoteServing.client_ended."""
+        await self._clients.ended(uid, container)
+
+    # --- proxies and network --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Starts what this node needs, and keeps it running. What an earlier agent has started goes on."""
+        await self._look()
+        self._ctx.spawn(self._keep(), name="remote")
+        if self._config.remote in ("use", "both"):
+            self._ctx.spawn(self._measure(), name="network")
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_S)
+            before = self.ability()
+            await self._look()
+            if self.ability() != before:
+                await self._say()
+
+    async def _look(self) -> None:
+        """Finds out what this node can do, and starts the proxies that do not run."""
+        self._trouble = self._certificates.missing() or self._missing_key()
+        if not self._trouble:
+            try:
+                await self._serve_proxy()
+            except (OSError, ValueError) as error:
+                self._trouble = str(error)
+            for why in await self._clients.restart():
+                self._ctx.log.warning("way_to_gpu_not_restored", why=why)
+        offers = {"use": "uses GPUs of other nodes", "serve": "serves GPUs", "both": "serves GPUs and uses others'"}
+        detail = self._trouble and f"no GPUs over the network: {self._trouble}"
+        self._ctx.health.set("remote", ok=True, detail=detail or offers[self._config.remote])
+
+    async def _serve_proxy(self) -> None:
+        """Starts the proxy before this node's servers, unless it runs with these settings. Raises OSError."""
+        if self._config.remote not in ("serve", "both"):
+            return
+        if not self._config.remote_address:
+            raise ProgramError("the setting remote_address is empty: where do other nodes reach this one?")
+        self._serving.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = self._folder / PROXY
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        command = (
+            *self._in_host_network, str(self._build / programs.PROXY), "serve", self._config.remote_address,
+            str(self._serving.folder), *self._certificates.arguments,
+        )  # fmt: skip
+        wanted, log = "\0".join(command), folder / programs.LOG
+        kept = folder / "command"
+        if self._proxy.pids() and kept.exists() and kept.read_text() == wanted:
+            self._is_served = True
+            return
+        self._is_served = False
+        await self._proxy.end(END_S)
+        log.unlink(missing_ok=True)
+        await programs.start(
+            command,
+            folder=folder,
+            cgroup=self._proxy,
+            is_up=lambda: log.exists() and b"ready\n" in log.read_bytes(),
+            within_s=START_S,
+        )
+        kept.write_text(wanted)
+        self._is_served = True
+
+    async def _measure(self) -> None:
+        """Measures one node after the other, so that the traffic is bounded whatever the number of nodes."""
+        while True:
+            peers = await self._peers()
+            changed = self._network.keep_only([peer.node for peer in peers])
+            for peer in peers:
+                try:
+                    changed |= self._network.measured(peer.node, await self._probe(peer))
+                except (OSError, ValueError) as error:
+                    self._ctx.log.info("network_not_measured", node=peer.node, why=str(error))
+                if changed:
+                    changed = False
+                    await self._say()
+            await asyncio.sleep(self._config.remote_probe_s)
+
+    async def _peers(self) -> tuple[RemotePeer, ...]:
+        """The nodes that placement wants measured; none while it does not answer."""
+        try:
+            asked = encode(RemotePeersQuery(node=self._config.node))
+            return decode(await self._ctx.bus.request(REMOTE_PEERS.subject, asked), RemotePeersAnswer).peers
+        except (BusError, ContractError) as error:
+            self._ctx.log.info("peers_unknown", why=str(error))
+            return ()
+
+    async def _probe(self, peer: RemotePeer) -> NetworkLink:
+        """Raises ProgramError, and ValueError on figures that no network has."""
+        process = await asyncio.create_subprocess_exec(
+            *self._in_host_network, str(self._build / programs.PROXY), "probe", peer.address, peer.node,
+            str(PROBE_ROUNDS), str(PROBE_MIB), *self._certificates.arguments,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(PROBE_S):
+                out, errors = await process.communicate()
+        except TimeoutError:
+            raise ProgramError(f"the probe has not ended within {PROBE_S:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            raise ProgramError(errors.decode(errors="replace").strip())
+        measured = msgspec.json.decode(out, type=Measured)
+        return NetworkLink(rtt_us=max(1, round(measured.rtt_us)), mib_s=max(1, round(measured.mib_s)))
+
+    def _secret_key(self) -> bytes:
+        return Path(self._config.remote_grants_key).read_bytes().strip()
+
+    def _missing_key(self) -> str:
+        file = self._config.remote_grants_key
+        try:
+            key = self._secret_key()
+        except OSError as error:
+            return f"there is no {file}: {error.strerror}"
+        return "" if len(key) >= MIN_KEY_BYTES else f"{file} has less than {MIN_KEY_BYTES} bytes"
+
+
+def remote_of(
+    ctx: Context, config: Config, *, libcuda: Callable[[], str], enforced: Enforced,
+    grant_of: Callable[[str], Grant | None], say: Callable[[], Awaitable[object]],
+) -> Remote | None:  # fmt: skip
+    """None where the operator has not turned GPUs over the network on."""
+    if config.remote == "off":
+        return None
+    return Remote(ctx, config, libcuda=libcuda, enforced=enforced, grant_of=grant_of, say=say)
