@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler: bool = False
     """Whether an autoscaler adds nodes: nodes that only look as if a waiting pod fitted are tainted, pods for which a
     plan makes room are nominated, and `capacity.wanted` is published."""
+    max_slowdown: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.25
+    """A pod that agrees to a GPU of another node and does not say how slow it may become (kerf.dev/max-slowdown) gets
+    none that would make it slower than this, as a factor."""
     usage_labels: tuple[str, ...] = ()
     """Keys of pod labels that decisions carry, so that `kerf cost --by label:KEY` can tell usage by them."""
 

@@ -12,6 +12,7 @@ from services.placement import messages as m
 from services.placement.autoscaling.signals import Signals
 from services.placement.config import Config
 from services.placement.engine.engine import Engine
+from services.placement.engine.remote import RemotePlaces
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.explain.pod_groups import PodGroupConditions
@@ -23,6 +24,7 @@ from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.holds import Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
+from services.placement.protocol.remote import RemoteGrants
 from services.placement.protocol.resource_slices import Slices
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
@@ -74,7 +76,8 @@ class Core:
         self.unplaced = Unplaced()
         self.late_claims = LateClaims(self.book)
         self.decision_events = DecisionEvents()
-        self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue)
+        remote = RemotePlaces(self.engine, self.config.max_slowdown)
+        self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue, remote)
         self.scheduler = Scheduler(
             self.book,
             self.engine,
@@ -84,6 +87,7 @@ class Core:
             requests=requests,
             unplaced=self.unplaced,
             late_claims=self.late_claims,
+            remote=remote,
             stats=self.stats,
             stopwatch=stopwatch,
         )
@@ -142,6 +146,7 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
+        self._remote = RemoteGrants(self.book, self.nodes, self._releases)
         self.takeover = Takeover(
             holder,
             self.book,
@@ -190,7 +195,7 @@ class Core:
                 for answer in event.answers:
                     self._out += self.takeover.patch_failed(answer, now)
             case m.ReleaseSeen():
-                self._out += self._releases.released(event)
+                self._out += self._releases.released(event, now)
             case m.Appended():
                 self._appended(event.sequence, now)
             case m.BindsAnswered():
@@ -339,13 +344,16 @@ class Core:
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
         held = self.book.grants.get(event.grant_id)
-        if held is not None and held.node != event.node:
+        if held is not None and event.node not in held.nodes:
             return  # a node answers for itself alone
         if event.dead:
-            self._out += self._releases.dead(event)
+            self._out += self._releases.dead(event, now)
+            return
+        if held is not None and event.node == held.client:
+            self.nodes.acknowledged(event.grant_id, event.node)
             return
         if event.reason or self.suspension.is_current(event.grant_id, event.suspension):
-            self.nodes.acknowledged(event.grant_id)
+            self.nodes.acknowledged(event.grant_id, event.node)
         self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason)
         if event.reason and event.suspension is None:
             self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
@@ -389,6 +397,7 @@ class Core:
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
+        self._out += self._remote.tick(now)
         self._out += self.preemption.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine, Place
+from services.placement.engine.remote import RemotePlaces
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
@@ -46,12 +47,13 @@ class Scheduler:
         requests: GroupRequests,
         unplaced: Unplaced,
         late_claims: LateClaims,
+        remote: RemotePlaces,
         stats: Stats,
         stopwatch: Callable[[], float],
     ) -> None:
         self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
         self._requests, self._unplaced, self._late_claims, self._stats = requests, unplaced, late_claims, stats
-        self._stopwatch = stopwatch
+        self._remote, self._stopwatch = remote, stopwatch
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         """When each waiting pod was first seen, by uid."""
@@ -172,7 +174,11 @@ class Scheduler:
         else:
             key = self._engine.key_of(state)
             if key not in room:
-                room[key] = int(self._engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE
+                room[key] = int(self._engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE or (
+                    state.request is not None
+                    and state.request.remote is not None
+                    and self._remote.decide(state) is not None
+                )
             helped = room[key] and not self._gangs.unknown_source(state)
         return helped and self._requests.quota_exceeded(uid, self._queue.group_with(uid)) is None
 
@@ -187,6 +193,8 @@ class Scheduler:
         within = self._fair.rows_within(state)
         began = self._stopwatch()
         place = self._engine.decide(state, within)
+        if place is None and state.request is not None and state.request.remote is not None:
+            place = self._remote.decide(state, within)
         if place is None and within is None and self._fair.tree is not None and self._engine.is_plain(state):
             self._full.add(self._engine.key_of(state))
         elif place is not None and self._fair.quota_exceeded_on(state, place.containers) is not None:

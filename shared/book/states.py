@@ -153,6 +153,11 @@ class GrantState(msgspec.Struct):
     def grant_id(self) -> str:
         return self.grant.grant_id
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes whose agents know it, that of its GPUs first."""
+        return (self.node, self.client) if self.client else (self.node,)
+
 
 def grant_state(grant: Grant, pod: PodState, pod_node: str, phase: GrantPhase) -> GrantState:
     """The entry of a pod's grant; the pod is, or is to be, on `pod_node`."""

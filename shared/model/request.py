@@ -7,10 +7,22 @@ from typing import Literal
 import msgspec
 
 from shared.model.policies import PolicyName
+from shared.model.remote_use import RemoteUse
+from shared.model.request_error import RequestError
 from shared.model.strategy import Isolation
 
 TopologyMode = Literal["", "ring"]
 TOPOLOGY_MODES: tuple[str, ...] = ("ring",)
+
+__all__ = [
+    "OPPORTUNISTIC",
+    "TOPOLOGY_MODES",
+    "GpuAsk",
+    "PodRequest",
+    "RemoteUse",
+    "RequestError",
+    "TopologyMode",
+]
 
 OPPORTUNISTIC = "opportunistic"
 """The tier (`kerf.dev/tier`) of pods that use idle capacity and are preempted for all others."""
@@ -83,17 +95,10 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tier: str = ""
     nics: int = 0
     """How many network cards for RDMA the pod gets, the nearest to its GPUs."""
+    remote: RemoteUse | None = None
+    """Of a pod that agrees to a GPU of another node (`kerf.dev/remote`)."""
 
     @property
     def hardest(self) -> GpuAsk:
         """The ask that is hardest to place."""
         return max(self.asks.values(), key=lambda ask: ask.hardness)
-
-
-class RequestError(ValueError):
-    """A contradictory or invalid request. `code` is stable for programs; the text tells a person what to write
-    instead."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code

@@ -10,6 +10,7 @@ import msgspec
 from shared.model import names
 from shared.model.generations import GENERATIONS, capability_tenths
 from shared.model.policies import POLICIES
+from shared.model.remote_use import read_remote
 from shared.model.request import OPPORTUNISTIC, TOPOLOGY_MODES, GpuAsk, PodRequest, RequestError
 from shared.model.request_amounts import MAX_MEMORY_BYTES, read_number
 from shared.model.request_limits import with_limits
@@ -41,6 +42,7 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),
         tier=tier,
         nics=_nics(annotations),
+        remote=read_remote(annotations),
     )
 
 

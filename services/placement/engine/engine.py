@@ -135,6 +135,14 @@ class Engine:
                 return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards)
         return None
 
+    def nodes_for(self, state: PodState) -> Iterator[NodeState]:
+        """The nodes where the pod fits, best first, but for extended resources and actual GPUs (`_fit_node`)."""
+        self.policy_of(state).learn()
+        total = self.row(state).refresh()
+        checks = [c for f in filters().cluster if (c := f.prepare(state, self.book)) is not None]
+        rates = [(s.weight, r) for s in scores().cluster if (r := s.prepare(state, self.book)) is not None]
+        return map(self._node, dict.fromkeys(self._best_first(total, checks, rates)))
+
     def _best_first(self, total: Ints, checks: list[Check], rates: list[tuple[int, Rate]]) -> Iterator[int]:
         """Feasible rows, best first; equal scores in the order of rows, which concentrates."""
         if total.size == 0:

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.placement.engine.engine import Engine
+from services.placement.engine.remote import RemotePlaces
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.counterfactuals import advice, changes_of_pod
 from services.placement.explain.diagnosis import Verdicts, judge_all
@@ -37,8 +38,11 @@ _NOT_SELECTED = frozenset({"node-selector", "node-affinity"})
 
 
 class Explainer:
-    def __init__(self, book: Book, engine: Engine, gangs: Gangs, fair: Fair, queue: Queue) -> None:
+    def __init__(  # noqa: PLR0917 - all that decides
+        self, book: Book, engine: Engine, gangs: Gangs, fair: Fair, queue: Queue, remote: RemotePlaces | None = None
+    ) -> None:
         self.book, self.engine, self.gangs, self.fair, self.queue = book, engine, gangs, fair, queue
+        self._remote = remote or RemotePlaces(engine)
 
     @classmethod
     def of(cls, book: Book, engine: Engine) -> Explainer:
@@ -180,6 +184,11 @@ class Explainer:
                 ", it is about to be placed" if exists else ""
             )
             return replace(base, state=waits, sentence=sentence, candidates=self._candidates(state, max_nodes))
+        elsewhere = self._remote.decide(state) if state.request is not None and state.request.remote else None
+        if elsewhere is not None:
+            (share, *_) = next(iter(elsewhere.containers.values())).gpus
+            sentence = f"the pod fits on {elsewhere.node} with a GPU of {share.node}, over the network"
+            return replace(base, state="waiting" if exists else "would-fit", sentence=sentence)
         changes = yield from changes_of_pod(state, verdicts, self.book)
         move = None if now is None else (yield from move_of_another(state, verdicts, self.engine, now))
         helps = (
@@ -187,11 +196,14 @@ class Explainer:
             + (() if move is None else (move.sentence,))
             + advice(verdicts, self.book)
         )
-        summary = _summary(verdicts)
+        summary, far = _summary(verdicts), self._remote.why_not(state)
         nearest = _nearest(verdicts, self.book)[:max_nodes]
         nodes = tuple(self._node(state, self.book.nodes[name], verdicts[name]) for name in nearest)
         counted = "; ".join(f"{r.nodes} {_plural('node', r.nodes)}: {r.sentence}" for r in summary[:4])
         sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
+        if far is not None:
+            summary, helps = (*summary, far), (*helps, far.helps)
+            sentence += f". {far.sentence}"
         if helps:
             sentence += f". What would help: {helps[0]}"
         return replace(

@@ -12,9 +12,16 @@ from shared.book.book import Book
 from shared.book.states import GrantState
 from shared.contracts.commands import AnnounceEvent, LabelNode
 from shared.contracts.log import Decision
-from shared.contracts.node_commands import LiveSlice, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import (
+    LiveSlice,
+    NodeGrant,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+    RemoteEnd,
+)
 from shared.model.gpu import Inventory
-from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
 
 RESEND_S = 3.0
 CHECK_TERM_S = 1.0
@@ -43,14 +50,18 @@ class Nodes:
         self._first_number: dict[str, int] = {}
         """By node that must be synced: the number of the first sync since then. Answers to earlier ones are
         outdated."""
+        self._addresses: dict[str, str] = {}
+        """Where the clients of GPUs of other nodes were told to find them, by grant id."""
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")
         self._heartbeats: dict[str, float] = {}
         self._labels: dict[str, float] = {}
         """Nodes whose labels must be checked, and when next."""
-        self._unanswered: dict[str, tuple[m.Command, float]] = {}
-        """Grants and releases by grant id. Each grant has at most one of them open, the newer."""
+        self._unanswered: dict[tuple[str, str], tuple[m.Command, float]] = {}
+        """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
+        self._void: set[str] = set()
+        """Grants of living pods whose client node is gone or has given them back: the serving node has to, too."""
 
     @property
     def synced_count(self) -> int:
@@ -150,12 +161,16 @@ class Nodes:
         self._sync_sent[node] = now
         number = self._next_number()
         self._first_number.setdefault(node, number)
-        known = [held for held in self.book.nodes[node].grants.values() if held.phase != "reserved"]
+        state = self.book.nodes[node]
+        known = [held for held in (*state.grants.values(), *state.clients.values()) if held.phase != "reserved"]
         self._named_unbound.update(held.grant_id for held in known if held.phase == "holding")
         return [
             m.SendSync(
                 NodeSync(
-                    term=self.term, node=node, grants=tuple(self.node_grant(held) for held in known), number=number
+                    term=self.term,
+                    node=node,
+                    grants=tuple(self.node_grant(held, node) for held in known),
+                    number=number,
                 )
             )
         ]
@@ -210,21 +225,45 @@ class Nodes:
         return [
             grant_id
             for grant_id in answer.tombstones
-            if (held := self.book.grants.get(grant_id)) is not None and held.node == answer.node
+            if (held := self.book.grants.get(grant_id)) is not None and answer.node in held.nodes
         ]
 
     def granted(self, held: GrantState, now: float) -> list[m.Command]:
         self._named_unbound.discard(held.grant_id)
         self._next_number()
-        command = m.SendGrant(held.node, self.node_grant(held))
-        self._unanswered[held.grant_id] = (command, now)
-        return [command]
+        return [self._order(held.grant_id, m.SendGrant(node, self.node_grant(held, node)), now) for node in held.nodes]
 
     def leaving(self, held: GrantState, now: float) -> list[m.Command]:
         self._named_unbound.discard(held.grant_id)
-        command = m.SendRelease(held.node, NodeRelease(term=self.term, uid=held.uid, grant_id=held.grant_id))
-        self._unanswered[held.grant_id] = (command, now)
-        return [command] if self.term else []
+        orders = [self.release_at(node, held, now) for node in held.nodes]
+        return orders if self.term else []
+
+    def release_at(self, node: str, held: GrantState, now: float) -> m.Command:
+        release = NodeRelease(term=self.term, uid=held.uid, grant_id=held.grant_id)
+        return self._order(held.grant_id, m.SendRelease(node, release), now)
+
+    def void_by_client(self, held: GrantState, now: float) -> list[m.Command]:
+        """Its pod's node will never hand it over, or is gone: the node of its GPU has to release it."""
+        if held.grant_id in self._void:
+            return []
+        self._void.add(held.grant_id)
+        return [self.release_at(held.node, held, now)]
+
+    def readdress(self, held: GrantState, now: float) -> list[m.Command]:
+        """Tells the client again where its GPU is served, if that has changed."""
+        address = self._address_of(held.node)
+        if not address or self._addresses.get(held.grant_id, address) == address:
+            return []
+        self._next_number()
+        return [self._order(held.grant_id, m.SendGrant(held.client, self.node_grant(held, held.client)), now)]
+
+    def _order(self, grant_id: str, command: m.SendGrant | m.SendRelease, now: float) -> m.Command:
+        self._unanswered[grant_id, command.node] = (command, now)
+        return command
+
+    def _address_of(self, node: str) -> str:
+        known = self.book.nodes.get(node)
+        return "" if known is None or known.inventory is None else known.inventory.remote.address
 
     def voided(self, decision: Decision, now: float) -> list[m.Command]:
         """A hold is void: its Binding can never succeed. A node that has received its grant is told to forget it."""
@@ -232,13 +271,13 @@ class Nodes:
             return []
         grant_id = decision.grant.grant_id
         self._named_unbound.discard(grant_id)
-        command = m.SendRelease(decision.node, NodeRelease(term=self.term, uid=decision.uid, grant_id=grant_id))
-        self._unanswered[grant_id] = (command, now)
-        return [command]
+        release = NodeRelease(term=self.term, uid=decision.uid, grant_id=grant_id)
+        nodes = {decision.node, serving_node(decision.grant) or decision.node}
+        return [self._order(grant_id, m.SendRelease(node, release), now) for node in sorted(nodes)]
 
-    def acknowledged(self, grant_id: str) -> None:
-        """The grant was acknowledged, or its release has been booked."""
-        self._unanswered.pop(grant_id, None)
+    def acknowledged(self, grant_id: str, node: str) -> None:
+        """The node has acknowledged the grant, or its release has been booked."""
+        self._unanswered.pop((grant_id, node), None)
 
     def tick(self, now: float) -> list[m.Command]:
         out: list[m.Command] = []
@@ -248,19 +287,34 @@ class Nodes:
                 out += self._sync(node, now)
             else:
                 del self._sync_sent[node]
-        for grant_id, (command, at) in list(self._unanswered.items()):
-            if now - at >= RESEND_S:
-                said = self._under_this_term(command)
-                self._unanswered[grant_id] = (said, now)
-                out.append(said)
+        for key, (command, at) in list(self._unanswered.items()):
+            if now - at < RESEND_S:
+                continue
+            if self._is_void_at(*key):
+                del self._unanswered[key]
+                continue
+            said = self._under_this_term(command)
+            self._unanswered[key] = (said, now)
+            out.append(said)
         for held in self.book.grants.values():
-            if held.phase == "leaving" and held.grant_id not in self._unanswered:
+            if (held.grant_id, held.node) in self._unanswered:
+                continue
+            if held.phase == "leaving":
                 out += self.leaving(held, now)
+            elif held.grant_id in self._void:
+                out.append(self.release_at(held.node, held, now))
+        self._void &= self.book.remote.keys()
+        self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
         self._heartbeats = {node: at for node, at in self._heartbeats.items() if node in self.book.nodes}
         for node, at in self._heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out
+
+    def _is_void_at(self, grant_id: str, node: str) -> bool:
+        """Whether an order has no addressee: the node is gone, and no capacity waits for its answer."""
+        held, known = self.book.grants.get(grant_id), self.book.nodes.get(node)
+        return (held is None or held.node != node) and (known is None or known.object is None)
 
     def _under_this_term(self, command: m.Command) -> m.Command:
         """A node that has seen a renewed term refuses orders under the earlier one."""
@@ -285,11 +339,17 @@ class Nodes:
                 self._labels[name] = now + LABEL_AGAIN_S
         return out
 
-    def node_grant(self, held: GrantState) -> NodeGrant:
+    def node_grant(self, held: GrantState, node: str) -> NodeGrant:
         """What a node is told of a grant, under the number of the newest order. For a suspended pod: what it has given
         up, whatever its annotation says by now; otherwise what it has to give up by its annotation."""
         state = self.book.pods.get(held.uid)
         wanted = None if state is None else state.suspension
+        remote = None
+        if node == held.client:
+            self._addresses[held.grant_id] = self._address_of(held.node)
+            remote = RemoteEnd(role="client", peer=held.node, address=self._address_of(held.node))
+        elif held.client:
+            remote = RemoteEnd(role="serving", peer=held.client)
         return NodeGrant(
             term=self.term,
             uid=held.uid,
@@ -299,6 +359,7 @@ class Nodes:
             suspension=held.suspension or wanted,
             number=self._number,
             unbound=held.phase == "holding",
+            remote=remote,
         )
 
 

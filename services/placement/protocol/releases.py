@@ -12,6 +12,8 @@ from shared.contracts.commands import DeletePod
 from shared.contracts.events import GrantEnded
 from shared.contracts.node_commands import NodeSyncAnswer
 
+_FOR_GOOD = "its node has released it for good"
+
 
 class Releases:
     def __init__(self, book: Book, nodes: Nodes, capacity_changes: CapacityChanges) -> None:
@@ -27,35 +29,44 @@ class Releases:
             return [self._end(held, "its node is gone")]
         return self._nodes.leaving(held, now)
 
+    def serving_node_gone(self, held: GrantState, now: float) -> list[m.Command]:
+        """The node of a grant's GPU is gone, and with it whatever was to be given back there."""
+        return self._ended(held, f"node {held.node}, which has its GPU, is gone", now)
+
     def synced(self, answer: NodeSyncAnswer, now: float) -> list[m.Command] | None:
         """A node's answer on all that runs there. None, and no change, if it does not answer the present sync."""
         released = self._nodes.synced(answer, now)
         if released is None:
             return None
         self._capacity_changes.note()
-        return [command for grant_id in released for command in self._void(grant_id)]
+        return [command for grant_id in released for command in self._void(grant_id, answer.node, now)]
 
-    def dead(self, event: m.GrantAcknowledged) -> list[m.Command]:
+    def dead(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
         """A node will never hand this grant over, so its capacity is free."""
-        self._nodes.acknowledged(event.grant_id)
-        return self._void(event.grant_id)
+        self._nodes.acknowledged(event.grant_id, event.node)
+        return self._void(event.grant_id, event.node, now)
 
-    def _void(self, grant_id: str) -> list[m.Command]:
+    def _void(self, grant_id: str, node: str, now: float) -> list[m.Command]:
         """A hold keeps its capacity: its Binding may still succeed, and then the node repeats its answer."""
         held = self._book.grants.get(grant_id)
-        return (
-            []
-            if held is None or held.phase in ("holding", "reserved")
-            else self._ended(held, "its node had released it before")
-        )
+        if held is None or held.phase in ("holding", "reserved"):
+            return []
+        if node == held.client:
+            return self._nodes.void_by_client(held, now)
+        return self._ended(held, "its node had released it before", now)
 
-    def _ended(self, held: GrantState, reason: str) -> list[m.Command]:
+    def _ended(self, held: GrantState, reason: str, now: float) -> list[m.Command]:
         """Its node has released it. If a bound, living pod has this grant, that pod can never start."""
-        ended = self._end(held, reason)
+        out = [self._end(held, reason)]
         state = self._book.pods.get(held.uid)
-        if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
-            return [ended]
-        return [ended, *self.dead_on_arrival(state, held.grant_id, "its node has released it for good")]
+        if held.phase != "bound":
+            return out
+        if held.client:
+            out.append(self._nodes.release_at(held.client, held, now))
+        if state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
+            return out
+        why = f"node {held.node}, which has its GPU, says: {reason}" if held.client else _FOR_GOOD
+        return [*out, *self.dead_on_arrival(state, held.grant_id, why)]
 
     def dead_on_arrival(self, state: PodState, grant_id: str, why: str) -> list[m.Command]:
         """A bound pod whose grant can never be handed over. A pod with a controller is deleted, and the controller
@@ -82,20 +93,24 @@ class Releases:
             )
         ]
 
-    def released(self, event: m.ReleaseSeen) -> list[m.Command]:
+    def released(self, event: m.ReleaseSeen, now: float) -> list[m.Command]:
         """A node's release of one grant. The agent repeats it until the pod has been seen bound. A release of another
         node's grant is ignored."""
         held = self._book.grants.get(event.grant_id)
-        if held is not None and (held.phase == "holding" or held.node != event.node):
+        if held is not None and (held.phase == "holding" or event.node not in held.nodes):
             return []
-        out = [] if held is None else self._ended(held, event.reason)
-        self._nodes.acknowledged(event.grant_id)
+        out: list[m.Command] = []
+        if held is not None and event.node == held.client:
+            out = self._nodes.void_by_client(held, now) if held.phase == "bound" else []
+        elif held is not None:
+            out = self._ended(held, event.reason, now)
+        self._nodes.acknowledged(event.grant_id, event.node)
         return [*out, m.SendReleasesSeen(event.node, (event.grant_id,))]
 
     def _end(self, held: GrantState, reason: str) -> m.Command:
         self._capacity_changes.note()
         self._book.release(held.grant_id)
-        self._nodes.acknowledged(held.grant_id)
+        self._nodes.acknowledged(held.grant_id, held.node)
         ended = GrantEnded(
             uid=held.uid,
             namespace=held.namespace,

@@ -52,9 +52,9 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
         return GrantAnswer(
             error=f"no pod with {f'claim {query.claim}' if query.claim else f'uid {query.uid}'} is bound with a grant"
         )
-    if held.node != query.node:
-        return GrantAnswer(error=f"the pod's grant is for node {held.node}, not {query.node}")
-    return GrantAnswer(found=core.nodes.node_grant(held))
+    if query.node not in held.nodes:
+        return GrantAnswer(error=f"the pod's grant is for node {' and '.join(held.nodes)}, not {query.node}")
+    return GrantAnswer(found=core.nodes.node_grant(held, query.node))
 
 
 def inspect(core: Core, query: InspectQuery) -> Steps[InspectAnswer]:

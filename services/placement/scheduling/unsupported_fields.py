@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shared.book.states import PodState
 from shared.contracts.explain import Reason
+from shared.model import names
 from shared.model.claims import CLAIM_COMING
 
 _PASSES = {
@@ -36,4 +37,27 @@ def refusal(state: PodState) -> Reason | None:
             sentence=state.refusal,
             helps=_PASSES.get(state.refusal_code, "correct the pod and create it again"),
         )
+    return remote_refusal(state)
+
+
+def remote_refusal(state: PodState) -> Reason | None:
+    """Why a pod cannot agree to a GPU of another node, or None."""
+    request = state.request
+    if request is None or request.remote is None:
+        return None
+    asks = tuple(request.asks.values())
+    if state.gang is not None:
+        what = "its pods are placed together, and a gang's are placed on local GPUs only"
+        return _no_remote("remote-gang", f"the pod belongs to a gang: {what}")
+    if len(asks) != 1 or asks[0].count != 1 or asks[0].profile or state.claims or request.nics:
+        what = "one GPU, or a part of one, for one container, without MIG profile, ResourceClaim or network card"
+        return _no_remote("remote-request", f"another node can give {what}")
     return None
+
+
+def _no_remote(code: str, why: str) -> Reason:
+    return Reason(
+        code=code,
+        sentence=f"the annotation {names.ANNOTATION_REMOTE} does not go with the rest of the pod: {why}",
+        helps=f"leave out {names.ANNOTATION_REMOTE}",
+    )
