@@ -85,6 +85,10 @@ class LiveSlice(Message, frozen=True):
     remote: RemoteEnd | None = None
     """A server for a container of another node, or (in the agent alone) a container that uses another node's GPU."""
 
+    @property
+    def is_client(self) -> bool:
+        return self.remote is not None and self.remote.role == "client"
+
     def __post_init__(self) -> None:
         for mib, milli in self.gpus.values():
             checked("memory_mib", mib)

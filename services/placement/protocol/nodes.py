@@ -217,7 +217,8 @@ class Nodes:
         self._sync_sent.pop(answer.node, None)
         unknown: dict[str, list[LiveSlice]] = {}
         for slice_ in answer.live:
-            if slice_.grant_id not in self.book.grants:
+            # What a container here has of another node's GPU is for that node to tell, and takes nothing of this one.
+            if slice_.grant_id not in self.book.grants and not slice_.is_client:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
             self.book.book_leaving(_stranger(slices, answer.node))
