@@ -76,7 +76,7 @@ class Core:
         self.unplaced = Unplaced()
         self.late_claims = LateClaims(self.book)
         self.decision_events = DecisionEvents()
-        remote = RemotePlaces(self.engine, self.config.max_slowdown)
+        self.remote_places = remote = RemotePlaces(self.engine, self.config.max_slowdown)
         self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue, remote)
         self.scheduler = Scheduler(
             self.book,

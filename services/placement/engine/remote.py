@@ -45,7 +45,7 @@ class RemotePlaces:
     def __init__(self, engine: Engine, max_slowdown: float = 1.25) -> None:
         """`max_slowdown`: of pods that do not say how slow they may become."""
         self._engine, self._max_slowdown = engine, max_slowdown
-        self._links = Links(engine.book)
+        self.links = Links(engine.book)
 
     def on(self, engine: Engine) -> RemotePlaces:
         """The same for another engine, such as a trial's."""
@@ -57,7 +57,7 @@ class RemotePlaces:
         if not isinstance(found, Option):
             return None
         policy = self._engine.policy_of(state)
-        return Place(found.client, found.containers, 0, len(self._links.clients), policy.name)
+        return Place(found.client, found.containers, 0, len(self.links.clients), policy.name)
 
     def why_not(self, state: PodState) -> Reason | None:
         """Why no GPU of another node serves a pod that agrees to one; None where one does, or the pod does not."""
@@ -70,14 +70,14 @@ class RemotePlaces:
         use = None if state.request is None else state.request.remote
         if use is None:
             return _nowhere("remote-none", "it does not agree to a GPU of another node")
-        self._links.refresh()
-        if not self._links.serving or not self._links.clients:
-            what = "serves its GPUs to others" if not self._links.serving else "can use GPUs of other nodes"
+        self.links.refresh()
+        if not self.links.serving or not self.links.clients:
+            what = "serves its GPUs to others" if not self.links.serving else "can use GPUs of other nodes"
             return _nowhere("remote-none", f"no node {what} now")
         serving = list(self._serving(state, within))
         if not serving:
             return _nowhere("remote-full", "no GPU that another node serves has room for the pod")
-        near = _Clients(self._clients(state), self._links)
+        near = _Clients(self._clients(state), self.links)
         if not near.names:
             return _nowhere("remote-no-client", "no node that can use GPUs of others has room for the pod")
         return self._nearest(use, serving, near)
@@ -92,7 +92,7 @@ class RemotePlaces:
         best: tuple[tuple[float, int, int], Option] | None = None
         for node, containers in serving:
             for client in near.candidates(node.name):
-                link = self._links.between(client, node.name)
+                link = self.links.between(client, node.name)
                 if link is None:
                     continue
                 slowdown = remote_slowdown(calls, mib, link)
@@ -112,7 +112,7 @@ class RemotePlaces:
     def _serving(self, state: PodState, within: Bools | None) -> Iterator[tuple[NodeState, dict[str, ContainerGrant]]]:
         """The nodes that serve GPUs with room for the pod, and what it would get there."""
         order = self._engine.gpu_policy_of(state)
-        for name in self._links.serving:
+        for name in self.links.serving:
             node = self._engine.book.nodes[name]
             if within is not None and not within[node.row]:
                 continue
@@ -123,7 +123,7 @@ class RemotePlaces:
     def _clients(self, state: PodState) -> Iterator[str]:
         """The nodes where the pod fits but for its GPU, and may use one of another node, best first."""
         book, without = self._engine.book, as_client(state)
-        able = set(self._links.clients)
+        able = set(self.links.clients)
         for node in self._engine.nodes_for(without):
             if node.name in able and lacking_extended(without.demand, book.nodes[node.name]) is None:
                 yield node.name
@@ -135,7 +135,7 @@ class _Clients:
 
     def __init__(self, ordered: Iterable[str], links: Links) -> None:
         self.names = {name: rank for rank, name in enumerate(ordered)}
-        self._links = links
+        self.links = links
         self._best: dict[str, list[str]] = {}
         for name in self.names:
             best = self._best.setdefault(links.racks[name], [])
@@ -143,7 +143,7 @@ class _Clients:
                 best.append(name)
 
     def candidates(self, serving: str) -> set[str]:
-        measured = {name for name in self._links.peers.get(serving, ()) if name in self.names}
+        measured = {name for name in self.links.peers.get(serving, ()) if name in self.names}
         return {*measured, *(name for best in self._best.values() for name in best)} - {serving}
 
 

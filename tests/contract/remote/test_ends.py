@@ -192,7 +192,7 @@ async def test_what_has_ended_runs_no_more_and_lets_nobody_in(nodes: Nodes) -> N
     assert await holds.stdout.readline() == b"1\n"
     await nodes.serving.end(UID, "g", "main")
     assert (nodes.processes(UID), nodes.serving.running()) == (frozenset(), frozenset())
-    out, err = await asyncio.wait_for(holds.communicate(), 60)
+    out, err = await asyncio.wait_for(holds.communicate(b""), 60)
     assert (out, b"is gone" in err) == (b"46\n", True)
     status, _, _ = await nodes.run(environment, "info")
     assert status != 0
