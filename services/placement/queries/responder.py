@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Generator
 
 from services.placement.core import Core
 from services.placement.explain.steps import in_slices
-from services.placement.queries import Answers, Moment, questions, reader
+from services.placement.queries import Answers, Moment, questions, reader, remote_peers
 from shared.bus.port import Bus, Incoming
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import ExplainAnswer
 from shared.contracts.query import Query
 
-ANSWERS: Answers = questions.ANSWERS | reader.ANSWERS
+ANSWERS: Answers = questions.ANSWERS | reader.ANSWERS | remote_peers.ANSWERS
 
 
 def responder(core: Core, bus: Bus, query: Query) -> Callable[[Incoming], Awaitable[None]]:
