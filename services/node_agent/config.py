@@ -134,14 +134,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     own to others, or `both`."""
     remote_address: str = ""
     """Where other nodes reach this one if it serves, as "host:port"."""
-    remote_certificate: str = "/etc/kerf/remote/tls.crt"
-    """The certificate of this node: its DNS name is the node's. With it the node shows who it is to others."""
-    remote_certificate_key: str = "/etc/kerf/remote/tls.key"
-    remote_authority: str = "/etc/kerf/remote/ca.crt"
-    """Who signs the certificates of the nodes."""
-    remote_grants_key: str = "/etc/kerf/remote/secret"
-    """The file with the key, the same on all nodes, from which the secret of each grant is derived: 32 bytes or
-    more."""
+    remote_files: str = ""
+    """A folder with `tls.crt` and `tls.key`, the certificate of this node (DNS name NODE.nodes.kerf.dev); `ca.crt`, who
+    signs those of all nodes; and `grants.key`, of 32 bytes or more and the same on all nodes, from which the secret of
+    each grant is derived. Empty: the agent gets them from the operator."""
     remote_dir: str = "/opt/kerf/lib/remote"
     """Where the programs for it are in the agent's image."""
     remote_probe_s: Seconds = 60.0

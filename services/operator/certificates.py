@@ -73,7 +73,7 @@ def new_authority(now_s: float, days: float, entropy: Entropy) -> Authority:
     # Two CAs in one bundle are told apart by name as well as by key.
     name = _name(f"Kerf CA {entropy(4).hex()}")
     made = (
-        _begun(name, name, key, now_s, days, entropy)
+        _begun(name, name, key.public_key(), now_s, days, entropy)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(sign_certificates=True), critical=True)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
@@ -86,19 +86,21 @@ def new_authority(now_s: float, days: float, entropy: Entropy) -> Authority:
 def issue(signer: Authority, names: tuple[str, ...], now_s: float, days: float, entropy: Entropy) -> Pair:
     """A certificate for a server that is also a client (NATS servers are both to each other)."""
     key = _new_key(entropy)
-    identifier = signer.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    made = (
-        _begun(_name(names[0]), signer.certificate.subject, key, now_s, days, entropy)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
-        )
-        .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
-        .sign(signer.key, hashes.SHA256())
-    )
+    made = _leaf(signer, key.public_key(), _name(names[0]), names, now_s, days, entropy)
     return Pair(_pem(made), _key_pem(key))
+
+
+def certify(  # noqa: PLR0917 - the fields of a certificate
+    signer: Authority, public_key: str, name: str, now_s: float, days: float, entropy: Entropy
+) -> str:
+    """A certificate for another's key, with one server name. Raises ValueError if the key is none of those in use."""
+    try:
+        key = serialization.load_pem_public_key(public_key.encode())
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"the public key cannot be read: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("the public key is not of the curve P-256")
+    return _pem(_leaf(signer, key, _name("kerf node"), (name,), now_s, days, entropy))
 
 
 def not_after(certificate: x509.Certificate) -> float:
@@ -181,10 +183,33 @@ def why_issue(
     return ""
 
 
+def _leaf(  # noqa: PLR0917 - the fields of a certificate
+    signer: Authority,
+    key: ec.EllipticCurvePublicKey,
+    subject: x509.Name,
+    names: tuple[str, ...],
+    now_s: float,
+    days: float,
+    entropy: Entropy,
+) -> x509.Certificate:
+    identifier = signer.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    return (
+        _begun(subject, signer.certificate.subject, key, now_s, days, entropy)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(signer.key, hashes.SHA256())
+    )
+
+
 def _begun(  # noqa: PLR0917 - the fields of a certificate
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     now_s: float,
     days: float,
     entropy: Entropy,
@@ -193,12 +218,12 @@ def _begun(  # noqa: PLR0917 - the fields of a certificate
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         # RFC 5280: positive, at most 20 bytes.
         .serial_number(int.from_bytes(entropy(16), "big") | 1 << 127)
         .not_valid_before(_when(now_s - BACKDATED_S))
         .not_valid_after(_when(now_s + days * DAY_S))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
 import re
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from services.operator import callout
+from services.operator import callout, identities
 from services.operator.config import Config
 from services.operator.objects import NATS_USERS, TOKEN_REVIEW
 from services.operator.observed import NatsState, Observed
@@ -23,6 +24,8 @@ from services.operator.passwords import SEED
 from services.operator.tokens import AccountKey
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
+from shared.contracts import subjects
+from shared.contracts.base import encode
 from shared.contracts.permissions import AUTH_REQUEST, OPERATOR_SERVICE, SYSTEM_USER
 from shared.kube.transport import Transport, TransportError
 from shared.telemetry.metrics import Counter
@@ -87,7 +90,16 @@ class NatsLink:
         async def asked(incoming: Incoming) -> None:
             await self._answer(bus, incoming)
 
+        async def identity_asked(incoming: Incoming) -> None:
+            told = identities.answer(
+                incoming.subject, incoming.payload, self._seen, self._config, time.time(), os.urandom
+            )
+            if told.error:
+                self._log.warning("identity_refused", subject=incoming.subject, reason=told.error)
+            await bus.respond(incoming, encode(told))
+
         await bus.subscribe(AUTH_REQUEST, asked, queue=QUEUE, concurrency=AT_ONCE)
+        await bus.subscribe(subjects.IDENTITY_ALL, identity_asked, queue=QUEUE)
 
     async def _answer(self, bus: NatsBus, incoming: Incoming) -> None:
         try:

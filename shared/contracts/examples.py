@@ -46,6 +46,7 @@ from shared.contracts.example_objects import (
     WATCHER_EPOCH,
 )
 from shared.contracts.explain import Advice, KnownEnd, NodeTypeNeed, ScaleExplanation, WhenExplanation
+from shared.contracts.identity import IdentityAnswer, IdentityRequest
 from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule
 from shared.model.gpu import Gpu, Inventory, Link, Nic
 from shared.model.grant import encode_grant
@@ -335,6 +336,13 @@ _EXAMPLES: tuple[Any, ...] = (
     ),
     q.GrantQuery(uid=UID, node=NODE),
     q.GrantAnswer(found=NODE_GRANT),
+    IdentityRequest(node=NODE, public_key="-----BEGIN PUBLIC KEY-----\n..."),
+    IdentityAnswer(
+        certificate="-----BEGIN CERTIFICATE-----\n...",
+        authority="-----BEGIN CERTIFICATE-----\n...",
+        grants_key="k0123456789abcdef0123456789abcdef0123456789abcdef",
+        valid_until_s=1_797_592_000.0,
+    ),
     q.InspectQuery(node=NODE),
     q.InspectAnswer(
         nodes=(

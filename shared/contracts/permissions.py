@@ -234,6 +234,7 @@ def agent_of(node: str) -> User:
             _asked_by("node_agent"),
             row(s.heartbeat(node), s.release(node), s.usage(node), f"{s.VERSION}.spans.node_agent"),
             row(s.CMD_EVICT),
+            row(s.identity(node), comment="For its node's certificate. Without an identity of its own it gets none."),
             row(f"$KV.{s.KV_NODES}.{token}"),
             row(
                 f"$JS.API.STREAM.INFO.KV_{s.KV_NODES}",
@@ -279,9 +280,9 @@ AUTH_REQUEST = "$SYS.REQ.USER.AUTH"
 
 _OPERATOR_SERVICE = User(
     name=OPERATOR_SERVICE,
-    comment="services/operator: it tells the servers which node an agent belongs to, and nothing else.",
+    comment="services/operator: it tells the servers which node an agent belongs to, and signs nodes' certificates.",
     publish=(),
-    subscribe=(row(f"_INBOX_{OPERATOR_SERVICE}.>", AUTH_REQUEST),),
+    subscribe=(row(f"_INBOX_{OPERATOR_SERVICE}.>", AUTH_REQUEST, s.IDENTITY_ALL),),
 )
 
 _HEAD = """\

@@ -21,6 +21,7 @@ from shared.contracts import queries as q
 from shared.contracts import samples as sm
 from shared.contracts import subjects as s
 from shared.contracts.envelope import Envelope
+from shared.contracts.identity import IdentityAnswer, IdentityRequest
 from shared.contracts.policy import QueuePolicy
 from shared.model.gpu import Inventory
 
@@ -198,6 +199,16 @@ FEED: tuple[Channel, ...] = (
 )
 
 COMMANDS: tuple[Channel, ...] = (
+    Channel(
+        name="identity",
+        address=f"{s.VERSION}.identity.{{node}}",
+        kind="command",
+        message=IdentityRequest,
+        reply=IdentityAnswer,
+        publisher="node_agent",
+        receivers="operator",
+        description="Signs the certificate of the agent's node, for GPUs over the network.",
+    ),
     Channel(
         name="cmd.bind",
         address=s.CMD_BIND,

@@ -44,6 +44,8 @@ HEARTBEAT_HOLLOW = f"{VERSION}.beat.hollow"
 USAGE_ALL = f"{VERSION}.usage.*"
 SPANS_ALL = f"{VERSION}.spans.*"
 
+IDENTITY_ALL = f"{VERSION}.identity.*"
+
 SIM_APPLY = f"{VERSION}.sim.apply"
 SIM_DELETE = f"{VERSION}.sim.delete"
 
@@ -91,6 +93,11 @@ def heartbeat(node: str) -> str:
 
 def usage(node: str) -> str:
     return f"{VERSION}.usage.{token(node)}"
+
+
+def identity(node: str) -> str:
+    """Where a node's agent asks the operator for its certificate."""
+    return f"{VERSION}.identity.{token(node)}"
 
 
 def release(node: str) -> str:

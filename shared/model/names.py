@@ -116,3 +116,8 @@ def mig_resource(profile: str) -> str:
 def is_gpu_resource(resource: str) -> bool:
     """Whether a resource is one by which a container asks Kerf for GPUs."""
     return resource in GPU_RESOURCES or resource.startswith(PREFIX_MIG)
+
+
+def certificate_name(node: str) -> str:
+    """The DNS name in the certificate with which a node shows who it is to others. No server has a name like it."""
+    return f"{node}.nodes.kerf.dev"

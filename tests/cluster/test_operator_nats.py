@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import structlog
 from cryptography import x509
 
+from services.node_agent.config import Config as AgentConfig
+from services.node_agent.remote.identity import Identity
 from services.operator import nats_servers
 from services.operator.service import Operator
 from shared.bus.embedded import EmbeddedServer
@@ -21,6 +26,8 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision, scale
 from shared.contracts import permissions, subjects
+from shared.contracts.base import encode
+from shared.contracts.identity import IdentityRequest
 from shared.service import running
 from tests.cluster.test_operator import Site
 from tests.support.nats_cluster import cluster_section
@@ -323,3 +330,51 @@ async def test_three_servers_with_tls_between_them_serve_and_reload(
                 async with await made.agent("n7", token) as agent:
                     assert await agent.alive()
                     await agent.kv(subjects.KV_NODES).put("n7", b"{}")
+
+
+async def test_an_agent_gets_the_certificate_of_its_own_node_and_of_no_other(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """With it two nodes show each other who they are: the operator signs, and no private key leaves a node."""
+    for node in ("gpu-1", "cpu-1"):
+        async with await installation.agent(node) as bus:
+            identity = Identity(
+                _context(bus), AgentConfig(node=node, checkpoint_file=str(tmp_path / node / "agent.json"))
+            )
+            assert await identity.obtain() == ""
+            files = identity.certificates
+            certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[-1]
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            assert names.get_values_for_type(x509.DNSName) == [f"{node}.nodes.kerf.dev"]
+            assert identity.grants_key().decode() == installation.site.data("secrets", "kerf-nats")["remote_grants_key"]
+            with pytest.raises(BusError):
+                await bus.request(subjects.identity("gpu-2"), encode(IdentityRequest(node="gpu-2", public_key="")))
+    assert await _shake_hands(tmp_path / "gpu-1" / "remote", tmp_path / "cpu-1" / "remote", "gpu-1.nodes.kerf.dev")
+
+
+async def _shake_hands(server: Path, client: Path, name: str) -> bool:
+    """Whether the two files' owners accept each other by TLS, the client under this name of the server."""
+    serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(server / "ca.crt"))
+    serves.load_cert_chain(str(server / "tls.pem"))
+    serves.verify_mode = ssl.CERT_REQUIRED
+    asks = ssl.create_default_context(cafile=str(client / "ca.crt"))
+    asks.load_cert_chain(str(client / "tls.pem"))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(2))
+        await writer.drain()
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=serves)
+    port = listener.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=asks, server_hostname=name)
+    writer.write(b"hi")
+    said = await reader.readexactly(2)
+    writer.close()
+    listener.close()
+    return said == b"hi"
+
+
+def _context(bus: NatsBus) -> Any:
+    """What `Identity` needs of a service's context."""
+    return SimpleNamespace(bus=bus, now=time.time, log=structlog.get_logger("test"))

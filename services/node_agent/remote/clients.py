@@ -20,6 +20,7 @@ from services.node_agent.remote.programs import CONTAINER_LIBRARY, PRELOAD, Cert
 from services.node_agent.remote.slices import slice_name, slice_secret
 from services.node_agent.strategies import selinux
 from shared.model.grant import ContainerGrant
+from shared.model.names import certificate_name
 
 SOCKET, SECRET, WAY = "socket", "secret", "way"
 PROGRAMS = "programs"
@@ -37,6 +38,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     container: str
     address: str
     peer: str
+    """The name in the certificate of the other node."""
 
 
 class Clients:
@@ -57,7 +59,9 @@ class Clients:
         folder = self._folder / name
         try:
             library = programs.install_client(self._build, self._library_dir)
-            self._write(folder, Way(uid=uid, container=container, address=address, peer=share.gpus[0].node))
+            self._write(
+                folder, Way(uid=uid, container=container, address=address, peer=certificate_name(share.gpus[0].node))
+            )
             await self._connect(folder)
         except (OSError, ValueError) as error:
             raise SliceNotReady(f"the way to the GPU at {address} cannot be made: {error}") from error

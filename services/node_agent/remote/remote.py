@@ -13,14 +13,15 @@ from services.node_agent.config import Config
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import programs
 from services.node_agent.remote.clients import Clients
+from services.node_agent.remote.identity import Identity
 from services.node_agent.remote.network import Network
-from services.node_agent.remote.programs import Certificates, ProgramError
+from services.node_agent.remote.programs import ProgramError
 from services.node_agent.remote.serving import CGROUP, Enforced, Serving
-from services.node_agent.remote.slices import MIN_KEY_BYTES
 from shared.bus.port import BusError
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import REMOTE_PEERS, RemotePeer, RemotePeersAnswer, RemotePeersQuery
 from shared.model.grant import ContainerGrant, Grant
+from shared.model.names import certificate_name
 from shared.model.network import NetworkLink, RemoteAbility
 from shared.service import Context
 
@@ -49,11 +50,8 @@ class Remote:
         self._ctx, self._config, self._say = ctx, config, say
         self._folder, self._cgroups = Path(config.run_dir) / FOLDER, Path(config.cgroup_dir)
         self._build = Path(config.remote_dir)
-        self._certificates = Certificates(
-            certificate=Path(config.remote_certificate),
-            key=Path(config.remote_certificate_key),
-            authority=Path(config.remote_authority),
-        )
+        self._identity = Identity(ctx, config)
+        self._certificates = self._identity.certificates
         # A proxy in the network of the agent's pod would lose it with the pod.
         host = config.host()
         in_pod = host.root != Path("/") and (host.proc / "1/ns/net").exists()
@@ -62,7 +60,7 @@ class Remote:
             self._folder / SERVING,
             build=self._build,
             cgroups=self._cgroups,
-            key=self._secret_key,
+            key=self._identity.grants_key,
             libcuda=libcuda,
             enforced=enforced,
             grant_of=grant_of,
@@ -72,7 +70,7 @@ class Remote:
             build=self._build,
             library_dir=Path(config.library_dir),
             cgroups=self._cgroups,
-            key=self._secret_key,
+            key=self._identity.grants_key,
             certificates=self._certificates,
             prefix=self._in_host_network,
         )
@@ -134,7 +132,7 @@ class Remote:
 
     async def _look(self) -> None:
         """Finds out what this node can do, and starts the proxies that do not run."""
-        self._trouble = self._certificates.missing() or self._missing_key()
+        self._trouble = await self._identity.obtain()
         if not self._trouble:
             try:
                 await self._serve_proxy()
@@ -204,8 +202,8 @@ class Remote:
     async def _probe(self, peer: RemotePeer) -> NetworkLink:
         """Raises ProgramError, and ValueError on figures that no network has."""
         process = await asyncio.create_subprocess_exec(
-            *self._in_host_network, str(self._build / programs.PROXY), "probe", peer.address, peer.node,
-            str(PROBE_ROUNDS), str(PROBE_MIB), *self._certificates.arguments,
+            *self._in_host_network, str(self._build / programs.PROXY), "probe", peer.address,
+            certificate_name(peer.node), str(PROBE_ROUNDS), str(PROBE_MIB), *self._certificates.arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         try:
@@ -221,17 +219,6 @@ class Remote:
             raise ProgramError(errors.decode(errors="replace").strip())
         measured = msgspec.json.decode(out, type=Measured)
         return NetworkLink(rtt_us=max(1, round(measured.rtt_us)), mib_s=max(1, round(measured.mib_s)))
-
-    def _secret_key(self) -> bytes:
-        return Path(self._config.remote_grants_key).read_bytes().strip()
-
-    def _missing_key(self) -> str:
-        file = self._config.remote_grants_key
-        try:
-            key = self._secret_key()
-        except OSError as error:
-            return f"there is no {file}: {error.strerror}"
-        return "" if len(key) >= MIN_KEY_BYTES else f"{file} has less than {MIN_KEY_BYTES} bytes"
 
 
 def remote_of(

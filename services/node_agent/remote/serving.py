@@ -22,6 +22,7 @@ from services.node_agent.remote import programs
 from services.node_agent.remote.slices import slice_name, slice_secret
 from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY
 from shared.model.grant import ContainerGrant, Grant
+from shared.model.names import certificate_name
 
 PEER, SECRET, OWNER, SOCKET = "peer", "secret", "owner", "socket"
 CGROUP = "kerf-remote"
@@ -97,7 +98,7 @@ class Serving:
     def _write(self, folder: Path, owner: Owner, peer_node: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / OWNER).write_bytes(msgspec.json.encode(owner))
-        (folder / PEER).write_text(f"{peer_node}\n")
+        (folder / PEER).write_text(f"{certificate_name(peer_node)}\n")
         (folder / SECRET).touch(mode=0o600)
         (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
 

@@ -30,6 +30,7 @@ from services.node_agent.strategies.rules import Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import slice_of
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.names import certificate_name
 from shared.model.strategies import registered
 from tests.interposer.node import UUID
 from tests.remote.nodes import Pki, free_port
@@ -86,7 +87,7 @@ class Nodes:
         self._proxy = OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/test-{os.getpid()}")
 
     def certificates(self, node: str) -> Certificates:
-        certificate, key = self.pki.node(node)
+        certificate, key = self.pki.node(certificate_name(node))
         return Certificates(certificate=certificate, key=key, authority=self.pki.authority)
 
     async def start(self) -> None:
@@ -245,8 +246,8 @@ async def test_after_the_container_has_ended_nothing_of_its_way_is_left(nodes: N
 
 
 async def test_without_certificates_a_container_does_not_start(nodes: Nodes) -> None:
-    (nodes.folder / "pki" / "client.key").unlink()
-    with pytest.raises(m.SliceNotReady, match=r"there is no .*client\.key"):
+    (nodes.folder / "pki" / "client.nodes.kerf.dev.key").unlink()
+    with pytest.raises(m.SliceNotReady, match=r"there is no .*client\.nodes\.kerf\.dev\.key"):
         await nodes.connect()
 
 
