@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.contracts import permissions
+from shared.contracts import permissions, subjects
 from shared.contracts.generate import check_configurations
 from shared.contracts.permissions import USERS, Row
 from shared.contracts.registry import CHANNELS, Channel
@@ -32,13 +32,25 @@ def of_users(text: str) -> list[str]:
     return [] if "simulated" in text else [name for name in SERVICES if re.search(rf"\b{name}\b", text)]
 
 
-@pytest.mark.parametrize("channel", [c for c in CHANNELS if c.kind != "bucket"], ids=lambda c: c.name)
+WITH_AN_IDENTITY = "identity"
+"""The channel that the user of all agents may not use: who shares a name with others gets no certificate."""
+
+
+@pytest.mark.parametrize(
+    "channel", [c for c in CHANNELS if c.kind != "bucket" and c.name != WITH_AN_IDENTITY], ids=lambda c: c.name
+)
 def test_who_publishes_and_receives_a_channel_may_do_so(channel: Channel) -> None:
     for name in of_users(channel.publisher) if "simulated" not in channel.receivers else ():
         assert allowed(SERVICES[name].publish, channel.address), f"{name} may not publish {channel.address}"
     for name in of_users(channel.receivers):
         if channel.kind != "log":  # read through JetStream
             assert allowed(SERVICES[name].subscribe, channel.address), f"{name} may not hear {channel.address}"
+
+
+def test_only_an_agent_with_an_identity_of_its_own_may_ask_for_a_certificate() -> None:
+    assert [name for name, user in SERVICES.items() if allowed(user.publish, subjects.identity("n"))] == []
+    assert allowed(permissions.agent_of("n").publish, subjects.identity("n"))
+    assert "kerf.v1.identity.*" in permissions.render_callout()
 
 
 def test_only_placement_may_write_the_log() -> None:
@@ -61,7 +73,7 @@ def test_a_nodes_agent_may_only_what_all_agents_share() -> None:
     for mine, all_agents in ((own.publish, shared.publish), (own.subscribe, shared.subscribe)):
         for row in mine:
             for subject in row.subjects:
-                assert any(
+                assert subject == subjects.identity("n.1") or any(
                     covers(other.split("."), subject.split(".")) for each in all_agents for other in each.subjects
                 ), subject
     named = [s for row in (*own.publish, *own.subscribe) for s in row.subjects if "n_2e1" in s]
