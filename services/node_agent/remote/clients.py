@@ -5,8 +5,10 @@ A container gets the socket of its own proxy. Certificate, key and secret stay o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +30,10 @@ PROGRAMS = "programs"
 CONTAINER_FOLDER = "/run/kerf/remote"
 CGROUP = "kerf-remote/clients"
 START_S, END_S = 10.0, 10.0
+REACH_S, AGAIN_S = 10.0, 0.1
+"""How long a container waits for its server: the kubelet gives its start 30 s."""
+_NOBODY = struct.pack("<IIQQII", 0x4B524D31, 0, 0, 0, 0, 0)
+"""The first message of a client (native/remote/wire.h), of a version that no server has."""
 _BIND = ("bind", "nosuid", "nodev", "ro")
 
 
@@ -63,6 +69,7 @@ class Clients:
                 folder, Way(uid=uid, container=container, address=address, peer=certificate_name(share.gpus[0].node))
             )
             await self._connect(folder)
+            await _reach(folder / PROGRAMS / SOCKET)
         except (OSError, ValueError) as error:
             raise SliceNotReady(f"the way to the GPU at {address} cannot be made: {error}") from error
         return ContainerEdits(
@@ -132,3 +139,27 @@ class Clients:
 
     def _cgroup(self, folder: Path) -> OwnCgroup:
         return OwnCgroup(self._cgroups, f"{CGROUP}/{folder.name}")
+
+
+async def _reach(path: Path) -> None:
+    """Waits until the server of the other node answers. It is told of the grant when this node is, and a program that
+    began before it would fail. Raises ProgramError."""
+    deadline = asyncio.get_running_loop().time() + REACH_S
+    while not await _answers(path):
+        if asyncio.get_running_loop().time() > deadline:
+            raise ProgramError(f"its server has not answered within {REACH_S:g} s; the kubelet tries again")
+        await asyncio.sleep(AGAIN_S)
+
+
+async def _answers(path: Path) -> bool:
+    """Whether a server refuses a client without a version: one that refuses is there."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    try:
+        writer.write(_NOBODY)
+        await writer.drain()
+        async with asyncio.timeout(REACH_S):
+            return len(await reader.read(1)) == 1
+    except (TimeoutError, ConnectionError):
+        return False
+    finally:
+        writer.close()

@@ -20,6 +20,7 @@ from services.node_agent import messages as m
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.processes.owner import owner_of
+from services.node_agent.remote import clients
 from services.node_agent.remote.clients import Clients
 from services.node_agent.remote.programs import Certificates, start
 from services.node_agent.remote.serving import Serving
@@ -200,7 +201,9 @@ async def test_what_has_ended_runs_no_more_and_lets_nobody_in(nodes: Nodes) -> N
 
 
 async def test_another_grant_of_the_same_pod_does_not_let_the_earlier_one_in(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "earlier", "main", share_of(64), "client") == ""
     environment = await nodes.connect(grant_id="earlier")
+    await nodes.serving.end(UID, "earlier", "main")
     assert await nodes.serving.serve(UID, "later", "main", share_of(64), "client") == ""
     status, _, _ = await nodes.run(environment, "info")
     assert status != 0
@@ -235,7 +238,22 @@ async def test_a_proxy_of_a_container_that_ends_is_started_again(nodes: Nodes) -
     assert (await nodes.run(environment, "info"))[0] == 0
 
 
+async def test_a_container_whose_server_does_not_come_does_not_start(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "REACH_S", 0.3)
+    with pytest.raises(m.SliceNotReady, match="its server has not answered"):
+        await nodes.connect()
+
+
+async def test_a_container_waits_for_its_server(nodes: Nodes) -> None:
+    connecting = asyncio.create_task(nodes.connect())
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert (await nodes.run(await connecting, "info"))[0] == 0
+
+
 async def test_after_the_container_has_ended_nothing_of_its_way_is_left(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     await nodes.connect()
     (folder,) = (nodes.folder / "clients").iterdir()
     cgroup = OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/clients/{folder.name}")
