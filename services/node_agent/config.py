@@ -129,9 +129,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     burst_reserve_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """Memory of each GPU that is never lent to slices beyond their guarantees: for what the driver and libraries take,
     and no counter has."""
-    remote: Literal["off", "use", "serve", "both"] = "off"
-    """GPUs over the network: whether this node's containers may `use` those of other nodes, this node may `serve` its
-    own to others, or `both`."""
+    remote_serving_nodes: tuple[str, ...] = ()
+    """Patterns of the names of nodes that serve their GPUs to containers of other nodes, such as "gpu-*"."""
+    remote_client_nodes: tuple[str, ...] = ()
+    """Patterns of the names of nodes whose containers may use GPUs of other nodes."""
     remote_address: str = ""
     """Where other nodes reach this one if it serves, as "host:port"."""
     remote_files: str = ""
@@ -159,6 +160,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def mps(self) -> bool:
         """Whether this node's GPUs are shared by MPS."""
         return any(fnmatchcase(self.node, pattern) for pattern in self.mps_nodes)
+
+    @property
+    def serves_gpus(self) -> bool:
+        """Whether this node serves its GPUs to other nodes."""
+        return any(fnmatchcase(self.node, pattern) for pattern in self.remote_serving_nodes)
+
+    @property
+    def uses_remote_gpus(self) -> bool:
+        """Whether this node's containers may use GPUs of other nodes."""
+        return any(fnmatchcase(self.node, pattern) for pattern in self.remote_client_nodes)
 
     def has_kubelet(self) -> bool:
         return Path(self.kubelet_dir).is_dir()

@@ -87,7 +87,7 @@ class Remote:
             return RemoteAbility()
         return RemoteAbility(
             address=self._config.remote_address if self._is_served else "",
-            client=self._config.remote in ("use", "both"),
+            client=self._config.uses_remote_gpus,
             network=self._network.told,
         )
 
@@ -119,7 +119,7 @@ class Remote:
         """Starts what this node needs, and keeps it running. What an earlier agent has started goes on."""
         await self._look()
         self._ctx.spawn(self._keep(), name="remote")
-        if self._config.remote in ("use", "both"):
+        if self._config.uses_remote_gpus:
             self._ctx.spawn(self._measure(), name="network")
 
     async def _keep(self) -> None:
@@ -140,13 +140,12 @@ class Remote:
                 self._trouble = str(error)
             for why in await self._clients.restart():
                 self._ctx.log.warning("way_to_gpu_not_restored", why=why)
-        offers = {"use": "uses GPUs of other nodes", "serve": "serves GPUs", "both": "serves GPUs and uses others'"}
         detail = self._trouble and f"no GPUs over the network: {self._trouble}"
-        self._ctx.health.set("remote", ok=True, detail=detail or offers[self._config.remote])
+        self._ctx.health.set("remote", ok=True, detail=detail)
 
     async def _serve_proxy(self) -> None:
         """Starts the proxy before this node's servers, unless it runs with these settings. Raises OSError."""
-        if self._config.remote not in ("serve", "both"):
+        if not self._config.serves_gpus:
             return
         if not self._config.remote_address:
             raise ProgramError("the setting remote_address is empty: where do other nodes reach this one?")
@@ -226,6 +225,6 @@ def remote_of(
     grant_of: Callable[[str], Grant | None], say: Callable[[], Awaitable[object]],
 ) -> Remote | None:  # fmt: skip
     """None where the operator has not turned GPUs over the network on."""
-    if config.remote == "off":
+    if not (config.serves_gpus or config.uses_remote_gpus):
         return None
     return Remote(ctx, config, libcuda=libcuda, enforced=enforced, grant_of=grant_of, say=say)

@@ -128,7 +128,7 @@ async def site(nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pyte
             "enforce": "proven",
         }
         address = f"127.0.0.1:{port}"
-        serving = {"remote": "serve", "remote_address": address, "remote_files": str(host / "remote")}
+        serving = {"remote_serving_nodes": ("n1",), "remote_address": address, "remote_files": str(host / "remote")}
         made = Site(bus, host, other, kubelet, address)
 
         async def given_back(incoming: Any) -> None:
@@ -137,7 +137,7 @@ async def site(nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pyte
         await bus.subscribe(subjects.RELEASES_ALL, given_back)
         await stack.enter_async_context(agent(nats, host, **common, **serving))
         await stack.enter_async_context(
-            agent(nats, other, **common, node="n2", remote="use", remote_files=str(other / "remote"))
+            agent(nats, other, **common, node="n2", remote_client_nodes=("n2",), remote_files=str(other / "remote"))
         )
         await eventually(lambda: offers(bus, "n1", "address"), what="n1 serves")
         await eventually(lambda: offers(bus, "n2", "client"), what="n2 is a client")

@@ -81,5 +81,5 @@ def test_a_copy_with_an_owner_is_an_error() -> None:
 
 def test_the_images_own_dockerfile_is_read() -> None:
     stages = read((Path(__file__).parents[4] / "compose/Dockerfile").read_text())
-    assert [stage.name for stage in needed(stages)] == ["interposer", "python", "build", "3"]
+    assert [stage.name for stage in needed(stages)] == ["interposer", "proxy", "python", "build", "4"]
     assert configuration(stages)["User"] == "1000"
