@@ -146,7 +146,7 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
-        self._remote = RemoteGrants(self.book, self.nodes, self._releases)
+        self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
         self.takeover = Takeover(
             holder,
             self.book,
@@ -397,7 +397,7 @@ class Core:
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
-        self._out += self._remote.tick(now)
+        self._out += self._remote_grants.tick(now)
         self._out += self.preemption.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:

@@ -9,7 +9,7 @@ import msgspec
 
 from services.simulator.hollow import inventory_of
 from shared.model import names
-from shared.model.grant import decode_grant
+from shared.model.grant import decode_grant, serving_node
 from shared.model.hollow_node import HollowNode
 from shared.model.objects import Pod
 
@@ -80,11 +80,11 @@ def misfits(pods: Iterable[Pod], asks: dict[str, Ask], gpus: Gpus) -> list[str]:
             continue
         ask = asks[pod.metadata.name]
         text = pod.metadata.annotations.get(names.ANNOTATION_GRANT, "")
-        shares = (
-            [share for container in decode_grant(text).containers.values() for share in container.gpus] if text else []
-        )
+        grant = decode_grant(text) if text else None
+        shares = [share for part in (grant.containers if grant else {}).values() for share in part.gpus]
+        node = pod.spec.node_name if grant is None else serving_node(grant) or pod.spec.node_name
         fair = [
-            share.node == pod.spec.node_name and share.compute_milli == ask.milli
+            share.node == node and share.compute_milli == ask.milli
             and share.memory_mib == ask.memory_on(gpus.get((share.node, share.uuid), 0))
             for share in shares
         ]  # fmt: skip

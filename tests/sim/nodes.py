@@ -8,18 +8,21 @@ import msgspec
 
 from services.node_agent import messages as a
 from services.node_agent.core import Agent
-from services.node_agent.state import Checkpoint
+from services.node_agent.state import Checkpoint, KnownGrant
 from services.placement import messages as m
 from shared.contracts.events import SliceReleased
 from shared.contracts.node_commands import Accepted, LiveSlice, NodeSyncAnswer
 from shared.model import names
 from shared.model.grant import ContainerGrant, decode_grant
+from shared.model.network import NetworkLink, RemoteAbility
 from tests.sim.nats import Violation
 from tests.support import build
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
     from tests.sim.simulation import Simulation
+
+NEAR = NetworkLink(rtt_us=5, mib_s=20_000)
 
 
 class SimNode:
@@ -38,6 +41,9 @@ class SimNode:
         self.running: dict[tuple[str, str], tuple[str, ContainerGrant]] = {}
         """Containers that run, by pod uid and name: their grant's id and their GPUs. Survives a restart of the agent,
         but not a reboot."""
+        self._servers: set[tuple[str, str]] = set()
+        """Of these: servers for containers of other nodes."""
+        self._orders: dict[tuple[str, str], list[a.Serve | a.EndServer]] = {}
         self.changes = 0
         """Counts changes of `running`, and restarts of the agent."""
         self._seen: dict[str, tuple[str, str, str]] = {}
@@ -52,6 +58,7 @@ class SimNode:
         if self.alive:
             self.simulation.clock.tell(f"the agent of {self.name} crashes")
             self.alive = False
+            self._orders.clear()
 
     def restart_agent(self) -> None:
         if not self.alive:
@@ -67,7 +74,11 @@ class SimNode:
     def reboot(self) -> None:
         self.simulation.clock.tell(f"{self.name} reboots")
         self._boots += 1
+        self.simulation.lost |= {grant_id for key, (grant_id, _) in self.running.items() if key in self._servers}
+        self.simulation.lost |= {known.grant_id for known in self.agent.store.known if known.is_serving}
         self.running = {}
+        self._servers.clear()
+        self._orders.clear()
         self.changes += 1
         if self.alive:
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
@@ -78,7 +89,12 @@ class SimNode:
         return any(running == grant_id for running, _ in self.running.values())
 
     def _inventory(self) -> None:
-        self.handle(a.InventorySeen(build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")))
+        seen = build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")
+        if self.simulation.remote:
+            network = {f"n{i}": NEAR for i in range(3) if f"n{i}" != self.name}
+            ability = RemoteAbility(address=f"{self.name}:1", client=True, network=network)
+            seen = msgspec.structs.replace(seen, remote=ability)
+        self.handle(a.InventorySeen(seen))
         for leader in self.simulation.leaders:
             self.tell_inventory(leader)
 
@@ -92,6 +108,7 @@ class SimNode:
     def _tick(self) -> None:
         if self.alive:
             self.handle(a.Tick())
+            self._kill_a_server()
             for leader in self.simulation.leaders:
                 self.simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(m.BeatSeen((self.name,))))  # type: ignore[misc]
         self.simulation.clock.after(2.0, self._tick)
@@ -127,7 +144,7 @@ class SimNode:
     def lie(self) -> None:
         """Reports falsely that others' grants are released, dead or suspended, and that there are higher terms."""
         simulation, rng = self.simulation, self.simulation.rng
-        others = [g for n in simulation.nodes.values() if n is not self for g in n.agent.store.known]
+        others = self._grants_of_others()
         if not others:
             return
         grant_id = rng.choice(others).grant_id
@@ -144,9 +161,18 @@ class SimNode:
         for leader in simulation.leaders:
             simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(lie))  # type: ignore[misc]
 
+    def _grants_of_others(self) -> list[KnownGrant]:
+        return [
+            known
+            for node in self.simulation.nodes.values()
+            if node is not self
+            for known in node.agent.store.known
+            if known.peer != self.name
+        ]
+
     def _embellished(self, answer: NodeSyncAnswer) -> NodeSyncAnswer:
         """Its own truth, and lies about the grants of others."""
-        others = [g for n in self.simulation.nodes.values() if n is not self for g in n.agent.store.known]
+        others = self._grants_of_others()
         if not self.rogue or not others:
             return answer
         known = self.simulation.rng.choice(others)
@@ -180,6 +206,8 @@ class SimNode:
                         return []
                 case a.Answer():
                     self._answer(command.body, leader)
+                case a.Serve() | a.EndServer():
+                    self._order_server(command)
                 case a.Publish():
                     if isinstance(command.event, SliceReleased):
                         self._released(command.event)
@@ -211,6 +239,52 @@ class SimNode:
             self.simulation.network.send(
                 self.name, leader.name, lambda x=leader: x.hear(m.ReleaseSeen(self.name, event.grant_id, event.reason))
             )  # type: ignore[misc]
+
+    # --- servers for other nodes --------------------------------------------------------------------------------
+
+    def _order_server(self, order: a.Serve | a.EndServer) -> None:
+        """Carried out one after the other for each container, each after a while."""
+        orders = self._orders.setdefault((order.uid, order.container), [])
+        orders.append(order)
+        if len(orders) == 1:
+            self._later(order)
+
+    def _later(self, order: a.Serve | a.EndServer) -> None:
+        delay_s = 0.1 if self.simulation.network.calm else self.simulation.remote_rng.uniform(0.0, 3.0)
+        self.simulation.clock.after(delay_s, lambda: self._carry_out(order))
+
+    def _carry_out(self, order: a.Serve | a.EndServer) -> None:
+        key = (order.uid, order.container)
+        if not any(order is waiting for waiting in self._orders.get(key, ())):
+            return  # the agent that gave it is gone
+        self.changes += 1
+        said: a.Input
+        if isinstance(order, a.Serve):
+            self.simulation.clock.tell(f"{self.name} serves {order.grant_id} to {order.peer}")
+            self.running[key] = (order.grant_id, order.share)
+            self._servers.add(key)
+            said = a.ServerStarted(*key, order.grant_id)
+        else:
+            self.simulation.clock.tell(f"{self.name} ends the server of {order.grant_id}")
+            self.running.pop(key, None)
+            self._servers.discard(key)
+            said = a.ServerEnded(*key, order.grant_id)
+        self._orders[key].pop(0)
+        following = self._orders[key][0] if self._orders[key] else None
+        self.handle(said)
+        if following is not None:
+            self._later(following)
+
+    def _kill_a_server(self) -> None:
+        rng = self.simulation.remote_rng
+        if not self._servers or self.simulation.network.calm or rng.random() > 0.05:
+            return
+        key = rng.choice(sorted(self._servers))
+        self.simulation.clock.tell(f"the server of {key} on {self.name} ends by itself")
+        grant_id, _ = self.running.pop(key)
+        self._servers.discard(key)
+        self.changes += 1
+        self.handle(a.ServerEnded(*key, grant_id, by_itself="killed"))
 
     # --- the kubelet ------------------------------------------------------------------------------------------
 
@@ -259,7 +333,9 @@ class SimNode:
                             f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
                             f"{decode_grant(grant).grant_id}"
                         )
-                    self.running[uid, container] = (said.grant_id, said.share)
+                    # What it has of another node's GPU is counted there.
+                    share = said.share if said.remote is None else msgspec.structs.replace(said.share, gpus=())
+                    self.running[uid, container] = (said.grant_id, share)
                     self.changes += 1
 
     def _stop(self, uid: str, namespace: str, name: str, exists: bool) -> None:
@@ -276,7 +352,7 @@ class SimNode:
             self._seen.pop(uid, None)
 
     def _end_containers(self, uid: str) -> None:
-        for key in [k for k in self.running if k[0] == uid]:
+        for key in [k for k in self.running if k[0] == uid and k not in self._servers]:
             del self.running[key]
             self.changes += 1
             self.handle(a.ContainerEnded(*key))

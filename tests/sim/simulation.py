@@ -14,7 +14,7 @@ from services.simulator.cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.facts import Fact
 from shared.model import names
-from shared.model.grant import ContainerGrant, Grant, decode_grant
+from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
 from shared.scheduling.transaction import Transaction
 from tests.sim.clock import Clock, Network
 from tests.sim.leaders import Leader
@@ -68,6 +68,15 @@ class Simulation:
         self._faults = [kind for kind in FAULTS if self.rng.random() < 0.5] or list(FAULTS)
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
         self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
+        # Of its own, so that the other draws stay what they were.
+        self.remote_rng = random.Random(f"{seed} remote")
+        self.remote = self.remote_rng.random() < 0.4
+        """Whether nodes serve their GPUs to each other, and some pods agree to that."""
+        self.remote_bound: set[str] = set()
+        """Grants of pods that were bound with a GPU of another node."""
+        self.lost: set[str] = set()
+        """Grants whose server ended with its node, and nodes that were deleted: pods on such GPUs have to be replaced.
+        """
         self.clock = Clock(self.rng)
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
@@ -161,6 +170,10 @@ class Simulation:
         self.pods += 1
         ask = self.rng.choice(ASKS)
         container = {"name": "c", "resources": {"limits": ask, "requests": {"cpu": "1", **ask}}}
+        side: dict[str, str] = {}
+        if self.remote and not notes and ask and ask.get(names.RESOURCE_GPU) != "2" and self.remote_rng.random() < 0.6:
+            notes = {names.ANNOTATION_REMOTE: "allowed"}
+            side = {"kerf.sim/side": self.remote_rng.choice(list(self.nodes))[-1]}  # else a local GPU would be free
         owners = (
             [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}]
             if self.rng.random() < 0.3
@@ -176,15 +189,17 @@ class Simulation:
             "spec": {
                 "schedulerName": names.SCHEDULER_NAME,
                 "priority": self.rng.choice((0, 0, 10)),
+                "nodeSelector": side,
                 "containers": [container],
             },
         }
-        of = f" in gang {notes[names.ANNOTATION_GANG]}" if notes else ""
+        gang = (notes or {}).get(names.ANNOTATION_GANG, "")
+        of = f" in gang {gang}" if gang else f" on side {side}" if side else ""
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
         _, made = self.api.create("Pod", pod, self.clock.now)
-        if notes:
+        if notes and gang:
             part = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
-            self.nats.gang_of[made["metadata"]["uid"]] = (notes[names.ANNOTATION_GANG], part)
+            self.nats.gang_of[made["metadata"]["uid"]] = (gang, part)
         if self.rng.random() < self._untouchable:
             self.clock.tell(f"no watcher can patch p{self.pods}")
             self.untouchable.add(made["metadata"]["uid"])
@@ -363,6 +378,7 @@ class Simulation:
         if self.rng.random() < 0.4:
             name = self.rng.choice(list(self.nodes))
             self.clock.tell(f"{name} is deleted from Kubernetes")
+            self.lost.add(name)
             self.api.delete("Node", "", name, {}, self.clock.now)
             self.clock.after(self.rng.uniform(1.0, 15.0), lambda: self._add_node(name))
 
@@ -405,8 +421,11 @@ class Simulation:
             grant = bound_grant(pod)
             if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
+            if serving_node(grant) not in ("", pod["spec"]["nodeName"]):
+                self.remote_bound.add(grant.grant_id)
             if self._is_void(grant):
-                if pod["metadata"]["uid"] not in self.ever_excluded and not pod["metadata"].get("deletionTimestamp"):
+                excused = self._is_lost(grant, pod) or pod["metadata"]["uid"] in self.ever_excluded
+                if not excused and not pod["metadata"].get("deletionTimestamp"):
                     raise Violation(
                         f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its "
                         "node will never hand over"
@@ -432,6 +451,11 @@ class Simulation:
         return all(
             self.nodes[name].agent.syncs.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes
         )
+
+    def _is_lost(self, grant: Grant, pod: dict[str, Any]) -> bool:
+        """Whether its GPU is one of another node, and one of the two nodes went away with it."""
+        serving = serving_node(grant)
+        return bool(serving) and bool(self.lost & {grant.grant_id, serving, pod["spec"]["nodeName"]})
 
     def leading(self) -> Core | None:
         for leader in self.leaders:
@@ -459,6 +483,8 @@ class Simulation:
         for state in waiting:
             if state.gang is None and core.engine.decide(state) is not None:
                 raise Violation(f"P5: {state.key} waits although it fits")
+            if state.gang is None and core.remote_places.decide(state) is not None:
+                raise Violation(f"P5: {state.key} waits although it fits with a GPU of another node")
         for gang in core.gangs.by_key.values():
             self._check_gang(core, gang)
         for pod in self.api.all("Pod"):
@@ -475,15 +501,19 @@ class Simulation:
         if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         for container in grant.containers:
-            runs = self.nodes[node].running.get((meta["uid"], container))
-            if runs is None and not (excluded and self._is_void(grant)):
-                raise Violation(
-                    f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and never started"
-                )
-            if runs is not None and runs[0] != grant.grant_id:
-                raise Violation(
-                    f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
-                )
+            for at in {node, serving_node(grant) or node}:
+                runs = self.nodes[at].running.get((meta["uid"], container))
+                # A bare pod stays, with an Event, where its grant was given back by the node of its GPU.
+                replaced = self._is_lost(grant, pod) and not meta.get("ownerReferences")
+                if runs is None and not ((excluded or replaced) and self._is_void(grant)):
+                    raise Violation(
+                        f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and does not run "
+                        f"on {at}"
+                    )
+                if runs is not None and runs[0] != grant.grant_id:
+                    raise Violation(
+                        f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
+                    )
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
         """P5 of a gang: it waits for pods that do not exist, or for capacity."""

@@ -7,20 +7,25 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pytest
 
+from services.node_agent.core import Agent
+from services.node_agent.grant_store import GrantStore
+from services.node_agent.messages import Command as AgentCommand
 from services.node_agent.state import KnownGrant
 from services.node_agent.syncs import Syncs
 from services.placement.core import Core
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
-from services.placement.messages import Command, GrantAcknowledged
+from services.placement.messages import Command, GrantAcknowledged, ReleaseSeen
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.releases import Releases
 from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book import subgroups
 from shared.book.book import Book
 from shared.book.gangs import GangState
+from shared.book.states import GrantState
 from shared.contracts.log import DecisionBatch, LogMark
-from shared.contracts.node_commands import NodeSyncAnswer
+from shared.contracts.node_commands import LiveSlice, NodeRelease, NodeSyncAnswer
 from shared.model.subgroup import Subgroup
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
@@ -232,3 +237,62 @@ def _one_at_a_time(
         return [self.append(DecisionBatch(term=term, decisions=(first,)))]
 
     return alone
+
+
+# --- GPUs of other nodes --------------------------------------------------------------------------------------------
+
+
+def test_pods_get_gpus_of_other_nodes_in_these_worlds() -> None:
+    """Else the tests below, and the properties, say nothing of them."""
+    worlds = [simulation for simulation in map(Simulation, range(125)) if simulation.remote]
+    for simulation in worlds:
+        simulation.run()
+    assert len(worlds) > 30
+    assert sum(len(simulation.remote_bound) for simulation in worlds) > 20
+
+
+def test_believing_a_client_that_it_has_given_back_the_gpu_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R6 for two nodes left out: the container has ended, its server has not."""
+    released = Releases.released
+
+    def believes(self: Releases, event: ReleaseSeen, now: float) -> list[Command]:
+        held = self._book.grants.get(event.grant_id)
+        is_client = held is not None and event.node == held.client
+        return released(self, msgspec.structs.replace(event, node=held.node) if held and is_client else event, now)
+
+    monkeypatch.setattr(Releases, "released", believes)
+    assert _violated(range(600)).startswith(("P1", "P6"))
+
+
+def test_a_node_that_does_not_report_its_servers_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = GrantStore.live
+
+    def without_servers(self: GrantStore, node: str) -> tuple[LiveSlice, ...]:
+        return tuple(slice_ for slice_ in live(self, node) if slice_.remote is None)
+
+    monkeypatch.setattr(GrantStore, "live", without_servers)
+    assert _violated(range(1000)).startswith(("P1", "P6"))
+
+
+def test_freeing_a_gpu_because_its_clients_node_is_gone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frees(self: Nodes, held: GrantState, now: float) -> list[Command]:
+        self.book.release(held.grant_id)
+        return []
+
+    monkeypatch.setattr(Nodes, "void_by_client", frees)
+    assert _violated(range(1000)).startswith(("P1", "P6"))
+
+
+def test_a_server_that_ends_with_its_release_still_ordered_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent gives the GPU back when it is asked to, instead of when the server has ended."""
+    release = Agent._release
+
+    def at_once(self: Agent, received: NodeRelease, now: float) -> list[AgentCommand]:
+        known = self.store.get(received.grant_id)
+        if known is not None and known.is_serving:
+            for lease in self.store.leases_of(received.grant_id):
+                self.store.end_lease(lease.uid, lease.container)
+        return release(self, received, now)
+
+    monkeypatch.setattr(Agent, "_release", at_once)
+    assert _violated(range(300)).startswith(("P1", "P4"))

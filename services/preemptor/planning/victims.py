@@ -151,7 +151,7 @@ class Candidates:
         passed, self._round = self._round[:MAX_NODES_PASSED], self._round[MAX_NODES_PASSED:]
         for at, name in enumerate(passed):
             known = self._of.get(name)
-            if known is None or (now - known.since < KNOWN_S and known.pods == _pods(self._book.nodes[name])):
+            if known is None or (now - known.since < KNOWN_S and known.pods == self._pods(self._book.nodes[name])):
                 continue
             if self._made == MAX_NODES_RENEWED:
                 self._round = passed[at:] + self._round
@@ -227,7 +227,7 @@ class Candidates:
             return self._of[node.name]
         self._looked.add(node.name)
         known = self._of.get(node.name)
-        if known is None or known.pods != _pods(node):
+        if known is None or known.pods != self._pods(node):
             if self._made < MAX_NODES_BUILT:
                 known = self._make(node)
                 self._made += 1
@@ -252,12 +252,12 @@ class Candidates:
     def _make(self, node: NodeState) -> _NodeCandidates:
         made = (
             self._candidate(s, node.name)
-            for s in node.pods.values()
+            for s in self._on(node)
             if s.grant_id and not why_not_disruptable(s, self._book, self._now, stays=True)
         )
         candidates = tuple(sorted((c for c in made if c.is_evictable or c.suspends), key=lambda c: c.cost))
         known = self._of[node.name] = _NodeCandidates(
-            _pods(node),
+            self._pods(node),
             candidates,
             self._now,
             costs_by_gpu(candidates),
@@ -266,17 +266,28 @@ class Candidates:
         )
         return known
 
+    def _on(self, node: NodeState) -> list[PodState]:
+        """The pods with the node's GPUs, also those that are on other nodes; none that has a GPU of another node: its
+        end would free none here."""
+        pods = self._book.pods
+        return [
+            *(s for s in node.pods.values() if s.grant_id not in node.clients),
+            *(pods[held.uid] for held in node.grants.values() if held.client and held.uid in pods),
+        ]
+
+    def _pods(self, node: NodeState) -> list[tuple[Pod, str]]:
+        return [(state.pod, state.grant_id) for state in self._on(node)]
+
     def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
         ending = [
-            s
-            for s in node.pods.values()
-            if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S
+            s for s in self._on(node) if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S
         ]
         left = [
             held
             for held in node.grants.values()
             if held.phase == "leaving"
             and held.uid not in node.pods
+            and not (held.client and held.uid in self._book.pods)
             and self._now - self._orphaned_since.setdefault(held.grant_id, self._now) < self._leaving_s
         ]
         return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
@@ -346,7 +357,8 @@ class Candidates:
         )
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
-        shares = _shares(self._book.grants[state.grant_id], node)
+        held = self._book.grants[state.grant_id]
+        shares = _shares(held, node)
         pods = self._book.pods
         price = price_of(state, self._book, self._now)
         least = sum(
@@ -361,7 +373,7 @@ class Candidates:
             Last((meta.creation_timestamp, meta.name)),
             state.uid,
             node,
-            state.demand,
+            Demand() if held.client else state.demand,
             shares,
             state.grant_id,
             tuple(budgets_of(state, self._book)),
@@ -395,7 +407,3 @@ def _shares(held: GrantState, node: str) -> tuple[GpuShare, ...]:
 
 def _slice(held: GrantState, node: str) -> Candidate:
     return Candidate(0, 0, 0, 0, Last(("", held.name)), held.uid, node, Demand(), _shares(held, node), held.grant_id)
-
-
-def _pods(node: NodeState) -> list[tuple[Pod, str]]:
-    return [(state.pod, state.grant_id) for state in node.pods.values()]

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from shared.model import names
-from shared.model.grant import GpuShare, Grant, decode_grant
+from shared.model.grant import GpuShare, Grant, decode_grant, serving_node
 from shared.model.objects import Pod
 from tests.chaos.audit import WHOLE_MILLI, Ask, Gpus, misfits, silent
 from tests.chaos.churn.journal import Booted, Ended, Line, Started
@@ -125,7 +125,7 @@ class Auditor:
         if text != first:
             self.found("grant", f"the grant of {name} has changed: {first} to {text}")
         grant = decode_grant(text)
-        elsewhere = sorted({share.node for share in _shares(grant)} - {pod.spec.node_name})
+        elsewhere = sorted({share.node for share in _shares(grant)} - {pod.spec.node_name, serving_node(grant)})
         if elsewhere:
             self.found(
                 "grant", f"{name} is bound to {pod.spec.node_name}, and its grant {grant.grant_id} is on {elsewhere}"

@@ -42,7 +42,8 @@ class SlowMachine(HollowMachine):
         key = (uid, container)
         if self._running.get(key) != grant_id:
             self._running[key] = grant_id
-            gpus = {gpu.uuid: (gpu.memory_mib, gpu.compute_milli) for gpu in share.gpus}
+            # What a container has of another node's GPU is in that node's journal, of its server.
+            gpus = {gpu.uuid: (gpu.memory_mib, gpu.compute_milli) for gpu in share.gpus if gpu.node == self._name}
             self._journal.write(Started(time.monotonic(), self._name, *key, grant_id, gpus))
 
     def stop(self, uid: str, container: str, now: float) -> None:

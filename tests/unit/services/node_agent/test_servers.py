@@ -10,7 +10,7 @@ from services.node_agent.core import Agent
 from services.node_agent.servers import AGAIN_S, GIVE_UP_S, REBOOTED
 from services.node_agent.state import read, write
 from shared.contracts.events import SliceEnforced, SliceImpaired, SliceReleased
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer, RemoteEnd
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer, RemoteEnd
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.network import RemoteAbility
@@ -259,6 +259,18 @@ def test_a_client_that_a_sync_does_not_name_is_released_by_itself_and_not_report
     assert body.live == ()
     assert refusal(made.handle(start("r"), 2)) == "grant-leaving"
     assert released(made.handle(ended("r"), 3)) == ["g-r"]
+
+
+def test_a_sync_that_a_grant_has_overtaken_ends_no_client() -> None:
+    """Found by tests/sim: the sync was sent before the pod was seen bound, and came after its grant."""
+    late = msgspec.structs.replace(node_grant(end=CLIENT), number=5)
+    made = core(m.GrantReceived(late))
+    made.handle(m.SyncReceived(NodeSync(term=1, node=NODE, number=4)), 1)
+    assert handed(made.handle(start("r"), 2))
+    made.handle(m.SyncReceived(NodeSync(term=1, node=NODE, number=3)), 3)
+    assert handed(made.handle(start("r"), 4))
+    made.handle(m.SyncReceived(NodeSync(term=1, node=NODE, number=6)), 5)
+    assert refusal(made.handle(start("r"), 6)) == "grant-leaving"
 
 
 def test_another_address_reaches_the_next_start() -> None:
