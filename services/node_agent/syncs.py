@@ -55,7 +55,7 @@ class Syncs:
                 self._released.add_tombstone(unnamed.grant_id)
         for unnamed in [k for k in self._store.known if k.grant_id not in ids and k.is_client and not k.releasing]:
             # It runs, and no leader will order its release: it takes nothing of this node, so it is not in the answer.
-            if unnamed.order < (sync.term, sync.number):
+            if (sync.term, sync.number) > unnamed.order:
                 self._store.mark_releasing(unnamed)
         tasks = []
         for received in sync.grants:

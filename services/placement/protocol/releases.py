@@ -57,13 +57,10 @@ class Releases:
 
     def _ended(self, held: GrantState, reason: str, now: float) -> list[m.Command]:
         """Its node has released it. If a bound, living pod has this grant, that pod can never start."""
-        out = [self._end(held, reason)]
-        state = self._book.pods.get(held.uid)
-        if held.phase != "bound":
-            return out
-        if held.client:
+        out, state = [self._end(held, reason)], self._book.pods.get(held.uid)
+        if held.client and held.phase == "bound":
             out.append(self._nodes.release_at(held.client, held, now))
-        if state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
+        if held.phase != "bound" or state is None or state.ended or state.pod.metadata.deletion_timestamp is not None:
             return out
         why = f"node {held.node}, which has its GPU, says: {reason}" if held.client else _FOR_GOOD
         return [*out, *self.dead_on_arrival(state, held.grant_id, why)]

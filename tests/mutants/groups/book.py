@@ -85,7 +85,7 @@ MUTANTS = [
         name="another-nodes-grant-is-given-back",
         what="a node gives back another node's grant",
         file=_GIVING,
-        old='if held is not None and (held.phase == "holding" or held.node != event.node):',
+        old='if held is not None and (held.phase == "holding" or event.node not in held.nodes):',
         new='if held is not None and held.phase == "holding":',
         tests=(_CORE_RELEASES + "test_no_node_releases_grants_of_another_node",),
     ),
@@ -93,8 +93,8 @@ MUTANTS = [
         name="hold-is-given-back",
         what="a release is believed while the grant is only held",
         file=_GIVING,
-        old='if held is not None and (held.phase == "holding" or held.node != event.node):',
-        new="if held is not None and held.node != event.node:",
+        old='if held is not None and (held.phase == "holding" or event.node not in held.nodes):',
+        new="if held is not None and event.node not in held.nodes:",
         tests=(_CORE_RELEASES + "test_a_release_before_the_bound_pod_is_seen_waits_until_the_node_repeats_it",),
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = [
         what="a node says of another node's grant that it is dead",
         file="services/placement/core.py",
         old=(
-            "        if held is not None and held.node != event.node:\n"
+            "        if held is not None and event.node not in held.nodes:\n"
             "            return  # a node answers for itself alone\n"
         ),
         new="",
@@ -112,14 +112,8 @@ MUTANTS = [
         name="dead-hold-is-freed",
         what="a grant that its node calls dead is freed although its Binding may still succeed",
         file=_GIVING,
-        old=(
-'        return (\n'
-'            []\n'
-'            if held is None or held.phase in ("holding", "reserved")\n'
-'            else self._ended(held, "its node had released it before")\n'
-'        )\n'
-),
-        new='        return [] if held is None else self._ended(held, "its node had released it before")\n',
+        old='        if held is None or held.phase in ("holding", "reserved"):\n            return []\n',
+        new='        if held is None:\n            return []\n',
         tests=(_GIVING_TESTS + "test_a_dead_grant_stays_booked_while_its_binding_may_still_succeed",),
     ),
     Mutant(
@@ -134,11 +128,8 @@ MUTANTS = [
         name="dead-grants-pod-is-not-replaced",
         what="a pod whose grant is dead waits on its node for ever",
         file=_GIVING,
-        old=(
-            '        return [ended, *self.dead_on_arrival(state, held.grant_id, "its node has released it '
-            'for good")]\n'
-        ),
-        new="        return [ended]\n",
+        old="        return [*out, *self.dead_on_arrival(state, held.grant_id, why)]\n",
+        new="        return out\n",
         tests=(_GIVING_TESTS + "test_a_grant_that_its_node_will_never_hand_over_is_free_and_its_pod_is_replaced",),
     ),
     Mutant(
@@ -164,8 +155,8 @@ MUTANTS = [
         name="tombstone-ends-a-hold",
         what="what a node says by its sync to have released frees a hold whose Binding may be on the way",
         file=_GIVING,
-        old="for command in self._void(grant_id)]",
-        new="for command in self._ended(self._book.grants[grant_id], "")]",
+        old="for command in self._void(grant_id, answer.node, now)]",
+        new="for command in self._ended(self._book.grants[grant_id], '', now)]",
         tests=(_GIVING_TESTS + "test_a_hold_that_its_node_calls_released_stays_booked",),
     ),
     Mutant(
@@ -174,7 +165,7 @@ MUTANTS = [
         file=_GIVING,
         old=(
             "return [command for grant_id in released for command in "
-            "self._void(grant_id)]"
+            "self._void(grant_id, answer.node, now)]"
         ),
         new="return []",
         tests=(_GIVING_TESTS + "test_a_release_that_a_node_reports_in_its_sync_frees_the_grant",),

@@ -159,8 +159,8 @@ MUTANTS = [
         name="repeated-release-loses-a-pod",
         what="a release of a grant whose pod lives frees it, and the pod waits for ever",
         file="services/placement/protocol/releases.py",
-        old="else self._ended(held, event.reason)",
-        new="else [self._end(held, event.reason)]",
+        old="out = self._ended(held, event.reason, now)",
+        new="out = [self._end(held, event.reason)]",
         tests=(
             "tests/unit/services/placement/protocol/test_releases.py::test_a_release_for_a_live_pod_replaces_the_pod",
         ),

@@ -98,8 +98,8 @@ MUTANTS = [
         name="strategy-not-offered-starts",
         what="a slice starts with a strategy that the node does not offer now",
         file=START_CHECKS,
-        old="    if strategy_refusal is not None:\n",
-        new="    if False:\n",
+        old="    if strategy_refusal is not None or known.is_client:",
+        new="    if known.is_client:",
         tests=(
             f"{UNIT}/test_start_checks.py::test_a_strategy_no_longer_offered_starts_nothing_and_running_slices_go_on",
         ),
