@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from services.node_agent import messages as m
-from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import programs
 from services.node_agent.remote.slices import slice_name, slice_secret
-from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY
+from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY, PRELOAD
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.names import certificate_name
 
@@ -105,6 +105,8 @@ class Serving:
     def _command(self, edits: ContainerEdits) -> tuple[str, ...]:
         """The server with the slice's control block where a container has it, under the interposer if the strategy has
         one. The socket's name is relative: the folder may be hidden by the mounts."""
+        if others := [mount.container_path for mount in edits.mounts if not _is_of_the_interposer(mount)]:
+            raise ValueError(f"no server runs in a slice that needs {', '.join(others)}")
         variables = list(edits.env)
         if any(mount.container_path == CONTAINER_LIBRARY for mount in edits.mounts):
             # Not by /etc/ld.so.preload, which is the agent's own. The server does not change its environment.
@@ -124,6 +126,12 @@ class Serving:
 
     def _cgroup(self, uid: str, name: str) -> OwnCgroup:
         return OwnCgroup(self._cgroups, f"{CGROUP}/pod{uid}/{name}")
+
+
+def _is_of_the_interposer(mount: Mount) -> bool:
+    return mount.container_path in (CONTAINER_LIBRARY, f"/etc/{PRELOAD}") or mount.container_path.startswith(
+        f"{CONTAINER_DIR}/"
+    )
 
 
 def _accepts(path: Path) -> bool:

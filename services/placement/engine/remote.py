@@ -20,7 +20,7 @@ from shared.model import names
 from shared.model.grant import ContainerGrant
 from shared.model.network import NetworkLink
 from shared.model.remote_use import RemoteUse
-from shared.model.strategies import REMOTE
+from shared.model.strategies import REMOTE, registered
 from shared.scheduling.assignment import containers_on
 from shared.scheduling.filters.resources import lacking_extended
 from shared.scheduling.slowdown.network import remote_slowdown
@@ -117,7 +117,7 @@ class RemotePlaces:
             if within is not None and not within[node.row]:
                 continue
             local = containers_on(state, node, order)
-            if local and all(share.mig is None for part in local.values() for share in part.gpus):
+            if local and all(map(_can_be_served, local.values())):
                 yield node, {key: replace(part, strategy=REMOTE, serving=part.strategy) for key, part in local.items()}
 
     def _clients(self, state: PodState) -> Iterator[str]:
@@ -145,6 +145,11 @@ class _Clients:
     def candidates(self, serving: str) -> set[str]:
         measured = {name for name in self.links.peers.get(serving, ()) if name in self.names}
         return {*measured, *(name for best in self._best.values() for name in best)} - {serving}
+
+
+def _can_be_served(part: ContainerGrant) -> bool:
+    """A server runs in a slice of its own, and is no client of the node's MPS server."""
+    return not registered()[part.strategy].concurrent and all(share.mig is None for share in part.gpus)
 
 
 def as_client(state: PodState) -> PodState:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from services.node_agent import messages as m
-from services.node_agent.cdi.spec import ContainerEdits
+from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.processes.owner import owner_of
 from services.node_agent.remote import clients
@@ -276,3 +276,15 @@ async def test_a_killed_server_is_seen(nodes: Nodes) -> None:
     await eventually(lambda: not nodes.serving.running())
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     assert (await nodes.run(await nodes.connect(), "info"))[0] == 0
+
+
+async def test_a_slice_that_needs_more_than_the_interposer_is_not_served(nodes: Nodes, monkeypatch: Any) -> None:
+    """Such as one of MPS: its server would be no client of the daemon, and its limits would not hold."""
+    pipe = Mount(host_path="/nowhere", container_path="/tmp/nvidia-mps")
+
+    async def enforced(order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+        return ContainerEdits(mounts=(pipe,))
+
+    monkeypatch.setattr(nodes.serving, "_enforced", enforced)
+    assert "/tmp/nvidia-mps" in await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
+    assert not nodes.serving.running()

@@ -100,6 +100,16 @@ def test_a_whole_gpu_is_served_exclusively() -> None:
     assert placed(placement, pod("r", gpus=1)) is None
 
 
+def test_a_node_that_shares_by_mps_serves_no_part() -> None:
+    placement = site()
+    for name in ("s", "t"):
+        seen = placement.core.book.nodes[name].inventory
+        assert seen is not None
+        by_mps = msgspec.structs.replace(seen, generation=seen.generation + 1, strategies=("exclusive", "mps"))
+        placement.send(m.InventorySeen(by_mps))
+    assert placed(placement, pod(notes={names.ANNOTATION_ISOLATION: "soft"})) is None
+
+
 def test_the_nearest_gpu_is_taken_first() -> None:
     placement = site({"s": NetworkLink(rtt_us=100, mib_s=10_000), "t": NEAR})
     assert placed(placement, pod(gpus=1)) == ("c", "t")
