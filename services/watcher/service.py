@@ -17,6 +17,7 @@ from services.watcher.executors.bindings import Bindings
 from services.watcher.executors.evictions import Evictions
 from services.watcher.executors.patches import Patches
 from services.watcher.feed import Feed
+from shared.book.states import grant_of
 from shared.bus.port import Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
@@ -25,6 +26,7 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.events import SliceImpaired
 from shared.contracts.facts import Fact, SnapshotPage, SnapshotRequest
 from shared.model import names
+from shared.model.grant import serving_node
 from shared.model.objects import Pod
 from shared.ports.source import Source
 from shared.service import Context, Service, load_simulator
@@ -150,7 +152,8 @@ class Watcher(Service):
         return handle
 
     async def _impaired(self, incoming: Incoming) -> None:
-        """An Event on the pod of a slice whose programs have lost the GPU, if the pod is on the node that says so."""
+        """An Event on the pod of a slice whose programs have lost the GPU, if the pod, or its GPU, is on the node that
+        says so."""
         try:
             _, event = unwrap(incoming.payload)
         except ContractError as error:
@@ -159,7 +162,13 @@ class Watcher(Service):
         if not isinstance(event, SliceImpaired):
             return  # of a version that this watcher does not know
         pod = self._find_pod(event.namespace, event.name)
-        if pod is not None and (pod.metadata.uid, pod.spec.node_name) == (event.uid, event.node):
+        grant = None if pod is None else grant_of(pod)[0]
+        serving = "" if grant is None else serving_node(grant)
+        if (
+            pod is not None
+            and pod.metadata.uid == event.uid
+            and event.node in {pod.spec.node_name, serving or pod.spec.node_name}
+        ):
             self.announcer.tell(
                 event, "GpuLost", "Sharing", f"container {event.container}: {event.sentence}", warns=True
             )

@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 _TWO_NODES = "tests/unit/services/placement/protocol/test_remote.py::"
 _PLACES = "tests/unit/services/placement/engine/test_remote.py::"
 _AGENT = "tests/unit/services/node_agent/test_servers.py::"
-_BOOK = "tests/unit/shared/book/test_remote.py::"
+_BOOK = "tests/unit/shared/book/test_book_remote.py::"
 _RELEASES = "services/placement/protocol/releases.py"
 _NODES = "services/placement/protocol/nodes.py"
 _SERVERS = "services/node_agent/servers.py"

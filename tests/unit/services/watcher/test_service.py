@@ -20,6 +20,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import SliceImpaired
 from shared.contracts.facts import FeedBatch, Put, SnapshotPage, SnapshotRequest
+from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.objects import Pod
 from shared.service import Context, running
 from tests.support import build
@@ -131,6 +132,30 @@ async def test_a_pod_that_has_lost_its_gpu_gets_an_event_if_it_is_on_the_node_th
     last = c.AnnounceEvent(uid=seen.metadata.uid, namespace="team", name="p", reason="Last", note="of all")
     assert await reader.order(subjects.CMD_PATCH, c.PatchBatch(patches=(last,))) == c.Answers()
     await until(lambda: written() == 2)
+
+
+async def test_a_pod_is_told_by_the_node_of_its_gpu_too(reader: Reader) -> None:
+    share = GpuShare(node="serving", uuid="GPU-1", memory_mib=1, compute_milli=0)
+    part = ContainerGrant(strategy="remote", serving="advisory", gpus=(share,))
+    grant = encode_grant(Grant(grant_id="g", term=1, containers={"c": part}))
+    made = pod("p", nodeName="n1")
+    made["metadata"]["annotations"] = {"kerf.dev/grant": grant}
+    await reader.apply(NODE, made)
+    await until(lambda: reader.pod("p") is not None)
+    seen = reader.pod("p")
+    assert seen is not None
+    for node in ("another", "serving"):
+        said = SliceImpaired(
+            node=node, uid=seen.metadata.uid, namespace="team", name="p", container="c", gpu="GPU-1",
+            reason="server-ended", sentence="it",
+        )  # fmt: skip
+        _, payload = wrap(said, source="/test", now_s=1.0)
+        await reader.ctx.bus.publish(subjects.event_in_namespace("slice", "impaired", "team"), payload)
+    name = "kerf_watcher_announcements_written_total 1"
+    await until(lambda: name in reader.ctx.metrics.render().decode())
+    last = c.AnnounceEvent(uid=seen.metadata.uid, namespace="team", name="p", reason="Last", note="of all")
+    assert await reader.order(subjects.CMD_PATCH, c.PatchBatch(patches=(last,))) == c.Answers()
+    await until(lambda: name[:-1] + "2" in reader.ctx.metrics.render().decode())
 
 
 async def test_numbers_rise_by_one_heartbeats_included(reader: Reader) -> None:
