@@ -153,6 +153,20 @@ def _cluster(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="the simulated nodes say that they enforce slices: pods may be throttled, paused and so on",
     )
     up.add_argument(
+        "--remote",
+        type=int,
+        default=0,
+        metavar="NODES",
+        help="so many nodes without GPUs, whose pods may use GPUs of the others over the network (default 0)",
+    )
+    up.add_argument(
+        "--rtt-us",
+        type=int,
+        default=10,
+        metavar="US",
+        help="the round trip between these nodes and the others, as if their agents had measured it (default 10)",
+    )
+    up.add_argument(
         "--mig",
         type=int,
         default=0,

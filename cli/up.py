@@ -19,7 +19,11 @@ from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
 from shared.kube.access import AccessError
 from shared.model.mig import GEOMETRIES, geometry_of
+from shared.model.network import NetworkLink
 from shared.service import load
+
+LINK_MIB_S = 12_000
+"""A network of 100 Gbit/s, between simulated nodes."""
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -77,6 +81,7 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
         ("--nodes", args.nodes, 0),
         ("--gpus", args.gpus, 0),
         ("--gpu-memory-mib", args.gpu_memory_mib, 1),
+        ("--remote", args.remote, 0),
     ):
         if amount < least:
             raise Failure(f"{option} is {amount}; it must be at least {least}")
@@ -87,7 +92,7 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
             f"--mig: how a {args.gpu_model} of {args.gpu_memory_mib} MiB is divided is not known; MIG is known of "
             f"{', '.join(geometry.name for geometry in GEOMETRIES)}, by --gpu-model and --gpu-memory-mib"
         )
-    return [
+    nodes = [
         {
             "name": f"node-{i}",
             "model": args.gpu_model,
@@ -97,6 +102,20 @@ def _nodes(args: argparse.Namespace) -> list[dict[str, Any]]:
             "mig": dict.fromkeys(range(args.mig), ()),
         }
         for i in range(args.nodes)
+    ]
+    return _over_the_network(nodes, args.remote, args.rtt_us) if args.remote else nodes
+
+
+def _over_the_network(nodes: list[dict[str, Any]], clients: int, rtt_us: int) -> list[dict[str, Any]]:
+    """The nodes serve their GPUs to so many more without any."""
+    try:
+        link = NetworkLink(rtt_us=rtt_us, mib_s=LINK_MIB_S)
+    except ValueError as error:
+        raise Failure(f"--rtt-us: {error}") from error
+    network = {str(node["name"]): {"rtt_us": link.rtt_us, "mib_s": link.mib_s} for node in nodes}
+    serving = [node | {"remote": {"address": f"{node['name']}:14834"}} for node in nodes]
+    return serving + [
+        {"name": f"client-{i}", "count": 0, "remote": {"client": True, "network": network}} for i in range(clients)
     ]
 
 

@@ -155,7 +155,9 @@ class Explainer:
                 for s in c.gpus
             ]
             sentence += f" with {'; '.join(shares)}"
-        if not state.charged or state.ended:
+            if held.client:
+                sentence += f", a GPU of {held.node}, over the network"
+        if not state.charged or state.ended or (held is not None and held.client):
             return replace(base, state=phase, sentence=sentence, node=node)
         again = Trial(self.engine)
         waits = again.book.lift(state.uid)
@@ -203,7 +205,7 @@ class Explainer:
         sentence = f"0 of {len(verdicts)} nodes can take the pod: {counted}" if verdicts else "there are no nodes yet"
         if far is not None:
             summary, helps = (*summary, far), (*helps, far.helps)
-            sentence += f". {far.sentence}"
+            sentence += f". {far.sentence[0].upper()}{far.sentence[1:]}"
         if helps:
             sentence += f". What would help: {helps[0]}"
         return replace(

@@ -242,3 +242,11 @@ def test_what_does_not_go_together_is_refused_by_name(one: Pod, code: str) -> No
     placement = site()
     assert placed(placement, one) is None
     assert list(reasons(placement, one)) == [code]
+
+
+def test_why_names_the_node_of_the_gpu() -> None:
+    placement, one = site(), pod()
+    placement.facts(one)
+    placement.bind(one)
+    said = placement.core.explainer.why(placement.core.book.pods[one.metadata.uid], max_nodes=10)
+    assert said.sentence == "the pod is bound to c with 8 GiB and 0 % of s-gpu-0, a GPU of s, over the network"
