@@ -559,10 +559,9 @@ class Simulation:
                         f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and does not run "
                         f"on {at}"
                     )
-                others = runs is not None and serving_node(grant)
-                if runs is not None and not others and runs[1].gpus != grant.containers[container].gpus:
-                    if self._may_resize(pod):
-                        raise Violation(f"P7: {meta['name']}/{container} has {runs[1].gpus}, and its grant {grant}")
+                exact = runs is None or serving_node(grant) or runs[1].gpus == grant.containers[container].gpus
+                if not exact and self._may_resize(pod):
+                    raise Violation(f"P7: {meta['name']}/{container} has {runs and runs[1]}, and its grant {grant}")
                 if runs is not None and runs[0] != grant.grant_id:
                     raise Violation(
                         f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
