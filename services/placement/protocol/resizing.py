@@ -220,7 +220,8 @@ class Resizer:
         out: list[m.Command] = []
         for amendment in record.amendments:
             growth = self._open.get(amendment.uid)
-            if growth is not None and growth.amendment is amendment:
+            # A new term writes all of them again, also those that must not be written to their pods.
+            if growth is not None and growth.amendment is amendment and not growth.logged:
                 growth.logged, growth.sent_at = True, now
                 out.append(m.SendPatches((_amend(amendment),)))
         return out

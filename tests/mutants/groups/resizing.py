@@ -35,8 +35,8 @@ MUTANTS = [
         name="promise-is-not-withdrawn",
         what="a slice keeps less than its grant when its pod does not want less any more",
         file=_RESIZER,
-        old="        if state.uid in self._promised:\n            return self._withdraw(state, held, now)\n",
-        new="",
+        old="            return self._amend_once(state, next_amendment(held.given, held.given.containers), now)\n",
+        new="            return []\n",
         tests=(_TESTS + "test_a_promise_that_is_not_wanted_any_more_is_withdrawn",),
     ),
     Mutant(

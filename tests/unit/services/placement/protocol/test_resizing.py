@@ -323,6 +323,7 @@ def test_a_growth_that_may_be_written_and_does_not_fit_is_ended_by_a_touch() -> 
     world = World("p", "q")
     world.annotate("p", resize="memory=70Gi")
     world.succeeded(complete=False)
+    assert not amendments(world.placement.send(m.TermRenewed(world.placement.sequence + 50)))
     touched = [p for c in only(world.wait(6), m.SendPatches) for p in c.patches if isinstance(p, TouchPod)]
     assert {order.uid for order in touched} == {"uid-team-p"}
     world.annotate("p", touched="1")
