@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("-d", "--details", action="store_true", help="with pods")
 
     _holding_back(add)
+    _resize(add, pod)
     _questions(add, pod)
 
     events = add("events", "events", "the public event stream, live")
@@ -212,6 +213,18 @@ def _holding_back(add: Callable[..., argparse.ArgumentParser]) -> None:
     for command in (cordon, drain):
         command.add_argument("target", help="a node's name or a GPU's UUID")
         command.add_argument("--reason", default="", help="why pods wait")
+
+
+def _resize(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:
+    resize = add("resize", "resize", "give a running pod's slices more or less, without a restart", pod)
+    resize.add_argument("--memory", default="", metavar="AMOUNT", help="the container's GPU memory, such as 12Gi")
+    resize.add_argument("--compute", default="", metavar="PERCENT", help="its compute in percent of one GPU")
+    resize.add_argument("--container", default="", help="which one, where several use GPUs")
+    resize.add_argument("--cancel", action="store_true", help="leave the slices as they are; what waits is given up")
+    resize.add_argument("--wait", action="store_true", help="until the slices have it, or cannot")
+    resize.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="how long to wait (default 300)"
+    )
 
 
 def _questions(add: Callable[..., argparse.ArgumentParser], pod: argparse.ArgumentParser) -> None:

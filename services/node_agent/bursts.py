@@ -170,6 +170,13 @@ class Bursts:
             ask.uid, [uuid for live in self._agent.live() if live.uid == ask.uid for uuid in live.gpus]
         )
 
+    async def make_room_to_grow(self, uid: str) -> str:
+        """Waits until the memory of a pod that grows is there; its grant has the larger amounts. Returns why it is not;
+        empty if it is."""
+        return await self._make_room_on(
+            uid, [uuid for live in self._agent.live() if live.uid == uid for uuid in live.gpus]
+        )
+
     async def _make_room_on(self, uid: str, uuids: Collection[str]) -> str:
         """Returns why the memory that slices are guaranteed on these GPUs is not there; the pod that needs it, `uid`,
         counts already. It goes on if the caller is cancelled: the kubelet may give up and ask again."""

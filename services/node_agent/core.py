@@ -14,12 +14,13 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
-from services.node_agent import gate, releases, start_checks, state, suspensions
+from services.node_agent import gate, releases, resizes, start_checks, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.gpu_state import gpu_pods
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
+from services.node_agent.resizes import Resizes
 from services.node_agent.servers import Servers
 from services.node_agent.state import Checkpoint, Lease, Released, Terms
 from services.node_agent.syncs import Syncs
@@ -69,6 +70,7 @@ class Agent:
         self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
         self.servers = Servers(node, self.store, self.gpus, self._finish_release)
         self._evict_at = 0.0
+        self.resizes = Resizes(node, self.store, self.gpus)
         self.inputs = Inputs()
 
     def checkpoint(self) -> Checkpoint:
@@ -96,7 +98,7 @@ class Agent:
             out += self.servers.due(now)
         return self.inputs.mark(out)
 
-    def _handle(self, event: m.Input, now: float) -> list[m.Command]:
+    def _handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
         match event:
             case m.GrantReceived():
                 return self._grant(event.grant)
@@ -112,6 +114,8 @@ class Agent:
                 return self.servers.handle(event, now)
             case m.SuspensionDone():
                 return self._suspension_done(event)
+            case m.ResizeDone():
+                return self._resize_done(event)
             case m.ReleasesBooked():
                 # No write for this alone: after a crash the release is published once more, which is harmless.
                 self.released.acknowledge(event.grant_ids)
@@ -166,21 +170,29 @@ class Agent:
             and (known.grant.grant, known.grant.remote) == (received.grant, received.remote)
             and known.grant.suspension is None is received.suspension
             and known.unbound <= received.unbound
+            and not resizes.concerns(known, received)
         ):
-            return [self._accepted(grant_id)]
+            return [self._granted(grant_id)]
         self.terms.newest = received.term
+        received, too_large = self.resizes.fitting(received)
         order = suspensions.apply_order(self.store, received, self.node, self.gpus.by_uuid)
         if order.task is not None:
             return [m.Save(), m.SuspendSlices(received, (order.task,))]
-        return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok)]
+        if (resize := self.resizes.next(grant_id, received)) is not None:
+            return [m.Save(), resize]
+        return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok, not_resized=too_large)]
 
-    def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True) -> m.Answer:
+    def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True, not_resized: str = "") -> m.Answer:
         suspension = suspensions.applied_to(self.store, grant_id)
-        return m.Answer(
-            Accepted(
-                ok=ok, reason=reason, term=self.terms.newest, node=self.node, grant_id=grant_id, suspension=suspension
-            )
+        said = Accepted(
+            ok=ok, reason=reason, term=self.terms.newest, node=self.node, grant_id=grant_id, suspension=suspension
         )
+        return self.resizes.told(said, not_resized)
+
+    def _resize_done(self, event: m.ResizeDone) -> list[m.Command]:
+        told, grant_id = self.resizes.done(event), event.task.grant_id
+        answer = [] if event.request is None else [self._granted(grant_id, not_resized=event.reason)]
+        return [m.Save(), *told, *answer]
 
     def _release(self, received: NodeRelease, now: float) -> list[m.Command]:
         grant_id = received.grant_id
@@ -238,7 +250,7 @@ class Agent:
         why = start_checks.refusal(asked, known, self.store, self.gpus.inventory, self.gpus.by_uuid, self.node)
         if why is not None:
             return [m.RefuseStart(asked.uid, asked.container, *why)]
-        share = known.grant.grant.containers[asked.container]
+        share = known.effective.containers[asked.container]
         before = self.store.lease(asked.uid, asked.container)
         # An init container that runs within this share comes without the slot of the container.
         slot = asked.slot or ("" if before is None else before.slot)
@@ -285,6 +297,7 @@ class Agent:
         for order in suspensions.retry_restores(self.store, self.node, self.gpus.by_uuid):
             if order.task is not None:
                 out += [m.Save(), m.SuspendSlices(order.received, (order.task,))]
+        out += self.resizes.due()
         if (
             self._evict_unhealthy
             and now >= self._evict_at

@@ -43,6 +43,8 @@ class Fleet:
             out += agent.handle(
                 m.SuspensionDone(suspend.request, tuple(m.SuspendResult(task) for task in suspend.tasks)), now
             )
+        for resize in [order for order in out if isinstance(order, m.ResizeSlices)]:
+            out += agent.handle(m.ResizeDone(resize.request, resize.task), now)
         out += self._start_and_stop(agent, machine, event, now)
         out += self._serve(agent, machine, out, now)
         for order in out:

@@ -72,13 +72,24 @@ class GrantStore:
         """Stores a grant as it was received, and returns what is known of it.
 
         A grant that is being released stays so, and a pod that was seen bound stays bound. The applied suspension
-        stands only as long as the same suspension is ordered.
+        stands only as long as the same suspension is ordered, and a promise to use less only until the next amendment.
         """
         before = self._known.get(received.grant.grant_id)
-        if before is not None and received.unbound and not before.unbound:
-            received = msgspec.structs.replace(received, unbound=False)
-        applied = before.applied if before is not None and before.applied == received.suspension else None
-        known = KnownGrant(grant=received, releasing=before is not None and before.releasing, applied=applied)
+        if before is None:
+            known = KnownGrant(grant=received)
+        else:
+            if received.unbound and not before.unbound:
+                received = msgspec.structs.replace(received, unbound=False)
+            if received.grant.amendment < before.grant.grant.amendment:
+                received = msgspec.structs.replace(received, grant=before.grant.grant)  # amendments only rise
+            amended = received.grant.amendment > before.grant.grant.amendment
+            known = KnownGrant(
+                grant=received,
+                releasing=before.releasing,
+                applied=before.applied if before.applied == received.suspension else None,
+                in_force=before.in_force or before.effective if amended else before.in_force,
+                shrunk=None if amended else before.shrunk,
+            )
         self.put(known)
         return known
 
@@ -159,11 +170,29 @@ class GrantStore:
     def live(self, node: str) -> tuple[LiveSlice, ...]:
         """The slices on this node's GPUs, also those of servers for other nodes. What containers here have of other
         nodes' GPUs is for those nodes to tell."""
-        return tuple(self._live(lease, node) for lease in self._leases.values() if not self._known_by(lease).is_client)
+        return tuple(
+            self._live(lease, node, self._share(lease))
+            for lease in self._leases.values()
+            if not self._known_by(lease).is_client
+        )
 
     def containers(self, node: str) -> tuple[LiveSlice, ...]:
         """The slices of containers that the kubelet of this node runs, wherever their GPUs are."""
-        return tuple(self._live(lease, node) for lease in self._leases.values() if not self._known_by(lease).is_serving)
+        return tuple(
+            self._live(lease, node, self._share(lease))
+            for lease in self._leases.values()
+            if not self._known_by(lease).is_serving
+        )
+
+    def in_force(self, node: str) -> tuple[LiveSlice, ...]:
+        """As `live`, with what the slices have now: less than their grant while they grow."""
+        found = []
+        for lease in self._leases.values():
+            known = self._known_by(lease)
+            if not known.is_client:
+                share = (known.in_force or known.effective).containers[lease.container]
+                found.append(self._live(lease, node, share))
+        return tuple(found)
 
     def _known_by(self, lease: Lease) -> KnownGrant:
         return self._known[lease.grant_id]
@@ -175,8 +204,8 @@ class GrantStore:
         assert share is not None  # noqa: S101 - the invariant above
         return share
 
-    def _live(self, lease: Lease, node: str) -> LiveSlice:
-        received, share = self._known[lease.grant_id].grant, self._share(lease)
+    def _live(self, lease: Lease, node: str, share: ContainerGrant) -> LiveSlice:
+        received = self._known[lease.grant_id].grant
         gpus = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus if g.node == node}
         return LiveSlice(
             uid=lease.uid,

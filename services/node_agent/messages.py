@@ -22,7 +22,7 @@ from shared.contracts.node_commands import (
 )
 from shared.model.causes import Caused
 from shared.model.gpu import Inventory
-from shared.model.grant import ContainerGrant
+from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension
 
 
@@ -44,6 +44,19 @@ class SuspendTask(msgspec.Struct, frozen=True):
     """The suspension that was ordered before."""
     applied: Suspension | None = None
     """The suspension that the slices had applied before."""
+
+
+class ResizeTask(msgspec.Struct, frozen=True):
+    """Tells the slices of one grant to have these amounts."""
+
+    grant_id: str
+    uid: str
+    containers: tuple[str, ...]
+    """The containers of the grant that are handed over."""
+    before: Grant
+    after: Grant
+    shrinks: bool = False
+    """The program may have more than `after`; then nothing changes."""
 
 
 class SuspendResult(msgspec.Struct, frozen=True):
@@ -138,6 +151,14 @@ class SuspensionDone(Input, frozen=True):
     results: tuple[SuspendResult, ...]
 
 
+class ResizeDone(Input, frozen=True):
+    """The result of a `ResizeSlices`. `reason`: why the slices are as they were; empty if they have the amounts."""
+
+    request: NodeGrant | None
+    task: ResizeTask
+    reason: str = ""
+
+
 class Reconnected(Input, frozen=True):
     """The connection to NATS is back. The servers may have lost all data."""
 
@@ -204,6 +225,13 @@ class SuspendSlices(Command, frozen=True):
 
     request: NodeGrant | NodeSync
     tasks: tuple[SuspendTask, ...]
+
+
+class ResizeSlices(Command, frozen=True):
+    """Run this task, then pass in `ResizeDone`, which returns the answer to `request`."""
+
+    task: ResizeTask
+    request: NodeGrant | None = None
 
 
 class RefuseStart(Command, frozen=True):

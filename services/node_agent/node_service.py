@@ -191,6 +191,8 @@ class NodeRuntime:
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.Serve() | m.EndServer() | m.ClientEnded():
                 self.servers.carry_out(order)
+            case m.ResizeSlices():
+                self._ctx.spawn(self._resize(order, incoming), name="resize")
             case m.PutInventory():
                 self.publisher.put(order.inventory)
             case m.Publish():
@@ -213,6 +215,11 @@ class NodeRuntime:
             for task in order.tasks
         ]
         await self.handle(m.SuspensionDone(order.request, tuple(results)), incoming)
+
+    async def _resize(self, order: m.ResizeSlices, incoming: Incoming | None) -> None:
+        strategies = self.strategies
+        why = "this agent hands nothing over" if strategies is None else await strategies.resizer.resize(order.task)
+        await self.handle(m.ResizeDone(order.request, order.task, why), incoming)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)

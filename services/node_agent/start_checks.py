@@ -86,5 +86,6 @@ def enforced_event(
         traceparent=received.grant.traceparent,
         shares_faults=registered()[share.limited_by].concurrent,
     )
-    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}"
+    amended = f"-{known.effective.amendment}" if known.effective.amendment else ""
+    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}{amended}"
     return m.Publish(event, identity, received.namespace, received.grant.traceparent)

@@ -7,7 +7,7 @@ import msgspec
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Inventory
-from shared.model.grant import ContainerGrant
+from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension, left_of
 
 VERSION = 1
@@ -34,6 +34,10 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     restore_pending: bool = msgspec.field(default=False, name="owed")
     """The pod was ordered to resume, and could not take everything back yet."""
+    in_force: Grant | None = None
+    """While running slices do not have the amounts of the grant yet: those that they have."""
+    shrunk: Grant | None = None
+    """Until the grant is amended, slices use no more than this: placement was promised so."""
 
     @property
     def grant_id(self) -> str:
@@ -64,12 +68,17 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """(term, number) of the newest order about this grant."""
         return self.grant.term, self.grant.number
 
+    @property
+    def effective(self) -> Grant:
+        """The grant, with what was promised not to be used taken off."""
+        return self.shrunk or self.grant.grant
+
     def share(self, container: str) -> ContainerGrant | None:
-        return self.grant.grant.containers.get(container)
+        return self.effective.containers.get(container)
 
     def remaining(self, container: str) -> ContainerGrant | None:
         """What the container takes of the GPUs now, less what its suspension has freed."""
-        grant = self.grant.grant if self.applied is None else left_of(self.grant.grant, self.applied)
+        grant = self.effective if self.applied is None else left_of(self.effective, self.applied)
         return grant.containers.get(container)
 
 

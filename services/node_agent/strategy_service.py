@@ -21,6 +21,7 @@ from services.node_agent.gate import Occupancy
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
+from services.node_agent.slice_resizer import SliceResizer
 from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
@@ -115,6 +116,9 @@ class Strategies:
             slack_mib=self.observer.slack_mib,
             lent=self._limits.refresh,
             clock=clock,
+        )
+        self.resizer = SliceResizer(
+            ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
@@ -227,7 +231,7 @@ class Strategies:
         grants, node = {came.uid: came.grant for came in self._agent.store.startable()}, self._config.node
         running = [
             running_slice(live, grants.get(live.uid), node)
-            for live in self._agent.live()
+            for live in self._agent.store.in_force(node)
             if live.strategy in self._drivers
         ]
         slices = [slice_ for slice_ in running if slice_.strategy in self._with_block]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from services.node_agent import messages as m
-from services.node_agent import suspensions
+from services.node_agent import resizes, suspensions
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
@@ -61,7 +63,10 @@ class Syncs:
         for received in sync.grants:
             known = self._store.get(received.grant.grant_id)
             if received.grant.grant_id not in self._released and (known is None or known.grant.uid == received.uid):
-                order = suspensions.apply_order(self._store, received, self._node, self._gpus.by_uuid)
+                gpus = self._gpus.by_uuid
+                if known is not None and resizes.refusal(self._store, received, self._node, gpus):
+                    received = msgspec.structs.replace(received, grant=known.grant.grant)  # noqa: PLW2901
+                order = suspensions.apply_order(self._store, received, self._node, gpus)
                 tasks += [] if order.task is None else [order.task]
         return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self.answer(sync)]
 
@@ -82,5 +87,16 @@ class Syncs:
                 live=self._store.live(self._node),
                 tombstones=dead,
                 suspension=suspension,
+                resizes=True,
+                amendments={
+                    grant_id: amendment
+                    for grant_id in ids
+                    if (amendment := resizes.amendment_of(self._store, grant_id))
+                },
+                shrunk={
+                    grant_id: promise
+                    for grant_id in ids
+                    if (promise := resizes.promise_of(self._store, grant_id)) is not None
+                },
             )
         )

@@ -25,6 +25,7 @@ from services.placement.protocol.holds import Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.remote import RemoteGrants
+from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.resource_slices import Slices
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
@@ -108,6 +109,8 @@ class Core:
         self.suspension = Suspender(
             self.book, self.nodes, PreemptionPolicy(self.fair, self.gangs), self._capacity_changes
         )
+        changes, beyond = self._capacity_changes, self.config.resize_beyond_request
+        self.resizer = Resizer(self.book, self.nodes, self.fair, self.batcher, changes, beyond_request=beyond)
         self.grants = SessionGrants(self.book, trace_of)
         self.committer = Committer(
             self.scheduler,
@@ -119,6 +122,7 @@ class Core:
             unplaced=self.unplaced,
             grants=self.grants,
             suspender=self.suspension,
+            resizer=self.resizer,
             holds=self.holds,
             batcher=self.batcher,
             config=self.config,
@@ -157,6 +161,7 @@ class Core:
             batcher=self.batcher,
             binding=self._binding,
             suspender=self.suspension,
+            resizer=self.resizer,
             preemption=self.preemption,
             config=self.config,
             stats=self.stats,
@@ -229,7 +234,11 @@ class Core:
             elif isinstance(fact.object, ConfigMap):
                 self._out += self.scheduler.policy_changed(now)
             elif isinstance(fact.object, Pod) and fact.object.metadata.uid in self.book.pods:
-                self._out += self.suspension.annotation_seen(self.book.pods[fact.object.metadata.uid], now)
+                self._pod_seen(self.book.pods[fact.object.metadata.uid], now)
+
+    def _pod_seen(self, state: PodState, now: float) -> None:
+        self._out += self.suspension.annotation_seen(state, now)
+        self._out += self.resizer.seen(state, now)
 
     def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
         gangs = dict(self.book.others.get("Gang", {}))
@@ -240,7 +249,7 @@ class Core:
             self.scheduler.gang_changed(source, now)
         if self.phase != "listing":
             for state in self.book.pods.values():
-                self._out += self.suspension.annotation_seen(state, now)
+                self._pod_seen(state, now)
             return
         self._out += self.takeover.listed(event.log_sequence_seen, now)
 
@@ -271,6 +280,8 @@ class Core:
                     self._capacity_changes.note()
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
+                case "amended":
+                    self._out += self.resizer.amended(change.name, now)
                 case "ended":
                     self._ended(change, now)
                 case "node":
@@ -322,6 +333,7 @@ class Core:
         self.recovery.settled(uid)
         self.scheduler.forget(uid, now)
         self.decision_events.forget(uid)
+        self.resizer.ended(uid)
         if uid in self.book.pods:
             self.node_avoidance.ended(self.book.pods[uid], now)
         self._out += self._releases.pod_ended(change.grant_id, now)
@@ -340,6 +352,7 @@ class Core:
         self.suspension.synced(
             {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
         )
+        self.resizer.synced(answer)
         self._out += said
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
@@ -352,9 +365,11 @@ class Core:
         if held is not None and event.node == held.client:
             self.nodes.acknowledged(event.grant_id, event.node)
             return
-        if event.reason or self.suspension.is_current(event.grant_id, event.suspension):
+        told = self.suspension.is_current(event.grant_id, event.suspension) and self.resizer.is_current(event)
+        if event.reason or told:
             self.nodes.acknowledged(event.grant_id, event.node)
         self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason)
+        self._out += self.resizer.node_answered(event, now)
         if event.reason and event.suspension is None:
             self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
 
@@ -369,6 +384,7 @@ class Core:
             self.scheduler.wake()
         self._out += self.committer.turn(self.term, now, self.preemption.reservations)
         if self.committer.idle:
+            self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)
             self._out += self.pending_reasons.explain_one(now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
@@ -384,7 +400,7 @@ class Core:
         elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
                 self._out += self.preemption.reservation_logged(reserved, now)
-            self._out += self._binding.logged(record, sequence, now)
+            self._out += self._binding.logged(record, sequence, now) + self.resizer.logged(record, now)
 
     def _tick(self, now: float) -> None:
         self._out += self.takeover.touch(now)
@@ -398,7 +414,7 @@ class Core:
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
         self._out += self._remote_grants.tick(now)
-        self._out += self.preemption.tick(self.term, now)
+        self._out += self.preemption.tick(self.term, now) + self.resizer.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))

@@ -12,6 +12,7 @@ from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, Nod
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.causes import Caused
 from shared.model.gpu import Inventory
+from shared.model.grant import Grant
 from shared.model.suspension import Suspension
 
 
@@ -74,6 +75,10 @@ class GrantAcknowledged(Input, frozen=True):
     reason: str = ""
     suspension: Suspension | None = None
     dead: bool = False
+    amendment: int = -1
+    """The newest amendment whose amounts the slices have; -1: the agent does not resize."""
+    shrunk: Grant | None = None
+    not_resized: str = ""
 
 
 class ReleaseSeen(Input, frozen=True):

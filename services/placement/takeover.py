@@ -15,6 +15,7 @@ from services.placement.protocol.bindings import Binding
 from services.placement.protocol.holds import Hold, Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
+from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
@@ -54,6 +55,7 @@ class Takeover:
         batcher: WriteBatcher,
         binding: Binding,
         suspender: Suspender,
+        resizer: Resizer,
         preemption: Preemption,
         config: Config,
         stats: Stats,
@@ -61,6 +63,7 @@ class Takeover:
         self._holder, self._book, self._queue, self._scheduler, self._nodes = holder, book, queue, scheduler, nodes
         self._holds, self._batcher, self._binding, self._suspender = holds, batcher, binding, suspender
         self._preemption, self._config, self._stats = preemption, config, stats
+        self._resizer = resizer
         self.recovery = Recovery()
         self.term = 0
         self.phase: Phase = "idle"
@@ -88,6 +91,7 @@ class Takeover:
             self._enter("over")
             return [m.BeginLogAnew(self.recovery.above(self.term, seen), lost)]
         out = self._suspender.adopt(self.term, now)
+        self._resizer.adopt(self.recovery, complete=self.recovery.ready, now=now)
         pending = [s for s in self._book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
         if self.recovery.ready:
             for state in pending:
@@ -169,6 +173,7 @@ class Takeover:
             [hold.decision for hold in holds],
             self._preemption.records(self.term),
             self.recovery.excluded,
+            self._resizer.records(),
         )
 
     def _exclude(self, state: PodState, why: str, now: float) -> list[m.Command]:

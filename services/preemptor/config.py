@@ -29,6 +29,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     shrinks: bool = False
     """Whether pods on enforced slices may be shrunk by GPU memory that they have not allocated. A pod that then
     allocates more than it was left fails as on a full GPU."""
+    autoscale: bool = False
+    """Whether slices of pods with the annotation kerf.dev/autoscale are resized by what they use."""
     checkpoints: bool = False
     """Whether pods may be checkpointed to host memory instead of evicted. It has not been tried on a real driver
     yet."""

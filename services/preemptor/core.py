@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from services.preemptor import event_texts
 from services.preemptor import messages as m
+from services.preemptor.autoscaling import Autoscaler
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
 from services.preemptor.consolidation import Consolidation
@@ -66,6 +67,7 @@ class Core:
         self._listed = False
         """A snapshot has listed all pods."""
         self._memory_use = MemoryUse()
+        self._autoscales, self._autoscaler = config.autoscale, Autoscaler(self.book)
         self._preemption_policy = PreemptionPolicy(self._cluster.queues, self.gangs)
         self._candidates = Candidates(
             self.book,
@@ -125,6 +127,7 @@ class Core:
                 self._ended(event, now)
             case m.Sampled():
                 self._memory_use.sampled(event.sample, now)
+                return self._autoscaler.sampled(event.sample, now) if self._autoscales and self._leads else []
             case m.Tick():
                 return self._tick(now, proposes=event.proposes)
             case _:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.contracts.commands import Answer, Evict
+from shared.contracts.commands import Answer, Evict, ResizePod
 from shared.contracts.events import Event, GrantEnded, PlacementRejected, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.explain import Advice
 from shared.contracts.facts import Fact
@@ -140,6 +140,12 @@ class AskAdvice(Command, frozen=True):
         return AdviseQuery(
             namespace=self.namespace, name=self.name, most_gpu_seconds=self.most_gpu_seconds, for_plan=protected
         )
+
+
+class Resize(Command, frozen=True):
+    """Write what a pod's slices shall have by their use."""
+
+    order: ResizePod
 
 
 def to_input(event: Event) -> Input | None:

@@ -118,7 +118,7 @@ class _Work:
             await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
             await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
         ]
-        if self.ctx.config.shrinks:  # thousands of nodes publish it every few seconds
+        if self.ctx.config.shrinks or self.ctx.config.autoscale:  # thousands of nodes publish it every few seconds
             subscriptions.append(await self.bus.subscribe(subjects.USAGE_ALL, self._sampled))
         try:
             async with asyncio.TaskGroup() as group:
@@ -201,6 +201,8 @@ class _Work:
                 group.create_task(self._evict(command))
             case m.CancelPlan():
                 group.create_task(self._abandon(command))
+            case m.Resize():
+                group.create_task(self._resize(command))
             case m.AskAdvice():
                 group.create_task(self._ask_advice(command))
 
@@ -227,6 +229,19 @@ class _Work:
         except BusError as error:
             # The next leader may preempt a replacement a little early, which is no reason to stop.
             self.ctx.log.warning("protection_not_saved", owner=command.record.owner, error=str(error))
+
+    async def _resize(self, command: m.Resize) -> None:
+        order = command.order
+        try:
+            (answer,) = decode(
+                await self.bus.request(subjects.CMD_RESIZE, encode(order), timeout_s=ANSWER_S), commands.Answers
+            ).answers
+        except BusError as error:
+            self.ctx.log.warning("resize_unanswered", namespace=order.namespace, pod=order.name, error=str(error))
+            return
+        self.ctx.log.info(
+            "autoscaled", namespace=order.namespace, pod=order.name, to=order.resize, outcome=answer.outcome
+        )
 
     async def _ask_advice(self, command: m.AskAdvice) -> None:
         try:

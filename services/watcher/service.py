@@ -96,6 +96,12 @@ class Watcher(Service):
                 queue=QUEUE,
                 concurrency=BATCHES_AT_ONCE,
             ),
+            await bus.subscribe(
+                subjects.CMD_RESIZE,
+                self._order(c.ResizePod, self.patches.resize),
+                queue=QUEUE,
+                concurrency=BATCHES_AT_ONCE,
+            ),
             await bus.subscribe(subjects.SLICES_IMPAIRED, self._impaired, queue=QUEUE),
             await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
             await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),

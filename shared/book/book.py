@@ -28,9 +28,10 @@ SEQUENCE_MOST = 2**53
 
 class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
-    ended unbound. bound: it was seen bound. ended: it is gone or terminal. node, other: see `name`."""
+    ended unbound. bound: it was seen bound. amended: the annotated amounts of its grant changed, or cannot change any
+    more as it was booked. ended: it is gone or terminal. node, other: see `name`."""
 
-    kind: Literal["pending", "void", "bound", "ended", "node", "other"]
+    kind: Literal["pending", "void", "bound", "amended", "ended", "node", "other"]
     name: str
     """The pod's uid, the node's name, or the kind of another object."""
     grant_id: str = ""
@@ -162,7 +163,7 @@ class Book(Ledger):
             self._uncharge(state)
             self._charge(state, node)
         if state.seen_bound:
-            return []  # a grant stays as it was at the Binding; later edits of the annotation change nothing
+            return [Change("amended", state.uid, state.grant_id)] if self._amended(known, grant) else []
         if known is not None and (grant is None or grant.grant_id != known.grant_id):
             # Bound by another scheduler, or by an older decision: Kerf's Binding at this resourceVersion can no longer
             # happen.

@@ -80,6 +80,32 @@ class Ledger:
                 msgspec.structs.replace(held, grant=left_of(given, suspension), whole=given, suspension=suspension)
             )
 
+    def grow(self, grant_id: str, grant: Grant) -> None:
+        """From now on it takes these larger amounts, because its annotation may come to have them at any time."""
+        held = self._unbook(grant_id)
+        if held is not None:
+            self._book(msgspec.structs.replace(held, grant=grant, noted=held.given))
+
+    def _amended(self, known: GrantState | None, grant: Grant | None) -> bool:
+        """A pod is seen at another version, with this grant. An amendment changes the grant's amounts, and no other
+        edit changes anything. A growth that was booked for the version before has landed, or never will (R3, R4)."""
+        if known is None or grant is None or grant.grant_id != known.grant_id or known.phase != "bound":
+            return False
+        before = known.given
+        if grant.amendment <= before.amendment and known.noted is None:
+            return False
+        if grant.amendment > before.amendment:
+            before = msgspec.structs.replace(before, containers=grant.containers, amendment=grant.amendment)
+        self._amend(known, before)
+        return True
+
+    def _amend(self, held: GrantState, grant: Grant) -> None:
+        """Its annotation has this grant now, and nothing else can be written at the version before."""
+        self._unbook(held.grant_id)
+        taken = grant if held.suspension is None else left_of(grant, held.suspension)
+        whole = None if held.suspension is None else grant
+        self._book(msgspec.structs.replace(held, grant=taken, whole=whole, noted=None, shrink=None))
+
     def _gpu_charge(self, held: GrantState, sign: int) -> None:
         kept = sign if held.phase == "reserved" else 0
         for container in held.grant.containers.values():
@@ -262,7 +288,10 @@ class Ledger:
         )
 
     def _taken(self, held: GrantState) -> Grant:
-        """The present grant; for a suspended pod on a node that has not synced yet, what it was suspended to."""
+        """The present grant, for a growing pod by its annotation; for a suspended pod on a node that has not synced
+        yet, what it was suspended to."""
+        if held.noted is not None:
+            return held.noted
         node = self.nodes.get(held.node)
         state = None if node is None or not node.agent_trouble else node.pods.get(held.uid)
         return held.grant if state is None or state.suspension is None else left_of(held.given, state.suspension)

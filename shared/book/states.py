@@ -140,14 +140,18 @@ class GrantState(msgspec.Struct):
     suspension: Suspension | None = None
     client: str = ""
     """Of a grant on GPUs of another node: the node of its pod."""
+    noted: Grant | None = None
+    """Of a pod that may be growing: the grant by its annotation. `grant` is the larger one that is booked."""
+    shrink: Grant | None = None
+    """Smaller amounts that its node is asked to promise."""
 
     def enter(self, phase: GrantPhase) -> None:
         self.phase = GRANT_PHASES.move(self.phase, phase)
 
     @property
     def given(self) -> Grant:
-        """As it was given, suspended or not."""
-        return self.whole or self.grant
+        """As its annotation has it, suspended or growing or neither."""
+        return self.noted or self.whole or self.grant
 
     @property
     def grant_id(self) -> str:

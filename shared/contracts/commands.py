@@ -189,6 +189,32 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     """The only version that it is for: a decision of an earlier leader must not be carried out later."""
 
 
+class AmendGrant(Message, tag="amend", tag_field="patch", frozen=True):
+    """Writes the grant of a bound pod with other amounts, and an Event that says so."""
+
+    uid: str
+    namespace: str
+    name: str
+    grant: str
+    """The annotation's text."""
+    reason: str
+    resource_version: str = ""
+    """The only version that it is for: an earlier leader's amendment must not be carried out later."""
+
+
+class ResizePod(Message, frozen=True):
+    """What the slices of a pod shall have, as a person or an autoscaler wants it: written to the annotation
+    kerf.dev/resize, which placement reads. Empty removes the annotation."""
+
+    namespace: str
+    name: str
+    resize: str
+    uid: str = ""
+    """Only this pod; empty: whichever has the name."""
+    resource_version: str = ""
+    """Only at this version; empty: at any."""
+
+
 class ReportPodGroup(Message, tag="pod-group", tag_field="patch", frozen=True):
     """The condition of a PodGroup of scheduling.k8s.io that says whether its pods have been scheduled together. The
     watcher knows what the API server's version calls it."""
@@ -215,6 +241,7 @@ Patch = (
     | SelectNode
     | PublishSlice
     | SuspendPod
+    | AmendGrant
     | ReportPodGroup
 )
 

@@ -232,6 +232,14 @@ _EXAMPLES: tuple[Any, ...] = (
                 reason="makes room for team-b/serve-1",
                 resource_version=VERSION,
             ),
+            c.AmendGrant(
+                uid=UID,
+                namespace=NAMESPACE,
+                name=POD,
+                grant='{"version":1,"grant_id":"01jcq8z9w4-5","term":41,"amendment":1}',
+                reason="its slices have 12 GiB (main) now",
+                resource_version=VERSION,
+            ),
             c.SelectNode(namespace=NAMESPACE, claim="data-train-0", node=NODE, volume="pv-7"),
             c.ReportPodGroup(
                 uid=UID_2,
@@ -243,6 +251,7 @@ _EXAMPLES: tuple[Any, ...] = (
             ),
         )
     ),
+    c.ResizePod(namespace=NAMESPACE, name=POD, resize="memory=12Gi,compute=40", uid=UID),
     c.EvictBatch(
         evictions=(
             c.Evict(

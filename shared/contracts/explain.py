@@ -124,6 +124,17 @@ class QueueExplanation(Message, frozen=True):
     """Where it borrows: how many queues wait that have less than their guarantee."""
 
 
+class ResizeExplanation(Message, frozen=True):
+    """How the resize of a running pod stands. `phase`: done, applying, waiting, refused."""
+
+    wanted: str
+    """The annotation that it is about."""
+    phase: str
+    sentence: str
+    code: str = ""
+    """Of a refusal, for programs."""
+
+
 class PodExplanation(Message, frozen=True):
     """`state`: unknown, gated, waiting, holding, bound, leaving, refused, would-fit, would-wait."""
 
@@ -155,6 +166,8 @@ class PodExplanation(Message, frozen=True):
     """Of a pod that waits for its gang, or with it."""
     queue: QueueExplanation | None = None
     """Of a pod that waits, where there are queues."""
+    resize: ResizeExplanation | None = None
+    """Of a running pod whose slices were to be resized under this leader."""
 
 
 class PlacedPod(Message, frozen=True):

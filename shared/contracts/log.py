@@ -63,9 +63,21 @@ class ReservationRecord(Message, frozen=True):
     over: bool = False
 
 
+class Amendment(Message, frozen=True):
+    """A running pod's slices grow: its grant as it will be. `resource_version` is the only version of the pod at which
+    the annotation can be written. Smaller amounts are not logged, for the node has promised them before."""
+
+    uid: str
+    namespace: str
+    name: str
+    resource_version: str
+    grant: Grant
+
+
 class DecisionBatch(Message, frozen=True):
     """What was decided in one go. A reservation that is over in here is so after the decisions."""
 
     term: int
     decisions: tuple[Decision, ...]
     reservations: tuple[ReservationRecord, ...] = ()
+    amendments: tuple[Amendment, ...] = ()

@@ -43,6 +43,9 @@ class NodeGrant(Message, frozen=True):
     may be started by it."""
     remote: RemoteEnd | None = None
     """None: the GPUs are of the pod's own node."""
+    shrink: Grant | None = None
+    """The next amendment of the grant, with smaller amounts: the node is to promise that it uses no more than those
+    while the grant is as it is."""
 
 
 class NodeRelease(Message, frozen=True):
@@ -110,6 +113,12 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync that were given back for good already."""
     suspension: dict[str, Suspension] = msgspec.field(name="parked", default_factory=dict)
     """Grants of the sync whose slices have given something up, and what."""
+    resizes: bool = False
+    """Whether the agent can resize running slices. One of an earlier version passes over what it does not know."""
+    amendments: dict[str, int] = {}
+    """Grants of the sync that were amended, and the newest amendment whose amounts their slices have."""
+    shrunk: dict[str, Grant] = {}
+    """Grants of the sync of which the node has promised to use less, and what it uses at most."""
 
 
 class NodeCordon(Message, frozen=True):
@@ -163,6 +172,12 @@ class Accepted(Message, frozen=True):
     """What its slices have given up now, as the command named it. None with a `reason` if they cannot."""
     dead: bool = False
     """The node will never hand this grant over: it has released it, or has closed the term that the grant is from."""
+    amendment: int = -1
+    """The newest amendment whose amounts its slices have. -1: an agent that does not resize."""
+    shrunk: Grant | None = None
+    """Until the grant is amended, its slices use no more than this. The promise is on the node's disk."""
+    not_resized: str = ""
+    """Why the slices do not have the amounts of the grant yet, or do not promise those of `shrink`."""
 
 
 class Released(Message, frozen=True):

@@ -111,7 +111,7 @@ USERS = (
         ),
         subscribe=(
             row("_INBOX_watcher.>"),
-            row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT),
+            row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT, s.CMD_RESIZE),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(s.SLICES_IMPAIRED),
             _answered_by("watcher"),
@@ -143,7 +143,7 @@ USERS = (
         publish=(
             _published_by("preemptor"),
             _asked_by("preemptor"),
-            row(s.CMD_RESERVE, s.CMD_ABANDON, s.CMD_EVICT),
+            row(s.CMD_RESERVE, s.CMD_ABANDON, s.CMD_EVICT, s.CMD_RESIZE),
             row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
             row(f"{s.VERSION}.spans.preemptor"),
             row(f"{s.VERSION}.alive.preemptor.*"),
@@ -207,11 +207,12 @@ USERS = (
     ),
     User(
         name="operator",
-        comment="For operators, who may cordon GPUs and drain them: `kerf cordon`, `kerf drain`.",
+        comment="For operators, who may cordon GPUs, drain them and resize slices: `kerf cordon`, `kerf drain`,\n"
+        "`kerf resize`.",
         publish=(
             _asked_by("cli"),
             row("$JS.API.STREAM.INFO.*"),
-            row(f"{s.VERSION}.cmd.node.*.cordon", s.CMD_EVICT),
+            row(f"{s.VERSION}.cmd.node.*.cordon", s.CMD_EVICT, s.CMD_RESIZE),
         ),
         subscribe=(row("_INBOX.>", s.EVENTS_ALL, s.USAGE_ALL),),
         responds=False,

@@ -240,6 +240,16 @@ COMMANDS: tuple[Channel, ...] = (
         description="Evictions through the Eviction API, which honours disruption budgets.",
     ),
     Channel(
+        name="cmd.resize",
+        address=s.CMD_RESIZE,
+        kind="command",
+        message=c.ResizePod,
+        reply=c.Answers,
+        publisher="preemptor, cli",
+        receivers="watcher (queue group watcher)",
+        description="What the slices of a running pod shall have. The answer says whether it was annotated.",
+    ),
+    Channel(
         name="cmd.reserve",
         address=s.CMD_RESERVE,
         kind="command",

@@ -26,6 +26,7 @@ QUERY_SNAPSHOT = f"{VERSION}.query.snapshot"
 CMD_BIND = f"{VERSION}.cmd.bind"
 CMD_PATCH = f"{VERSION}.cmd.patch"
 CMD_EVICT = f"{VERSION}.cmd.evict"
+CMD_RESIZE = f"{VERSION}.cmd.resize"
 CMD_RESERVE = f"{VERSION}.cmd.reserve"
 CMD_ABANDON = f"{VERSION}.cmd.abandon"
 

@@ -81,6 +81,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """kerf.dev/restart-cost, if the pod has it: the run time that is lost when it ends."""
     nics: tuple[str, ...] = ()
     """The network cards of the pod, by their names on its node. Each of its containers with GPUs may use them."""
+    amendment: int = 0
+    """How often the amounts of the running pod were changed. The rest of a grant stays as it was decided."""
 
 
 def serving_node(grant: Grant) -> str:

@@ -52,6 +52,9 @@ ANNOTATION_RESTART_COST = "kerf.dev/restart-cost"
 ANNOTATION_NIC = "kerf.dev/nic"
 ANNOTATION_TIER = "kerf.dev/tier"
 ANNOTATION_PREEMPTIBLE = "kerf.dev/preemptible"
+ANNOTATION_AUTOSCALE = "kerf.dev/autoscale"
+ANNOTATION_RESIZE = "kerf.dev/resize"
+"""Of a running pod: what its slices shall have (`shared.model.resize`)."""
 
 # Annotations that Kerf writes. Only the watcher's account may write the grant (an admission policy sees to it).
 ANNOTATION_GRANT = "kerf.dev/grant"

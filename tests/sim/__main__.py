@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    began, steps, simulated_s, bound, failed = time.perf_counter(), 0, 0.0, 0, []
+    began, steps, simulated_s, bound, resized, failed = time.perf_counter(), 0, 0.0, 0, 0, []
     for seed in seeds:
         simulation = Simulation(seed)
         try:
@@ -33,12 +33,14 @@ def main() -> None:
         steps += simulation.clock.steps
         simulated_s += simulation.clock.now - 1_000.0
         bound += simulation.bound
+        resized += simulation.resized
     seconds = time.perf_counter() - began
     result = {
         "seeds": len(seeds),
         "failed": failed,
         "steps": steps,
         "pods_bound": bound,
+        "grants_amended": resized,
         "simulated_hours": round(simulated_s / 3600, 2),
         "seconds": round(seconds, 1),
         "simulated_hours_per_s": round(simulated_s / 3600 / seconds, 3),

@@ -13,6 +13,7 @@ from shared.bus.port import LogEntry, NoStream, Refused
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
+from shared.model.grant import Grant
 from tests.sim.clock import Clock
 
 _KINDS: dict[str, type[Any]] = {subject: kind for kind, subject in p.SUBJECT_OF.items()}
@@ -33,6 +34,8 @@ class SimNats:
         self.entries: list[LogEntry] = []
         self.decided: dict[tuple[str, str], set[tuple[str, str]]] = {}
         """P3: every decision ever logged, by uid and resourceVersion: node and grant. Outlives every loss."""
+        self.amended: dict[tuple[str, str], list[Grant]] = {}
+        """P3: every growth ever logged, by uid and resourceVersion."""
         self._acted_on: dict[tuple[str, str], tuple[str, str]] = {}
         """Those of them that were marked: their Bindings may be on the way."""
         self._appended: dict[tuple[int, int], list[Any]] = {}
@@ -118,6 +121,8 @@ class SimNats:
             self._check_gangs(record)
             for decision in record.decisions:
                 self.decided.setdefault(_key(decision), set()).add(_made(decision))
+            for growth in record.amendments:
+                self.amended.setdefault((growth.uid, growth.resource_version), []).append(growth.grant)
         return sequence
 
     def _write_mark(self, value: bytes, revision: int) -> int:

@@ -208,10 +208,33 @@ class SimNode:
                     self._answer(command.body, leader)
                 case a.Serve() | a.EndServer():
                     self._order_server(command)
+                case a.ResizeSlices():
+                    self._resize(command, leader)
                 case a.Publish():
                     if isinstance(command.event, SliceReleased):
                         self._released(command.event)
         return said
+
+    def _resize(self, order: a.ResizeSlices, leader: Leader | None) -> None:
+        """The slices take a moment, and a program may have more than it is to keep. A growth may take longer, for
+        memory that was lent to others."""
+        simulation, agent = self.simulation, self.agent
+        draw = simulation.resizes
+        used = order.task.shrinks and not simulation.network.calm and draw.random() < 0.3
+        reason = "the program has more" if used else ""
+
+        def done() -> None:
+            if self.agent is not agent:
+                return  # it has crashed meanwhile, and its successor goes on from the checkpoint
+            if not reason:
+                for container in order.task.containers:
+                    if (order.task.uid, container) in self.running:
+                        share = order.task.after.containers[container]
+                        self.running[order.task.uid, container] = (order.task.grant_id, share)
+                        self.changes += 1
+            self.handle(a.ResizeDone(order.request, order.task, reason), leader)
+
+        simulation.clock.after(0.01 if simulation.network.calm else draw.choice((0.0, 0.05, 1.0, 4.0)), done)
 
     def _answer(self, body: Accepted | NodeSyncAnswer, leader: Leader | None) -> None:
         if leader is None:
@@ -224,7 +247,16 @@ class SimNode:
             )
             heard = m.SyncAnswered(self._embellished(body))
         else:
-            heard = m.GrantAcknowledged(self.name, body.grant_id, body.ok, body.reason, dead=body.dead)
+            heard = m.GrantAcknowledged(
+                self.name,
+                body.grant_id,
+                body.ok,
+                body.reason,
+                dead=body.dead,
+                amendment=body.amendment,
+                shrunk=body.shrunk,
+                not_resized=body.not_resized,
+            )
         self.simulation.network.send(self.name, leader.name, lambda: leader.hear(heard))
         if isinstance(body, NodeSyncAnswer) and not self.simulation.network.calm and self.simulation.rng.random() < 0.2:
             self.simulation.clock.after(

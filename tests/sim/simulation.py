@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from services.node_agent.messages import Input
@@ -12,6 +12,7 @@ from services.placement.core import Core
 from services.placement.scheduling.gangs.placing import by_size, place_gang
 from services.simulator.cluster import SimulatedCluster
 from shared.book.gangs import GangState
+from shared.contracts.commands import AmendGrant
 from shared.contracts.facts import Fact
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
@@ -104,6 +105,12 @@ class Simulation:
         for number in range(self.rng.randint(0, 2)):
             self._create_gang(f"g{number}", self.rng.uniform(0, FAULTY_S * 0.6))
         self.clock.after(1.0, self._fault)
+        self.resizes = random.Random(f"{seed} resizes")  # of its own, so that the other draws stay what they were
+        self.resized = 0
+        self._late: set[str] = set()
+        """Pods with an amendment that is on its way for long: their users wait for it."""
+        if self.resizes.random() < 0.4:
+            self.clock.after(5.0, self._resize)
 
     def run(self) -> None:
         """Faults for a while, then calm; raises Violation."""
@@ -204,6 +211,41 @@ class Simulation:
             self.clock.tell(f"no watcher can patch p{self.pods}")
             self.untouchable.add(made["metadata"]["uid"])
         self.record()
+
+    def _resize(self) -> None:
+        """Users want other amounts for a pod's slice, often before they have the last ones."""
+        if self.network.calm:
+            return
+        sliced = [pod for pod in self.api.all("Pod") if (grant := bound_grant(pod)) is not None and is_part(grant)]
+        sliced = [pod for pod in sliced if pod["metadata"]["name"] not in self._late]
+        if sliced:
+            pod = self.resizes.choice(sliced)
+            wanted = f"memory={self.resizes.choice((4, 20, 40, 60, 80))}Gi"
+            if "gpu-compute" in str(pod["spec"]):
+                wanted += f",compute={self.resizes.choice((5, 30, 50, 90))}"
+            self.clock.tell(f"a user wants {wanted} for {pod['metadata']['name']}")
+            body = {"metadata": {"annotations": {names.ANNOTATION_RESIZE: wanted}}}
+            self.api.patch("Pod", "default", pod["metadata"]["name"], body)
+            self.record()
+        self.clock.after(self.resizes.choice((0.1, 1.0, 4.0)), self._resize)
+
+    def delays(self, patch: AmendGrant, watcher: Watcher) -> bool:
+        """Some amendments are on their way for long. The leader may die meanwhile, also with its log."""
+        if self.network.calm or self.resizes.random() > 0.1:
+            return False
+        self.clock.tell(f"the amendment of {patch.name} at {patch.resource_version} is late")
+        self._late.add(patch.name)
+        self.clock.after(self.resizes.uniform(4.0, 12.0), lambda: watcher.amend(patch))
+        for _ in range(3):
+            self.clock.after(self.resizes.uniform(0.5, 3.0), self._create_pod)
+        if self.resizes.random() < 0.5:
+            return True
+        if self.resizes.random() < 0.5:
+            self.nats.wipe()
+        for leader in self.leaders:
+            leader.crash()
+            self.clock.after(0.1, leader.restart)
+        return True
 
     def _some_pod(self) -> dict | None:  # type: ignore[type-arg]
         pods = list(self.api.all("Pod"))
@@ -416,7 +458,7 @@ class Simulation:
             return
         self._checked = state
         used: dict[tuple[str, str], list[int]] = {}
-        counted: set[str] = set()
+        counted: dict[str, Grant] = {}
         for pod in self.api.all("Pod"):
             grant = bound_grant(pod)
             if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -431,7 +473,7 @@ class Simulation:
                         "node will never hand over"
                     )
             else:
-                counted.add(grant.grant_id)
+                counted[grant.grant_id] = grant
                 for container in grant.containers.values():
                     _count(container, used)
         for node in self.nodes.values():
@@ -441,6 +483,8 @@ class Simulation:
                     raise Violation(f"P4: {key} runs on {node.name} without a lease")
                 if grant_id not in counted:
                     _count(share, used)
+                elif exceeds_share(share, counted[grant_id].containers[key[1]]):
+                    raise Violation(f"P7: {key} has {share} on {node.name}, more than its grant")
         for (name, uuid), (mib, milli) in used.items():
             if mib > GPU_MIB or milli > GPU_MILLI:
                 raise Violation(f"P1: {uuid} of {name} is booked with {mib} MiB and {milli} milli")
@@ -471,6 +515,8 @@ class Simulation:
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())
+        if next(self._resizes(core), ""):
+            return False
         return not leaving and all(group.unschedulable for group in core.queue.groups.values())
 
     def _finish(self) -> None:
@@ -487,6 +533,8 @@ class Simulation:
                 raise Violation(f"P5: {state.key} waits although it fits with a GPU of another node")
         for gang in core.gangs.by_key.values():
             self._check_gang(core, gang)
+        if endless := next(self._resizes(core), ""):
+            raise Violation(f"P5: a resize never ends: {endless}")
         for pod in self.api.all("Pod"):
             if not pod["metadata"].get("deletionTimestamp"):
                 self._check_pod(core, pod)
@@ -500,6 +548,7 @@ class Simulation:
             raise Violation(f"lost: no leader places {meta['name']}")
         if grant is None or pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
+        self._check_resize(core, pod, grant)
         for container in grant.containers:
             for at in {node, serving_node(grant) or node}:
                 runs = self.nodes[at].running.get((meta["uid"], container))
@@ -510,10 +559,35 @@ class Simulation:
                         f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and does not run "
                         f"on {at}"
                     )
+                exact = runs is None or serving_node(grant) or runs[1].gpus == grant.containers[container].gpus
+                if not exact and self._may_resize(pod):
+                    raise Violation(f"P7: {meta['name']}/{container} has {runs and runs[1]}, and its grant {grant}")
                 if runs is not None and runs[0] != grant.grant_id:
                     raise Violation(
                         f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
                     )
+
+    def _may_resize(self, pod: dict[str, Any]) -> bool:
+        return pod["metadata"]["uid"] not in self.untouchable | self.ever_excluded
+
+    def _resizes(self, core: Core) -> Iterator[str]:
+        """Pods whose resize is not over, and waits for no capacity."""
+        for pod in self.api.all("Pod"):
+            asked = names.ANNOTATION_RESIZE in (pod["metadata"].get("annotations") or {}) and self._may_resize(pod)
+            going = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
+            said = core.resizer.explain(pod["metadata"]["uid"]) if asked and not going else None
+            if (
+                asked
+                and not going
+                and (said is None or (said.phase not in ("done", "refused") and "Insufficient" not in said.sentence))
+            ):
+                yield f"{pod['metadata']['name']}: {said}"
+
+    def _check_resize(self, core: Core, pod: dict[str, Any], grant: Grant) -> None:
+        """The book counts no more than a pod's grant when nothing is under way."""
+        resized = names.ANNOTATION_RESIZE in pod["metadata"]["annotations"] and self._may_resize(pod)
+        if resized and core.book.grants[grant.grant_id].grant.containers != grant.containers:
+            raise Violation(f"P7: the book counts something else than the grant of {pod['metadata']['name']}")
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
         """P5 of a gang: it waits for pods that do not exist, or for capacity."""
@@ -524,6 +598,19 @@ class Simulation:
             transaction.roll_back()
             if tried.misfit is None:
                 raise Violation(f"P5: gang {gang.key} waits although it fits")
+
+
+def is_part(grant: Grant) -> bool:
+    return not serving_node(grant) and all(part.strategy == "advisory" for part in grant.containers.values())
+
+
+def exceeds_share(has: ContainerGrant, granted: ContainerGrant) -> bool:
+    """A container on another node than its GPU's has nothing of a GPU of its own."""
+    given = {share.uuid: share for share in granted.gpus}
+    return any(
+        mine.memory_mib > given[mine.uuid].memory_mib or mine.compute_milli > given[mine.uuid].compute_milli
+        for mine in has.gpus
+    )
 
 
 def _count(container: ContainerGrant, used: dict[tuple[str, str], list[int]]) -> None:

@@ -16,16 +16,20 @@ from services.placement.core import Core
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged, ReleaseSeen
+from services.placement.protocol import resizing
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.releases import Releases
+from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book import subgroups
 from shared.book.book import Book
 from shared.book.gangs import GangState
-from shared.book.states import GrantState
+from shared.book.ledger import Ledger
+from shared.book.states import GrantState, PodState
 from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import LiveSlice, NodeRelease, NodeSyncAnswer
+from shared.model.grant import Grant
 from shared.model.subgroup import Subgroup
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
@@ -237,6 +241,57 @@ def _one_at_a_time(
         return [self.append(DecisionBatch(term=term, decisions=(first,)))]
 
     return alone
+
+
+def test_a_growth_that_is_not_booked_before_it_is_written_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "grow", lambda self, grant_id, grant: None)
+    assert _violated(range(300)).startswith("P1")
+
+
+def test_a_new_leader_that_forgets_growths_under_way_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The growths of an earlier leader are neither taken over from the log nor feared without it."""
+    monkeypatch.setattr(Resizer, "adopt", lambda self, recovery, *, complete, now: None)
+    assert _violated(range(2000)).startswith(("P1", "P7"))
+
+
+def test_amending_a_grant_before_its_node_promises_less_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(
+        self: Resizer, state: PodState, held: GrantState, smaller: Grant, refused: str, now: float
+    ) -> list[Command]:
+        return self._amend_once(state, smaller, now)
+
+    monkeypatch.setattr(Resizer, "_shrink", at_once)
+    assert _violated(range(300)).startswith("P7")
+
+
+def test_an_amendment_for_whatever_version_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        resizing, "_amend", lambda amendment: msgspec.structs.replace(_AMEND(amendment), resource_version="")
+    )
+    assert _violated(range(300)).startswith(("P1", "P3", "P7"))
+
+
+_AMEND = resizing._amend
+
+
+def test_ending_a_growth_by_time_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = Resizer.tick
+
+    def gives_up(self: Resizer, term: int, now: float) -> list[Command]:
+        for uid, growth in list(self._open.items()):
+            held = self._held(self._book.pods[uid])
+            if held is not None and growth.logged and now - growth.since > 0.3:
+                del self._open[uid]
+                self._book._amend(held, held.given)
+        return ticks(self, term, now)
+
+    monkeypatch.setattr(Resizer, "tick", gives_up)
+    assert _violated(range(2000)).startswith(("P1", "P7"))
+
+
+def test_telling_a_node_before_the_grant_is_amended_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GrantState, "given", property(lambda self: self.whole or self.grant))
+    assert _violated(range(300)).startswith(("P1", "P7", "P5"))
 
 
 # --- GPUs of other nodes --------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from services.placement import messages as m
 from services.watcher.core import Core, WireBatch
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import Answer, Bind, DeletePod, Patch, TouchPod
+from shared.contracts.commands import AmendGrant, Answer, Bind, DeletePod, Patch, TouchPod
 from shared.contracts.facts import Fact, Gone, SnapshotPage
 from shared.model import names
 from shared.model.grant import decode_grant
+from shared.model.resize import exceeds
 from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
@@ -166,6 +167,9 @@ class Watcher:
         for patch in patches:
             if isinstance(patch, TouchPod):
                 self.simulation.network.send(self.name, "api", lambda p=patch: self._touch(p, leader))  # type: ignore[misc]
+            elif isinstance(patch, AmendGrant):
+                if not self.simulation.delays(patch, self):
+                    self.simulation.network.send(self.name, "api", lambda p=patch: self.amend(p))  # type: ignore[misc]
             elif isinstance(patch, DeletePod):
                 self.simulation.network.send(self.name, "api", lambda p=patch: self._delete(p))  # type: ignore[misc]
 
@@ -179,6 +183,32 @@ class Watcher:
             return
         body = {"metadata": {"uid": patch.uid, "annotations": {names.ANNOTATION_TOUCHED: patch.token}}}
         simulation.api.patch("Pod", patch.namespace, patch.name, body)
+        simulation.record()
+
+    def amend(self, patch: AmendGrant) -> None:
+        """Writes the grant at the version that it is for. A growth that is written must be in the log (R2)."""
+        simulation = self.simulation
+        pod = simulation.api.get("Pod", patch.name, patch.namespace)
+        if pod is None or patch.uid in simulation.untouchable:
+            return
+        meta = {
+            "uid": patch.uid,
+            "resourceVersion": patch.resource_version,
+            "annotations": {names.ANNOTATION_GRANT: patch.grant},
+        }
+        status, _ = simulation.api.patch("Pod", patch.namespace, patch.name, {"metadata": meta})
+        simulation.clock.tell(
+            f"the API server answers {status} to the amendment of {patch.name} at {patch.resource_version}"
+        )
+        if status != 200:
+            return
+        before = decode_grant(pod["metadata"]["annotations"][names.ANNOTATION_GRANT])
+        after = decode_grant(patch.grant)
+        if after.amendment != before.amendment + 1:
+            raise Violation(f"P7: {patch.name} was amended from {before.amendment} to {after.amendment}")
+        if exceeds(after, before) and after not in simulation.nats.amended.get((patch.uid, patch.resource_version), ()):
+            raise Violation(f"P3: {patch.name} has grown at {patch.resource_version}, and the log has no such growth")
+        simulation.resized += 1
         simulation.record()
 
     def _delete(self, patch: DeletePod) -> None:

@@ -14,8 +14,8 @@ container's control block; its rules hold rates, limits and pauses.
 The control block does not reach a process that bypasses the interposer. The agent time-slices such processes with the
 CUDA driver's process locks (`time_slicing.py`).
 
-A live resize is `adjust` with an `Override` that has other amounts. A call that may block or hang runs in a worker
-inside the driver.
+A live resize is another `prepare` of a running slice, with other amounts. A call that may block or hang runs in a
+worker inside the driver.
 
 `shared/model/strategies.py` describes each strategy, says when placement chooses it, and names its driver. The code
 that chooses is placement's `shared.book.shares.strategy_for`.
@@ -99,9 +99,9 @@ class Driver(Protocol):
     def prepare(self, slice_: Slice, override: Override | None = None) -> None:
         """Creates everything that the container needs before it starts.
 
-        The call is idempotent, because containers restart. `override` is the override with which the slice starts; None
-        keeps the last one. If it raises OSError or ValueError, the container must not start, and nothing is left
-        behind.
+        The call is idempotent, because containers restart. For a running container it changes the amounts at once.
+        `override` is the override with which the slice starts; None keeps the last one. If it raises OSError or
+        ValueError, the container must not start, and nothing is left behind.
         """
 
     def edits(self, slice_: Slice) -> ContainerEdits:

@@ -75,7 +75,10 @@ class SliceRegistry:
         """
         key = slice_.key
         before, old_override = self._slices.get(key), self._overrides.get(key)
+        before_lent = self._lent.get(key)
         self._slices[key] = slice_
+        if before is not None and before_lent is not None:
+            self._lent[key] = _lent_beside(before, slice_, before_lent)
         if override is not None:
             self._overrides[key] = override
         try:
@@ -88,6 +91,8 @@ class SliceRegistry:
                 self._forget(key)
             else:
                 self._slices[key] = before
+                if before_lent is not None:
+                    self._lent[key] = before_lent
                 self._overrides[key] = old_override or rules.NO_OVERRIDE
             self._publish()
             raise
@@ -313,6 +318,21 @@ class SliceRegistry:
             )
             for key in self._on_host
         }
+
+
+def _lent_beside(before: Slice, after: Slice, lent: Mapping[str, Loan]) -> dict[str, Loan]:
+    """Returns what stays lent to a slice that is guaranteed other amounts: what it is guaranteed more is no loan any
+    more."""
+    were = {part.uuid: part.memory_mib for part in before.parts}
+    found = {}
+    for part in after.parts:
+        loan = lent.get(part.uuid, NO_LOAN)
+        more_mib = max(0, part.memory_mib - were.get(part.uuid, 0))
+        most_mib = max(0, part.memory_limit_mib - part.memory_mib)
+        found[part.uuid] = Loan(
+            limit_mib=min(most_mib, max(0, loan.limit_mib - more_mib)), held_mib=max(0, loan.held_mib - more_mib)
+        )
+    return found
 
 
 def _lent_before(slice_: Slice, written: ControlBlock) -> dict[str, Loan]:

@@ -52,13 +52,14 @@ class Suspender:
         memory: Callable[[str], Awaitable[Mapping[str, tuple[int, int]]]],
     ) -> None:
         """`memory` returns what NVML sees of a pod, by GPU: MiB, and the MiB of it that may be uncounted."""
-        self._memory = memory
-        self._registry, self._drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
-        self._serial = asyncio.Lock()
+        self.memory = memory
+        self.registry, self.drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
+        self.alone = asyncio.Lock()
+        """Held while a pod's slices are being changed."""
 
     async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
-        async with self._serial:
+        async with self.alone:
             mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
             keys = {(live.uid, live.container) for live in mine}
             was_checkpointed = ask.previous is not None and ask.previous.action == "checkpoint"
@@ -71,8 +72,8 @@ class Suspender:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
                     why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
                     if not why and self._bursts(ask.uid):
-                        self._registry.set_on_host(self._registry.on_host | keys)
-                elif not why and was_checkpointed and not keys & self._registry.on_host:
+                        self.registry.set_on_host(self.registry.on_host | keys)
+                elif not why and was_checkpointed and not keys & self.registry.on_host:
                     # What a pod on the host has beyond its guarantee may not fit now: `move_back` waits until it does.
                     why = await self._checkpointer.restore(ask.uid)
             except PartialCheckpoint as error:
@@ -86,26 +87,26 @@ class Suspender:
 
         It is no suspension by placement: the pod keeps its grant.
         """
-        async with self._serial:
+        async with self.alone:
             mine = [live for live in self._live() if live.uid == uid]
             keys = {(live.uid, live.container) for live in mine}
             if not all(registered()[live.strategy].checkpoints for live in mine):
                 return "a slice of it cannot be checkpointed"
-            self._registry.set_on_host(self._registry.on_host | keys)
+            self.registry.set_on_host(self.registry.on_host | keys)
             try:
                 why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine))
             except PartialCheckpoint as error:
                 return str(error)  # the caller ends it
             if why:
-                self._registry.set_on_host(self._registry.on_host - keys)
+                self.registry.set_on_host(self.registry.on_host - keys)
             return why
 
     async def move_back(self, uid: str) -> str:
         """Moves a pod's memory back to its GPUs, and lets it run. Returns why some of it is still on the host."""
-        async with self._serial:
+        async with self.alone:
             why = await self._checkpointer.restore(uid)
             if not why:
-                self._registry.set_on_host(key for key in self._registry.on_host if key[0] != uid)
+                self.registry.set_on_host(key for key in self.registry.on_host if key[0] != uid)
             return why
 
     async def is_on_host(self, uid: str) -> bool:
@@ -114,15 +115,15 @@ class Suspender:
 
     def _bursts(self, uid: str) -> bool:
         """Whether the pod may have more memory than it is guaranteed."""
-        return any(part.bursts for slice_ in self._registry.slices if slice_.uid == uid for part in slice_.parts)
+        return any(part.bursts for slice_ in self.registry.slices if slice_.uid == uid for part in slice_.parts)
 
     def _tell(self, slices: list[LiveSlice], suspension: Suspension | None) -> tuple[Changed, str]:
         changed: Changed = []
         try:
             for live in slices:
                 key = (live.uid, live.container)
-                before = self._registry.override_of(key)
-                self._drivers[live.strategy].adjust(key, override_for(suspension, before, live.gpus))
+                before = self.registry.override_of(key)
+                self.drivers[live.strategy].adjust(key, override_for(suspension, before, live.gpus))
                 changed.append((live, before))
         except KeyError:
             why = "the agent could not take over one of the pod's slices; delete the pod to have it placed again"
@@ -136,8 +137,8 @@ class Suspender:
     def _undo(self, changed: Changed) -> None:
         for live, before in reversed(changed):
             key: Key = (live.uid, live.container)
-            closed = self._registry.override_of(key).closed  # set by the time slicing, and may have changed
-            self._drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
+            closed = self.registry.override_of(key).closed  # set by the time slicing, and may have changed
+            self.drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
 
     def _beyond(self, slices: list[LiveSlice], keeps_mib: int) -> str:
         """Returns why these slices cannot be shrunk: they have already allocated more. Empty if they can.
@@ -146,7 +147,7 @@ class Suspender:
         counted an allocation. So no allocation slips in between.
         """
         for live in slices:
-            found = self._registry.read((live.uid, live.container))
+            found = self.registry.read((live.uid, live.container))
             if found is None or found.damage:
                 return "the memory that one of its slices has allocated is unknown"
             for gpu in found.gpus:
@@ -159,7 +160,7 @@ class Suspender:
 
     async def _beyond_by_nvml(self, slices: list[LiveSlice], keeps_mib: int) -> str:
         """Returns why the pod cannot be shrunk by what NVML sees: its containers can forge their own counters."""
-        seen = await self._memory(slices[0].uid) if slices else {}
+        seen = await self.memory(slices[0].uid) if slices else {}
         for uuid in sorted({uuid for live in slices for uuid in live.gpus}):
             if uuid not in seen:
                 return f"GPU {uuid} does not answer, so the memory that the pod has there is unknown"
@@ -176,6 +177,6 @@ class Suspender:
 
         A container that forges a low count harms only itself: the kernel kills it when its memory limit is exceeded.
         """
-        found = self._registry.read((live.uid, live.container))
-        most = sum(self._registry.allowed_mib(live, uuid) for uuid in live.gpus) * MIB
+        found = self.registry.read((live.uid, live.container))
+        most = sum(self.registry.allowed_mib(live, uuid) for uuid in live.gpus) * MIB
         return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))

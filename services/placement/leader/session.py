@@ -142,7 +142,15 @@ class LeaderSession:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
         self._put(
             m.GrantAcknowledged(
-                answer.node, answer.grant_id, answer.ok, answer.reason, suspension=answer.suspension, dead=answer.dead
+                answer.node,
+                answer.grant_id,
+                answer.ok,
+                answer.reason,
+                suspension=answer.suspension,
+                dead=answer.dead,
+                amendment=answer.amendment,
+                shrunk=answer.shrunk,
+                not_resized=answer.not_resized,
             )
         )
 

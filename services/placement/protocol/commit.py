@@ -9,6 +9,7 @@ from services.placement.config import Config
 from services.placement.engine.engine import Engine, Place
 from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.holds import Hold, Holds
+from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES, WriteBatcher
 from services.placement.scheduler import Scheduler
@@ -43,6 +44,7 @@ class Committer:
         unplaced: Unplaced,
         grants: SessionGrants,
         suspender: Suspender,
+        resizer: Resizer,
         holds: Holds,
         batcher: WriteBatcher,
         config: Config,
@@ -50,14 +52,14 @@ class Committer:
     ) -> None:
         self._scheduler, self._book, self._engine, self._gangs = scheduler, book, engine, gangs
         self._queue, self._events, self._unplaced = queue, events, unplaced
-        self._grants, self._suspender = grants, suspender
+        self._grants, self._suspender, self._resizer = grants, suspender, resizer
         self._holds, self._batcher, self._config, self._stats = holds, batcher, config, stats
         self.idle = False
         """Whether the last turn found no pod to try."""
 
     def turn(self, term: int, now: float, open_plans: Collection[str]) -> list[m.Command]:
         """Tries pods in order until the batch is full or too many holds are open, and appends what is due. Before each
-        of them, pods that were suspended for none of the open plans, and that it could not preempt, are resumed."""
+        of them, suspended pods resume (for none of the open plans, and not preemptible by it) and slices grow."""
         self._grants.term = term
         self._suspender.begin_turn(open_plans)
         out: list[m.Command] = []
@@ -70,6 +72,7 @@ class Committer:
                 out.append(m.Again())
                 break
             out += self._suspender.resume_before(self._book.pods[uid], now)
+            out += self._resizer.grow_before(self._book.pods[uid], now)
             gang = self._gangs.of(uid)
             if gang is not None:
                 if gang.need > self._config.max_batch and not self._batcher.empty:

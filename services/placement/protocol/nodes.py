@@ -62,6 +62,8 @@ class Nodes:
         """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
         self._void: set[str] = set()
         """Grants of living pods whose client node is gone or has given them back: the serving node has to, too."""
+        self.resizing: set[str] = set()
+        """Nodes whose agents resize running slices."""
 
     @property
     def synced_count(self) -> int:
@@ -72,7 +74,7 @@ class Nodes:
 
     def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
         node = inventory.node
-        self._heartbeats[node] = now
+        self.heartbeat((node,), now)  # an agent that was silent may say its inventory before its first heartbeat
         self._labels[node] = now
         self.book.put_inventory(inventory)
         out = self._tell_problem(inventory)
@@ -214,6 +216,7 @@ class Nodes:
             return None
         self._synced[answer.node] = self.term
         self._heartbeats[answer.node] = now
+        (self.resizing.add if answer.resizes else self.resizing.discard)(answer.node)
         self._sync_sent.pop(answer.node, None)
         unknown: dict[str, list[LiveSlice]] = {}
         for slice_ in answer.live:
@@ -361,6 +364,7 @@ class Nodes:
             number=self._number,
             unbound=held.phase == "holding",
             remote=remote,
+            shrink=held.shrink,
         )
 
 

@@ -18,7 +18,15 @@ import msgspec
 
 from shared.book.states import PodState
 from shared.contracts.commands import TouchPod
-from shared.contracts.log import Decision, DecisionBatch, LogMark, ReadyRecord, ReservationRecord, TermRecord
+from shared.contracts.log import (
+    Amendment,
+    Decision,
+    DecisionBatch,
+    LogMark,
+    ReadyRecord,
+    ReservationRecord,
+    TermRecord,
+)
 
 TOUCH_AGAIN_S = 2.0
 EXCLUDED_TOUCH_AGAIN_S = 30.0
@@ -50,6 +58,8 @@ class Recovery:
         self._records: dict[int, tuple[int, str]] = {}
         """By sequence: the term of the record, and of a term's own record its session."""
         self._reserved: dict[str, ReservationRecord] = {}
+        self._amended: dict[tuple[str, str], Amendment] = {}
+        """Growths, by uid and resourceVersion."""
         self._touching: dict[str, Touching] = {}
         self._excluded: dict[str, Touching] = {}
         self._excluded_before: dict[str, str] = {}
@@ -84,6 +94,8 @@ class Recovery:
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
+            for amendment in record.amendments:
+                self._amended[amendment.uid, amendment.resource_version] = amendment
             for kept in record.reservations:
                 self._reserved.pop(kept.plan.plan_id, None)
                 if not kept.over:
@@ -124,8 +136,12 @@ class Recovery:
         """Reservations of the past that are not over."""
         return list(self._reserved.values())
 
+    def amended(self, state: PodState) -> Amendment | None:
+        """A growth of the past for the running pod's present version: it may be written at any time."""
+        return self._amended.get((state.uid, state.pod.metadata.resource_version))
+
     def forget_log(self) -> None:
-        self._replayed, self._reserved, self._records = {}, {}, {}
+        self._replayed, self._reserved, self._records, self._amended = {}, {}, {}, {}
 
     def must_move(self, pods: Iterable[PodState], now: float) -> None:
         """No forgotten Binding can succeed on these pods once they are at another version."""

@@ -7,13 +7,14 @@ from types import MappingProxyType
 
 from services.placement import messages as m
 from shared.contracts.base import encode
-from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, ReservationRecord
+from shared.contracts.log import Amendment, Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
 GATHER_S = 0.008
 """The interval of appends under load. Each append costs a synced write, a command to the watcher and its answer,
 whether it has one decision or sixty. A single decision is appended at once."""
 RECORD_MOST_BYTES = 900_000
 """In the log: a message on the bus is at most 1 MiB."""
+AMENDMENTS_MOST = 64  # in one record: some 40 KB beside RECORD_MOST_BYTES
 PART_MOST = 256
 EXCLUDED_MOST = 5_000
 """Excluded pods in one `ready` record: about 250 KB of the 1 MB that NATS takes."""
@@ -30,6 +31,8 @@ class WriteBatcher:
         """What a term writes before anything else: open holds again, then its `ready`."""
         self.reservations: list[ReservationRecord] = []
         """Outcomes of plans, in order."""
+        self.amendments: list[Amendment] = []
+        """Growths of running slices that are booked."""
         self._gathering: list[Decision] = []
         self._appended_at = self._waiting_until = float("-inf")
 
@@ -51,12 +54,17 @@ class WriteBatcher:
         open_holds: Sequence[Decision],
         reservations: Sequence[ReservationRecord] = (),
         excluded: Mapping[str, str] = MappingProxyType({}),
+        amendments: Sequence[Amendment] = (),
     ) -> None:
-        """Open holds and reservations again under this term, then `ready`: from there on the log is complete. They are
-        in the log before this term too, so several records of them are as good as one. `excluded`: see ReadyRecord."""
+        """Open holds, growths and reservations again under this term, then `ready`: from there on the log is complete.
+        They are in the log before this term too, so several records of them are as good as one. `excluded`: see
+        ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
         kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
-        self.owed = [*(DecisionBatch(term=term, decisions=part) for part in parts), *kept, *_ready(term, excluded)]
+        parts_of = (tuple(amendments[i : i + PART_MOST]) for i in range(0, len(amendments), PART_MOST))
+        grown = (DecisionBatch(term=term, decisions=(), amendments=part) for part in parts_of)
+        decided = (DecisionBatch(term=term, decisions=part) for part in parts)
+        self.owed = [*decided, *kept, *grown, *_ready(term, excluded)]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as a record has room for beside these holds; at least one, and none beside a large
@@ -89,13 +97,16 @@ class WriteBatcher:
             return []
         if self.owed:
             return [self.append(self.owed.pop(0))]
-        if not self._gathering and not self.reservations:
+        if not self._gathering and not self.reservations and not self.amendments:
             return []
         wait = self._appended_at + GATHER_S - now
         if wait <= 0 or self.full:
             batch, self._gathering = tuple(self._gathering), []
             self._appended_at, self._waiting_until = now, 0.0
-            return [self.append(DecisionBatch(term=term, decisions=batch, reservations=self._with(batch)))]
+            grown, self.amendments = tuple(self.amendments[:AMENDMENTS_MOST]), self.amendments[AMENDMENTS_MOST:]
+            kept = self._with(batch)
+            record = DecisionBatch(term=term, decisions=batch, reservations=kept, amendments=grown)
+            return [self.append(record)]
         if self._waiting_until <= now:
             self._waiting_until = now + wait
             return [m.Later(wait)]

@@ -28,12 +28,14 @@ class Patches:
         results = await self._batches.each(batch.patches, self._patch)
         return self._batches.answers(batch.patches, results, kind=lambda order: type(order).__name__, subject=_subject)
 
-    async def _patch(self, order: c.Patch) -> Result:
+    async def _patch(self, order: c.Patch) -> Result:  # noqa: PLR0912 one branch an order
         match order:
             case c.TouchPod():
                 return await self._touch(order)
             case c.SuspendPod():
                 return await self._suspend(order)
+            case c.AmendGrant():
+                return await self._amend(order)
             case c.ReportPending():
                 self._announcer.report(order)
                 return Result("done")
@@ -94,6 +96,33 @@ class Patches:
             reason, action = ("Suspended", "Suspending") if order.suspension else ("Resumed", "Resuming")
             self._announcer.tell(order, reason, action, order.reason)
         return result
+
+    async def _amend(self, order: c.AmendGrant) -> Result:
+        result = await self._writes.pods.annotate(
+            order.namespace,
+            order.name,
+            order.uid,
+            {names.ANNOTATION_GRANT: order.grant},
+            order.resource_version,
+        )
+        if result.outcome == "done":
+            self._announcer.tell(order, "Resized", "Resizing", order.reason)
+        return result
+
+    async def resize(self, order: c.ResizePod) -> c.Answers:
+        """Writes what a pod's slices shall have. Kerf decides what becomes of it when it sees the annotation."""
+        pod = self._core.find("Pod", order.name, order.namespace)
+        if pod is None or order.uid not in ("", pod.metadata.uid):
+            gone = f"there is no pod {order.namespace}/{order.name}"
+            return c.Answers(answers=(c.Answer(uid=order.uid, outcome="gone", message=gone),))
+        result = await self._writes.pods.annotate(
+            order.namespace,
+            order.name,
+            pod.metadata.uid,
+            {names.ANNOTATION_RESIZE: order.resize or None},
+            order.resource_version,
+        )
+        return c.Answers(answers=(c.Answer(uid=pod.metadata.uid, outcome=result.outcome, message=result.message),))
 
     async def _label(self, order: c.LabelNode) -> Result:
         node = self._core.find("Node", order.node)

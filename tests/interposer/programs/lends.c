@@ -12,7 +12,13 @@ int main(void) {
     char word[16], line[64];
     while (fgets(line, sizeof line, stdin) && sscanf(line, "%15s %d", word, &mib) >= 1) {
         size_t available, total;
-        if (!library) open_driver(), use_device(0);
+        if (!library) {
+            int device;
+            open_driver();
+            NEED(CALL(cuInit, , 2000)(0));
+            NEED(CALL(cuDeviceGet, , 2000)(&device, 0)); /* the first that CUDA_VISIBLE_DEVICES shows */
+            use_device(device);
+        }
         if (!strcmp(word, "take"))
             for (int more = mib / PIECE_MIB; more > 0 && held < MOST; more--) {
                 if (CALL(cuMemAlloc, _v2, 3020)(&piece[held], (size_t)PIECE_MIB << 20)) break;

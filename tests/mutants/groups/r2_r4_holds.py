@@ -141,8 +141,8 @@ MUTANTS = [
         name="edited-annotation-is-a-grant",
         what="an edit of the grant's annotation on a bound pod changes what is booked",
         file=_BOOK,
-        old="        if state.seen_bound:\n            return []",
-        new="        if False:\n            return []",
+        old="        if state.seen_bound:\n            return [Change(",
+        new="        if False:\n            return [Change(",
         tests=(_BOOK_TESTS + "test_an_edited_grant_annotation_on_a_bound_pod_changes_nothing",),
     ),
     Mutant(

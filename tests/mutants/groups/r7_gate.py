@@ -130,8 +130,8 @@ MUTANTS = [
         name="free-before-it-is-suspended",
         what="suspended capacity is free before the slices have freed it",
         file=GRANT_STORE,
-        old="applied = before.applied if before is not None and before.applied == received.suspension else None",
-        new="applied = received.suspension",
+        old="applied=before.applied if before.applied == received.suspension else None,",
+        new="applied=received.suspension,",
         tests=(f"{UNIT}/test_suspensions.py::test_suspended_capacity_is_free_only_after_the_slices_confirm",),
     ),
     Mutant(

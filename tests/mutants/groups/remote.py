@@ -90,8 +90,8 @@ MUTANTS = [
         name="client-is-live-on-its-node",
         what="a container with another node's GPU is reported as a slice of its own node",
         file="services/node_agent/grant_store.py",
-        old=" if not self._known_by(lease).is_client)",
-        new=")",
+        old="            if not self._known_by(lease).is_client\n",
+        new="",
         tests=(_AGENT + "test_a_client_is_handed_the_address_and_takes_nothing_of_its_own_node",),
     ),
     Mutant(

@@ -96,6 +96,17 @@ class Fair(Queues):
         amount = room_of(state, whole_gpus_of(grant) if milli is None else milli)
         return self._over(state, self.usage.queue_of(state), amount)
 
+    def growth_exceeded(self, state: PodState, held: Grant, wanted: Grant) -> Reason | None:
+        """Why the quota of a running pod's queue does not allow it these larger amounts."""
+        if self.blocked:
+            return policy_invalid(self.problem)
+        if self.usage is None:
+            return None
+        now_milli, then_milli = gpus_of(held, self.usage.total_of), gpus_of(wanted, self.usage.total_of)
+        if now_milli is None or then_milli is None or then_milli <= now_milli:
+            return None
+        return self._over(state, self.usage.queue_of(state), Amount(gpu_milli=then_milli - now_milli))
+
     def keeps_off_all(self, state: PodState, nodes: Sequence[str]) -> Reason | None:
         """The same of all these nodes, by the largest of their GPUs; None where they are none."""
         if self.usage is None or not nodes:

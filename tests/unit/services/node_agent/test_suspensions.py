@@ -84,7 +84,7 @@ def test_a_suspension_is_saved_then_applied_then_answered() -> None:
     assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=5)
     orders = core.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
-    assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE)
+    assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE, amendment=0)
 
 
 def test_suspended_capacity_is_free_only_after_the_slices_confirm() -> None:
@@ -112,7 +112,7 @@ def test_each_suspend_action_frees_exactly_its_capacity(
 def test_a_failed_suspension_changes_and_frees_nothing() -> None:
     core = slices("a")
     assert said(core, share("a", PAUSE), "its control block cannot be written") == Accepted(
-        ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a"
+        ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a", amendment=0
     )
     assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
@@ -169,7 +169,7 @@ def test_a_grant_without_containers_is_suspended_at_once() -> None:
 def test_a_resumed_pod_has_its_whole_share_again() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
-    assert said(core, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a")
+    assert said(core, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", amendment=0)
     assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
 

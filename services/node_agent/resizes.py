@@ -1,0 +1,159 @@
+"""Resizing the slices of a running pod: the orders, and what is known to be done. Pure.
+
+Growing: the device gate counts the larger amounts from the order on, and refuses the order if other slices have the
+room. The slices get them when their memory is there; what they have until then is `in_force`.
+
+Shrinking: the slices get the smaller limits, unless their program has more. Then the node promises to use no more than
+that (`shrunk`): the promise is on its disk, holds for every later start, and ends only with the next amendment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from services.node_agent import gate, start_checks
+from services.node_agent import messages as m
+from services.node_agent.gpu_state.node_gpus import NodeGpus
+from services.node_agent.grant_store import GrantStore
+from services.node_agent.messages import ResizeTask
+from services.node_agent.state import KnownGrant
+from shared.contracts.node_commands import Accepted, NodeGrant
+from shared.model.gpu import Gpu
+from shared.model.grant import Grant
+from shared.model.resize import exceeds, lower
+
+
+class Resizes:
+    """What the slices of all grants are to do, one task of a grant at a time."""
+
+    def __init__(self, node: str, store: GrantStore, gpus: NodeGpus) -> None:
+        self._node, self._store, self._gpus = node, store, gpus
+        self._going: set[str] = set()
+        """Grants whose slices are being resized."""
+
+    def fitting(self, received: NodeGrant) -> tuple[NodeGrant, str]:
+        """The order, with the grant as it was where the larger amounts exceed the device, and why they do."""
+        known = self._store.get(received.grant.grant_id)
+        why = refusal(self._store, received, self._node, self._gpus.by_uuid)
+        if why and known is not None:
+            received = msgspec.structs.replace(received, grant=known.grant.grant)
+        return received, why
+
+    def next(self, grant_id: str, received: NodeGrant | None = None) -> m.ResizeSlices | None:
+        """What the slices of a grant have to do now; None if nothing, or if they are being resized."""
+        if grant_id in self._going:
+            return None
+        task = next_task(self._store, grant_id, None if received is None else received.shrink)
+        if task is None:
+            return None
+        self._going.add(grant_id)
+        return m.ResizeSlices(task, received)
+
+    def due(self) -> list[m.Command]:
+        """Growths that could not be done yet, or that an earlier agent has left."""
+        growing = [known.grant_id for known in self._store.known if known.in_force is not None]
+        return [task for grant_id in growing if (task := self.next(grant_id)) is not None]
+
+    def done(self, event: m.ResizeDone) -> list[m.Command]:
+        """Records what slices have done. Returns the events that say so."""
+        self._going.discard(event.task.grant_id)
+        record_result(self._store, event.task, event.reason)
+        known = self._store.get(event.task.grant_id)
+        if known is None or event.reason:
+            return []
+        return [
+            start_checks.enforced_event(known, lease, share, self._gpus.inventory, self._node)
+            for lease in self._store.leases_of(known.grant_id)
+            if (share := known.share(lease.container)) is not None
+        ]
+
+    def told(self, answer: Accepted, not_resized: str = "") -> m.Answer:
+        """The answer, with what is known of the amounts."""
+        return m.Answer(
+            msgspec.structs.replace(
+                answer,
+                amendment=amendment_of(self._store, answer.grant_id),
+                shrunk=promise_of(self._store, answer.grant_id),
+                not_resized=not_resized,
+            )
+        )
+
+
+def refusal(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
+    """Why the slices of this grant cannot have its amounts; empty if they can, or if these are none that are new."""
+    known = store.get(received.grant.grant_id)
+    if known is None or received.grant.amendment <= known.grant.grant.amendment:
+        return ""
+    if received.grant.containers.keys() != known.grant.grant.containers.keys():
+        return "the amended grant has other containers"
+    mine = store.leases_of(known.grant_id)
+    shares = store.shares(without=tuple((lease.uid, lease.container) for lease in mine))
+    for lease in mine:
+        room, part = gate.occupied(shares, node), received.grant.containers[lease.container]
+        for share in part.gpus:
+            why = gate.capacity_refusal(share, gpus[share.uuid], room) if share.uuid in gpus else None
+            if share.node == node and why is not None:
+                return why[1]
+        shares.append(part)
+    return ""
+
+
+def concerns(known: KnownGrant, received: NodeGrant) -> bool:
+    """Whether the order is about amounts, or something is still to be done about them."""
+    return (
+        received.shrink is not None
+        or known.in_force is not None
+        or received.grant.amendment != known.grant.grant.amendment
+    )
+
+
+def next_task(store: GrantStore, grant_id: str, shrink: Grant | None = None) -> ResizeTask | None:
+    """What the slices of a grant have to do next; None where that is nothing. What needs no slice is recorded."""
+    known = store.get(grant_id)
+    if known is None or known.releasing or known.unbound or known.grant.suspension is not None:
+        return None
+    leases = store.leases_of(grant_id)
+    containers = tuple(lease.container for lease in leases)
+    if shrink is not None and _is_next(shrink, known) and exceeds(known.effective, shrink):
+        least = msgspec.structs.replace(shrink, containers=lower(known.effective, shrink))
+        if leases:
+            return ResizeTask(grant_id, known.grant.uid, containers, known.effective, least, shrinks=True)
+        store.put(msgspec.structs.replace(known, shrunk=least))
+    if known.in_force is not None:
+        if leases:
+            return ResizeTask(grant_id, known.grant.uid, containers, known.in_force, known.effective)
+        store.put(msgspec.structs.replace(known, in_force=None))
+    return None
+
+
+def record_result(store: GrantStore, task: ResizeTask, reason: str) -> None:
+    """Records what the slices have done."""
+    known = store.get(task.grant_id)
+    if known is None or reason:
+        return  # they are as they were
+    if task.shrinks and _is_next(task.after, known):
+        store.put(msgspec.structs.replace(known, shrunk=task.after, in_force=None))
+    else:
+        # A newer order may have come meanwhile: then they have what this one said, and the next task follows.
+        done = known.effective.containers == task.after.containers
+        store.put(msgspec.structs.replace(known, in_force=None if done else task.after))
+
+
+def amendment_of(store: GrantStore, grant_id: str) -> int:
+    """The newest amendment of which the slices have the amounts."""
+    known = store.get(grant_id)
+    if known is None:
+        return 0
+    return known.grant.grant.amendment if known.in_force is None else known.in_force.amendment
+
+
+def promise_of(store: GrantStore, grant_id: str) -> Grant | None:
+    known = store.get(grant_id)
+    return None if known is None else known.shrunk
+
+
+def _is_next(shrink: Grant, known: KnownGrant) -> bool:
+    given = known.grant.grant
+    return shrink.amendment == given.amendment + 1 and shrink.containers.keys() == given.containers.keys()

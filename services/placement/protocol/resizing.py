@@ -1,0 +1,471 @@
+"""Resizes the slices of running pods, up and down, exactly at every moment.
+
+The annotation `kerf.dev/resize` is what a pod wants, its annotation `kerf.dev/grant` what it has. At every moment the
+node's limit is at most the annotated grant, and that is at most what the book counts:
+
+- *Growing.* The book counts the larger amounts, if they fit on the same GPUs and within quotas; then the growth is
+  logged; then the grant is amended, only at the version of the pod for which that was decided; then the node is told,
+  which waits until the memory is there. What was booked ends by evidence alone: the pod is seen at another version.
+- *Shrinking.* The node promises to use no more than the smaller amounts, unless the program has more already; then the
+  grant is amended; then the book counts less. A promise ends only with the next amendment, also when it is not wanted
+  any more. So an order of an earlier leader that comes late is still true.
+
+A new leader takes over the growths in the log. Without a complete log it counts, as a growth that is under way, every
+growth that the pods' annotations lead to, writes those into the log before it is ready, and touches the pods whose
+growth does not fit. `tests/model/resize.py` shows that all of this is needed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.placement import messages as m
+from services.placement.pod_events import pod_event
+from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.nodes import Nodes
+from services.placement.protocol.recovery import Recovery, touch
+from services.placement.protocol.write_batcher import WriteBatcher
+from services.placement.scheduling.fair.fair import Fair
+from shared.book.book import Book
+from shared.book.states import GrantState, PodState
+from shared.contracts.commands import AmendGrant
+from shared.contracts.explain import ResizeExplanation
+from shared.contracts.log import Amendment, DecisionBatch
+from shared.contracts.node_commands import NodeSyncAnswer
+from shared.model import names
+from shared.model.grant import Grant, encode_grant, sum_shares
+from shared.model.resize import (
+    ResizeError,
+    amended,
+    beyond_request,
+    exceeds,
+    lower,
+    next_amendment,
+    wanted_grant,
+)
+from shared.model.units import format_mib
+
+REPEAT_S = 5.0
+"""How often an order to the API server is repeated, and a node that has refused is asked again."""
+TOUCH_AFTER_S = 30.0
+"""A growth that has not been written for so long is ended by a touch: the API server may refuse it for ever."""
+
+
+class Growth(msgspec.Struct):
+    """A growth that is booked. `fits` False: it may be under way from an earlier leader, and is not wanted now."""
+
+    amendment: Amendment
+    since: float
+    logged: bool = False
+    fits: bool = True
+    sent_at: float = float("-inf")
+
+
+class Resizer:
+    def __init__(
+        self,
+        book: Book,
+        nodes: Nodes,
+        fair: Fair,
+        batcher: WriteBatcher,
+        capacity_changes: CapacityChanges,
+        *,
+        beyond_request: bool,
+    ) -> None:
+        """`beyond_request`: whether slices may have more than their pods request, where no ResourceQuota forbids it."""
+        self._book, self._nodes, self._fair, self._batcher = book, nodes, fair, batcher
+        self._capacity_changes, self._beyond_request = capacity_changes, beyond_request
+        self._open: dict[str, Growth] = {}
+        """By uid: what is booked and not seen in the annotation yet."""
+        self._promised: dict[str, Grant] = {}
+        """By uid: the least that a node has promised to use at most until the grant is amended."""
+        self._confirmed: dict[str, int] = {}
+        """By uid: the newest amendment that the slices are known to have."""
+        self._waiting: set[str] = set()
+        """Pods that want to grow, by uid."""
+        self._unsettled: dict[str, float] = {}
+        """Pods whose slices are not as they want, by uid; when they were looked at last."""
+        self._sent: dict[str, tuple[str, float]] = {}
+        """By uid: the version for which the grant is being amended without a growth, and when that was ordered last."""
+        self._said: dict[str, str] = {}
+        """The last Event of each pod, so that it is not repeated."""
+        self._status: dict[str, ResizeExplanation] = {}
+
+    # --- a new leader -----------------------------------------------------------------------------------------
+
+    def adopt(self, recovery: Recovery, *, complete: bool, now: float) -> None:
+        """Takes over what earlier leaders may have ordered. `complete`: the log has all of their growths."""
+        for state in list(self._book.pods.values()):
+            held = self._held(state)
+            if held is None or not self._text(state):
+                continue
+            self._unsettled[state.uid] = float("-inf")
+            found = recovery.amended(state) if complete else self._possible(state, held)
+            if found is None or found.grant.amendment != held.given.amendment + 1:
+                continue
+            fits = not (self._lacks_room(held, found.grant) or self._forbidden(state, held, found.grant))
+            self._book.grow(held.grant_id, found.grant)
+            self._open[state.uid] = Growth(found, now, logged=True, fits=fits)
+
+    def records(self) -> list[Amendment]:
+        """What a new term has to write again."""
+        return [growth.amendment for growth in self._open.values() if growth.logged]
+
+    def _possible(self, state: PodState, held: GrantState) -> Amendment | None:
+        """The growth that an earlier leader may have ordered at this version of the pod."""
+        try:
+            wanted = wanted_grant(held.given, self._text(state))
+        except ResizeError:
+            return None
+        if wanted is held.given or state.suspension is not None or lower(wanted, held.given) != held.given.containers:
+            return None
+        return _amendment(state, wanted)
+
+    # --- what is seen -----------------------------------------------------------------------------------------
+
+    def seen(self, state: PodState, now: float) -> list[m.Command]:
+        """Handles a pod that is new or has changed."""
+        if not self._text(state) and state.uid not in self._unsettled:
+            return []
+        self._unsettled[state.uid] = now
+        return self._settle(state, now)
+
+    def amended(self, uid: str, now: float) -> list[m.Command]:
+        """Handles a grant that was seen amended, or a growth that can never be written any more."""
+        state = self._book.pods[uid]
+        held = self._held(state)
+        self._open.pop(uid, None)
+        self._capacity_changes.note()
+        self._unsettled[uid] = now
+        if held is None:
+            return []
+        self._promised.pop(uid, None)
+        return self._nodes.granted(held, now)
+
+    def ended(self, uid: str) -> None:
+        self._open.pop(uid, None)
+        self._waiting.discard(uid)
+        for known in (self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status):
+            known.pop(uid, None)
+
+    def node_answered(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
+        """Handles what an agent says of a grant's amounts."""
+        held = self._book.grants.get(event.grant_id)
+        state = None if held is None else self._book.pods.get(held.uid)
+        if held is None or state is None or held.node != event.node or self._held(state) is not held:
+            return []
+        if event.amendment > 0:
+            self._confirmed[state.uid] = event.amendment
+        if event.shrunk is not None:
+            self._promise(held, event.shrunk)
+        if state.uid not in self._unsettled and event.shrunk is None:
+            return []
+        self._unsettled[state.uid] = now
+        return self._settle(state, now, refused=event.not_resized)
+
+    def is_current(self, event: m.GrantAcknowledged) -> bool:
+        """Whether the agent's answer is to the newest order about the amounts; otherwise that is repeated."""
+        held = self._book.grants.get(event.grant_id)
+        if held is None or event.amendment < 0:
+            return True
+        if event.not_resized:
+            return held.shrink is not None  # it is asked again by `tick`; a growth at once
+        return event.amendment >= held.given.amendment and (held.shrink is None or event.shrunk is not None)
+
+    def synced(self, answer: NodeSyncAnswer) -> None:
+        """Handles what a node has done, and promised, under earlier leaders."""
+        for grant_id, amendment in answer.amendments.items():
+            held = self._book.grants.get(grant_id)
+            if held is not None and held.node == answer.node:
+                self._confirmed[held.uid] = amendment
+        for grant_id, promised in answer.shrunk.items():
+            held = self._book.grants.get(grant_id)
+            if held is not None and held.node == answer.node:
+                self._promise(held, promised)
+                self._unsettled.setdefault(held.uid, float("-inf"))
+
+    def _promise(self, held: GrantState, promised: Grant) -> None:
+        if (
+            promised.amendment == held.given.amendment + 1
+            and promised.containers.keys() == held.given.containers.keys()
+        ):
+            self._promised[held.uid] = promised
+
+    # --- what follows -----------------------------------------------------------------------------------------
+
+    def tick(self, term: int, now: float) -> list[m.Command]:
+        """Repeats what has not been answered, and looks at all pods again whose slices are not as they want."""
+        out: list[m.Command] = []
+        for uid, growth in self._open.items():
+            if growth.logged and now - growth.sent_at >= REPEAT_S:
+                growth.sent_at = now
+                if growth.fits and now - growth.since < TOUCH_AFTER_S:
+                    out.append(m.SendPatches((_amend(growth.amendment),)))
+                else:
+                    out.append(m.SendPatches((touch(self._book.pods[uid], term),)))
+        for uid in [uid for uid, at in self._unsettled.items() if now - at >= REPEAT_S]:
+            state = self._book.pods.get(uid)
+            if state is None:
+                self.ended(uid)
+                continue
+            self._unsettled[uid] = now
+            held = self._held(state)
+            if held is not None and held.shrink is not None:
+                out += self._nodes.granted(held, now)
+            out += self._settle(state, now)
+        return out
+
+    def logged(self, record: DecisionBatch, now: float) -> list[m.Command]:
+        """These growths are durable: the grants may be amended (R2)."""
+        out: list[m.Command] = []
+        for amendment in record.amendments:
+            growth = self._open.get(amendment.uid)
+            # A new term writes all of them again, also those that must not be written to their pods.
+            if growth is not None and growth.amendment is amendment and not growth.logged:
+                growth.logged, growth.sent_at = True, now
+                out.append(m.SendPatches((_amend(amendment),)))
+        return out
+
+    def grow_before(self, waiter: PodState | None, now: float) -> list[m.Command]:
+        """Books what fits, the most important pods first; with `waiter` only of pods that are as important as that
+        pending pod, which is about to be tried."""
+        if not self._waiting:
+            return []
+        out: list[m.Command] = []
+        states = (self._book.pods[uid] for uid in self._waiting if uid in self._book.pods)
+        first = None if waiter is None else waiter.pod.spec.priority
+        for state in sorted(states, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid)):
+            if first is not None and state.pod.spec.priority < first:
+                break
+            out += self._grow(state, now)
+        return out
+
+    def explain(self, uid: str) -> ResizeExplanation | None:
+        """How the resize of a pod stands; None if none was asked for."""
+        return self._status.get(uid)
+
+    def _settle(self, state: PodState, now: float, refused: str = "") -> list[m.Command]:
+        """The next step towards what the pod wants. A growth waits for its turn."""
+        held, text = self._held(state), self._text(state)
+        self._waiting.discard(state.uid)
+        if held is None or state.uid in self._open:
+            return []
+        if not text and state.uid not in self._promised and held.shrink is None:
+            self._unsettled.pop(state.uid, None)
+            self._status.pop(state.uid, None)
+            return []
+        given = held.given
+        try:
+            wanted = wanted_grant(given, text) if text else given
+        except ResizeError as error:
+            return self._say(state, "refused", f"{error}", code=error.code) + self._withdraw(state, held, now)
+        if obstacle := self._obstacle(state, held):
+            return self._say(state, "waiting", obstacle)
+        smaller = amended(given, lower(wanted, given))
+        if smaller is not given:
+            return self._shrink(state, held, smaller, refused, now)
+        if wanted is not given:
+            self._waiting.add(state.uid)
+            return []
+        return self._rest(state, held, refused, now)
+
+    def _shrink(self, state: PodState, held: GrantState, smaller: Grant, refused: str, now: float) -> list[m.Command]:
+        promised = self._promised.get(state.uid)
+        if promised is not None and not exceeds(promised, smaller):
+            return self._amend_once(state, smaller, now)
+        said = self._say(state, "waiting", f"its node cannot take back what it has: {refused}") if refused else []
+        if not said and state.uid not in self._status:
+            self._note(state, "applying", "its node was asked to use less")
+        if held.shrink == smaller:
+            return said  # asked already; `Nodes` repeats it until there is an answer, and `tick` after a refusal
+        held.shrink = smaller
+        return [*said, *self._nodes.granted(held, now)]
+
+    def _rest(self, state: PodState, held: GrantState, refused: str, now: float) -> list[m.Command]:
+        """The grant is as it is wanted."""
+        if state.uid in self._promised:
+            return self._withdraw(state, held, now)
+        out = self._withdraw(state, held, now)
+        if self._confirmed.get(state.uid, 0) < held.given.amendment:
+            why = refused or "its node has not confirmed it yet"
+            self._note(state, "applying", f"the grant is amended: {why}")
+            return out
+        self._unsettled.pop(state.uid, None)
+        self._said.pop(state.uid, None)
+        self._note(state, "done", f"its slices have what it wants: {_words(held.given)}")
+        return out
+
+    def _withdraw(self, state: PodState, held: GrantState, now: float) -> list[m.Command]:
+        """The slices are to have no less than their grant: a promise of less ends with an amendment to the same."""
+        if state.uid in self._promised:
+            return self._amend_once(state, next_amendment(held.given, held.given.containers), now)
+        if held.shrink is None:
+            return []
+        held.shrink = None
+        return self._nodes.granted(held, now)
+
+    def _grow(self, state: PodState, now: float) -> list[m.Command]:
+        held = self._held(state)
+        if held is None or state.uid in self._open:
+            self._waiting.discard(state.uid)
+            return []
+        try:
+            wanted = wanted_grant(held.given, self._text(state))
+        except ResizeError as error:
+            self._waiting.discard(state.uid)
+            return self._say(state, "refused", f"{error}", code=error.code)
+        lacks = self._obstacle(state, held) or self._lacks(state, held, wanted)
+        if lacks:
+            return self._say(state, "waiting", lacks) + self._withdraw(state, held, now)
+        self._waiting.discard(state.uid)
+        amendment = _amendment(state, wanted)
+        self._book.grow(held.grant_id, wanted)
+        self._batcher.amendments.append(amendment)
+        self._open[state.uid] = Growth(amendment, now)
+        self._note(state, "applying", "the larger amounts are booked, and the grant is amended")
+        return []
+
+    def _amend_once(self, state: PodState, grant: Grant, now: float) -> list[m.Command]:
+        """Has the grant amended without a growth; again after a while, as long as the pod is seen at this version."""
+        version = state.pod.metadata.resource_version
+        before, at = self._sent.get(state.uid, ("", now))
+        if before == version and now - at < REPEAT_S:
+            return []
+        self._sent[state.uid] = version, now
+        return [m.SendPatches((_amend(_amendment(state, grant)),))]
+
+    # --- may it -----------------------------------------------------------------------------------------------
+
+    def _obstacle(self, state: PodState, held: GrantState) -> str:
+        """Why nothing of the pod's slices can change now."""
+        node = self._book.nodes.get(held.node)
+        if held.client:
+            return f"its GPU is of another node, {held.node}: such slices are not resized"
+        if state.suspension is not None or held.suspension is not None:
+            return "the pod is suspended; its slices are resized when it has resumed"
+        if node is None or node.agent_trouble:
+            return f"node {held.node}: {'it is gone' if node is None else node.agent_trouble}"
+        if held.node not in self._nodes.resizing:
+            return f"the agent of node {held.node} is of a version that resizes no slices; update it"
+        return ""
+
+    def _lacks(self, state: PodState, held: GrantState, wanted: Grant) -> str:
+        """Why the pod may not have these larger amounts now; empty if it may."""
+        node = self._book.nodes[held.node]
+        for _, uuid in sum_shares((wanted,)):
+            room = node.by_uuid.get(uuid)
+            if room is None or not room.usable:
+                return f"GPU {uuid}: {'the node does not have it' if room is None else room.why_unusable}"
+        return self._forbidden(state, held, wanted) or self._lacks_room(held, wanted)
+
+    def _lacks_room(self, held: GrantState, wanted: Grant) -> str:
+        given = sum_shares((held.given,))
+        for (name, uuid), (mib, milli) in sum_shares((wanted,)).items():
+            node = self._book.nodes.get(name)
+            room = None if node is None else node.by_uuid.get(uuid)
+            if room is None:
+                return f"GPU {uuid}: it is not known yet"
+            more_mib, more_milli = mib - given[name, uuid][0], milli - given[name, uuid][1]
+            kept = "; a place on it is kept for a plan" if room.kept else ""
+            if 0 < more_mib > room.free_mib:
+                return (
+                    f"Insufficient memory on GPU {uuid}: it needs {format_mib(more_mib, up=True)} more, and "
+                    f"{format_mib(max(0, room.free_mib))} of {format_mib(room.total_mib)} are free{kept}"
+                )
+            if 0 < more_milli > room.free_milli:
+                return (
+                    f"Insufficient compute on GPU {uuid}: it needs {more_milli / 10:g} % more, and "
+                    f"{max(0, room.free_milli) / 10:g} % are free{kept}"
+                )
+        return ""
+
+    def _forbidden(self, state: PodState, held: GrantState, wanted: Grant) -> str:
+        """Why quotas do not allow the pod these larger amounts; empty if they do."""
+        over = self._fair.growth_exceeded(state, held.given, wanted)
+        return self._beyond(state, wanted) or ("" if over is None else f"{over.sentence}; {over.helps}")
+
+    def _beyond(self, state: PodState, wanted: Grant) -> str:
+        """Why the pod may not have more than it requests; empty if it has not, or may.
+
+        The API server has counted its request. It does not count what a slice has grown by, so a later pod would get
+        all that the quota leaves, and the namespace more than its quota.
+        """
+        namespace = state.pod.metadata.namespace
+        rule = "" if self._beyond_request else "the setting resize_beyond_request is off"
+        for quota in () if rule else self._book.others.get("ResourceQuota", {}).values():
+            hard = quota.spec.get("hard") or {}
+            keys = (key.removeprefix("requests.") for key in hard)
+            if quota.metadata.namespace == namespace and any(_counts_gpus(key) for key in keys):
+                rule = f"ResourceQuota {quota.metadata.name} counts what pods request"
+        beyond = beyond_request(wanted, state.request, self._total_mib) if rule else ""
+        return beyond and f"{rule}, and {beyond}; it cannot grow beyond that: create the pod anew with a larger request"
+
+    def _total_mib(self, node: str, uuid: str) -> int | None:
+        state = self._book.nodes.get(node)
+        room = None if state is None else state.by_uuid.get(uuid)
+        return None if room is None else room.total_mib
+
+    def _held(self, state: PodState) -> GrantState | None:
+        """The grant of a pod that runs, or may."""
+        held = self._book.grants.get(state.grant_id) if state.grant_id else None
+        going = state.ended or state.pod.metadata.deletion_timestamp is not None
+        return None if held is None or held.phase != "bound" or not state.ours or going else held
+
+    @staticmethod
+    def _text(state: PodState) -> str:
+        return state.pod.metadata.annotations.get(names.ANNOTATION_RESIZE, "")
+
+    def _note(self, state: PodState, phase: str, sentence: str, code: str = "") -> None:
+        self._status[state.uid] = ResizeExplanation(wanted=self._text(state), phase=phase, sentence=sentence, code=code)
+
+    def _say(self, state: PodState, phase: str, why: str, *, code: str = "") -> list[m.Command]:
+        """What the pod waits for, or why it waits in vain; an Event when that is another reason than before."""
+        self._note(state, phase, why, code)
+        told = f"{self._text(state)} {phase} {code or _without_figures(why)}"
+        if self._said.get(state.uid) == told:
+            return []
+        self._said[state.uid] = told
+        reason = "ResizeRefused" if phase == "refused" else "ResizePending"
+        note = why if phase == "refused" else f"the slices stay as they are, and are resized when that is over: {why}"
+        return [m.SendPatches((pod_event(state, reason, "Resizing", note),))]
+
+
+def _amendment(state: PodState, grant: Grant) -> Amendment:
+    meta = state.pod.metadata
+    return Amendment(
+        uid=state.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        resource_version=meta.resource_version,
+        grant=grant,
+    )
+
+
+def _amend(amendment: Amendment) -> AmendGrant:
+    return AmendGrant(
+        uid=amendment.uid,
+        namespace=amendment.namespace,
+        name=amendment.name,
+        grant=encode_grant(amendment.grant),
+        reason=f"its slices have {_words(amendment.grant)} now",
+        resource_version=amendment.resource_version,
+    )
+
+
+def _words(grant: Grant) -> str:
+    """A grant's amounts, for people."""
+    parts = []
+    for name, part in sorted(grant.containers.items()):
+        mib, milli = sum(share.memory_mib for share in part.gpus), sum(share.compute_milli for share in part.gpus)
+        compute = f" and {milli / 10:g} % compute" if milli else ""
+        parts.append(f"{format_mib(mib)}{compute} ({name})")
+    return ", ".join(parts)
+
+
+def _counts_gpus(resource: str) -> bool:
+    return names.is_gpu_resource(resource) or resource == names.RESOURCE_QUOTA
+
+
+def _without_figures(why: str) -> str:
+    """A reason whose figures alone are others is told once."""
+    return "".join(char for char in why if not char.isdigit())

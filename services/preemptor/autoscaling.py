@@ -1,0 +1,98 @@
+"""Resizes the slices of pods with `kerf.dev/autoscale` by what they use. Placement decides what becomes of it.
+
+It runs here because the preemptor has the pods and the samples of usage. A leader that has just begun has seen no use
+yet: amounts grow at once, and become less only after a whole settling time.
+"""
+
+from __future__ import annotations
+
+from services.preemptor import messages as m
+from shared.book.book import Book
+from shared.book.states import PodState
+from shared.contracts.commands import ResizePod
+from shared.contracts.samples import SliceUse, UsageSample
+from shared.model import names
+from shared.model.autoscale import Autoscale, AutoscaleError, Follower, Use, read_autoscale
+from shared.model.grant import ContainerGrant
+from shared.model.units import WHOLE_GPU_MILLI
+
+AGAIN_S = 30.0
+"""How long an amount that was asked for stands before another is asked for."""
+
+
+class Autoscaler:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._followers: dict[str, Follower] = {}
+        self._asked: dict[str, float] = {}
+        """By uid, when the last resize was asked for."""
+
+    def sampled(self, sample: UsageSample, now: float) -> list[m.Command]:
+        uses: dict[str, list[SliceUse]] = {}
+        for gpu in sample.gpus:
+            for use in gpu.slices:
+                uses.setdefault(use.uid, []).append(use)
+        self._followers = {uid: known for uid, known in self._followers.items() if uid in self._book.pods}
+        self._asked = {uid: at for uid, at in self._asked.items() if uid in self._book.pods}
+        return [order for uid, of in uses.items() if (order := self._follow(uid, of, now)) is not None]
+
+    def _follow(self, uid: str, uses: list[SliceUse], now: float) -> m.Command | None:
+        state = self._book.pods.get(uid)
+        text = "" if state is None else state.pod.metadata.annotations.get(names.ANNOTATION_AUTOSCALE, "")
+        part = None if state is None or not text else self._part(state)
+        if state is None or part is None or len(uses) != len(part.gpus):
+            return None
+        try:
+            scale = read_autoscale(text)
+        except AutoscaleError:
+            return None
+        use = _sum(uses, part, now)
+        memory_mib, compute_milli = self._followers.setdefault(uid, Follower()).wanted(use, scale)
+        wanted = _text(scale, memory_mib, compute_milli, use, len(part.gpus))
+        meta = state.pod.metadata
+        stands = meta.annotations.get(names.ANNOTATION_RESIZE) == wanted or (
+            memory_mib == use.granted_mib and compute_milli == use.granted_milli
+        )
+        if stands or now - self._asked.get(uid, float("-inf")) < AGAIN_S:
+            return None
+        self._asked[uid] = now
+        return m.Resize(
+            ResizePod(
+                namespace=meta.namespace,
+                name=meta.name,
+                resize=wanted,
+                uid=uid,
+                resource_version=meta.resource_version,
+            )
+        )
+
+    def _part(self, state: PodState) -> ContainerGrant | None:
+        """The container's part of the grant, of a pod in which one container has GPUs."""
+        held = self._book.grants.get(state.grant_id)
+        if held is None or held.phase != "bound" or held.suspension is not None or len(held.given.containers) != 1:
+            return None
+        return next(iter(held.given.containers.values()))
+
+
+def _sum(uses: list[SliceUse], part: ContainerGrant, now: float) -> Use:
+    """Memory and time are spread evenly over a container's GPUs, so the GPU with the most use counts for all."""
+    times = [use.gpu_milli for use in uses if use.gpu_milli is not None]
+    count = len(part.gpus)
+    return Use(
+        at_s=now,
+        memory_mib=count * max(max(use.memory_mib, use.counted_mib or 0) for use in uses),
+        granted_mib=sum(share.memory_mib for share in part.gpus),
+        refused=sum(use.refused for use in uses),
+        gpu_milli=count * max(times) if len(times) == len(uses) else None,
+        granted_milli=sum(share.compute_milli for share in part.gpus),
+    )
+
+
+def _text(scale: Autoscale, memory_mib: int, compute_milli: int, use: Use, count: int) -> str:
+    """The annotation of these amounts, in whole MiB and tenths of a percent for each GPU."""
+    parts = []
+    if scale.memory is not None:
+        parts.append(f"memory={-(-memory_mib // count) * count}Mi")
+    if scale.compute is not None and use.granted_milli:
+        parts.append(f"compute={min(WHOLE_GPU_MILLI * count, -(-compute_milli // count) * count) / 10:g}")
+    return ",".join(parts)

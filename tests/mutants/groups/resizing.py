@@ -1,0 +1,66 @@
+"""Live resize: a growth is booked, logged and conditional; less is promised on disk, and no promise is forgotten."""
+
+from tests.mutants.mutant import Mutant
+
+_RESIZER = "services/placement/protocol/resizing.py"
+_TESTS = "tests/unit/services/placement/protocol/test_resizing.py::"
+_AGENT = "tests/unit/services/node_agent/test_resizes.py::"
+
+MUTANTS = [
+    Mutant(
+        name="growth-is-not-booked",
+        what="a growth is logged and written without being booked",
+        file=_RESIZER,
+        old="        self._book.grow(held.grant_id, wanted)\n",
+        new="",
+        tests=(_TESTS + "test_a_growth_is_booked_logged_written_and_told_in_this_order",),
+    ),
+    Mutant(
+        name="amended-at-any-version",
+        what="a grant is amended whatever the pod's version",
+        file=_RESIZER,
+        old="        resource_version=amendment.resource_version,\n",
+        new='        resource_version="",\n',
+        tests=(_TESTS + "test_a_growth_for_another_version_is_given_back_and_booked_again",),
+    ),
+    Mutant(
+        name="growths-are-not-feared",
+        what="a new leader without a complete log forgets the growths that may be under way",
+        file=_RESIZER,
+        old="found = recovery.amended(state) if complete else self._possible(state, held)",
+        new="found = recovery.amended(state) if complete else None",
+        tests=(_TESTS + "test_a_new_leader_without_the_log_counts_what_may_be_written_and_logs_it_before_it_is_ready",),
+    ),
+    Mutant(
+        name="promise-is-not-withdrawn",
+        what="a slice keeps less than its grant when its pod does not want less any more",
+        file=_RESIZER,
+        old="            return self._amend_once(state, next_amendment(held.given, held.given.containers), now)\n",
+        new="            return []\n",
+        tests=(_TESTS + "test_a_promise_that_is_not_wanted_any_more_is_withdrawn",),
+    ),
+    Mutant(
+        name="promise-before-the-slices",
+        what="a node promises less before its slices have it",
+        file="services/node_agent/resizes.py",
+        old="    if known is None or reason:\n        return  # they are as they were",
+        new="    if known is None:\n        return",
+        tests=(_AGENT + "test_less_is_not_promised_when_the_program_has_more",),
+    ),
+    Mutant(
+        name="amendment-goes-back",
+        what="a late order takes an amendment back",
+        file="services/node_agent/grant_store.py",
+        old="if received.grant.amendment < before.grant.grant.amendment:",
+        new="if False:",
+        tests=(_AGENT + "test_an_amendment_never_goes_back",),
+    ),
+    Mutant(
+        name="growth-beyond-the-device",
+        what="the device gate does not look at larger amounts",
+        file="services/node_agent/resizes.py",
+        old="            if share.node == node and why is not None:\n                return why[1]\n",
+        new="",
+        tests=(_AGENT + "test_a_growth_beyond_the_device_is_refused_and_counts_nothing",),
+    ),
+]

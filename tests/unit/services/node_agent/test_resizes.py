@@ -1,0 +1,160 @@
+"""Resizing of slices: what is counted, promised and applied when, and what a restart of the agent keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.core import Agent
+from services.node_agent.state import read, write
+from shared.contracts.events import SliceEnforced
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
+from shared.model.grant import Grant
+from tests.unit.services.node_agent.make import (
+    NODE,
+    answer,
+    ended,
+    events,
+    handed,
+    inventory,
+    refusal,
+    start,
+    sync,
+)
+from tests.unit.services.node_agent.test_suspensions import PAUSE, share, slices
+
+
+def amended(name: str, memory: int, amendment: int = 1, compute: int = 300) -> NodeGrant:
+    given = share(name, memory=memory, compute=compute)
+    return msgspec.structs.replace(given, grant=msgspec.structs.replace(given.grant, amendment=amendment))
+
+
+def shrinking(name: str, memory: int) -> NodeGrant:
+    return msgspec.structs.replace(share(name, compute=300), shrink=amended(name, memory).grant)
+
+
+def task_of(orders: list[m.Command]) -> m.ResizeSlices:
+    (task,) = [order for order in orders if isinstance(order, m.ResizeSlices)]
+    return task
+
+
+def does(core: Agent, order: NodeGrant, reason: str = "") -> Accepted:
+    """The order, what its slices do, and the answer."""
+    asked = task_of(core.handle(m.GrantReceived(order), 0.0))
+    return said(core.handle(m.ResizeDone(asked.request, asked.task, reason), 0.0))
+
+
+def said(orders: list[m.Command]) -> Accepted:
+    body = answer(orders)
+    assert isinstance(body, Accepted)
+    return body
+
+
+def mib(grant: Grant | None) -> int:
+    return -1 if grant is None else grant.containers["main"].gpus[0].memory_mib
+
+
+def in_force(core: Agent) -> int:
+    (live,) = core.store.in_force(NODE)
+    return live.gpus["G0"][0]
+
+
+def test_a_growth_counts_from_the_order_on_and_is_answered_when_the_slices_have_it() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(amended("a", 900)), 0.0))
+    assert (mib(asked.task.before), mib(asked.task.after), asked.task.shrinks) == (500, 900, False)
+    assert (core.occupied()["G0"], in_force(core)) == ((900, 300), 500)
+    done = core.handle(m.ResizeDone(asked.request, asked.task), 0.0)
+    assert (said(done).amendment, said(done).not_resized, in_force(core)) == (1, "", 900)
+    (event,) = events(done)
+    assert isinstance(event, SliceEnforced)
+    assert event.gpus == {"G0": (900, 300)}
+
+
+def test_a_growth_that_failed_is_tried_again_and_not_said_to_be_done() -> None:
+    core = slices("a", compute=300)
+    answered = does(core, amended("a", 900), "the memory has not come back yet")
+    assert (answered.amendment, answered.not_resized) == (0, "the memory has not come back yet")
+    asked = task_of(core.handle(m.Tick(), 1.0))
+    core.handle(m.ResizeDone(None, asked.task), 1.0)
+    assert in_force(core) == 900
+    assert said(core.handle(m.GrantReceived(amended("a", 900)), 0.0)).amendment == 1
+
+
+def test_a_growth_beyond_the_device_is_refused_and_counts_nothing() -> None:
+    core = slices("a", "b", compute=300)
+    answered = said(core.handle(m.GrantReceived(amended("a", 600)), 0.0))
+    assert answered.ok
+    assert answered.amendment == 0
+    assert "Insufficient memory on GPU G0: 500 MiB of 1000 MiB are not handed over" in answered.not_resized
+    assert core.occupied()["G0"] == (1000, 600)
+
+
+def test_less_is_promised_only_when_the_slices_have_it_and_then_counts() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", 100)), 0.0))
+    assert asked.task.shrinks
+    assert core.occupied()["G0"] == (500, 300)
+    done = core.handle(m.ResizeDone(asked.request, asked.task), 0.0)
+    assert isinstance(done[0], m.Save), "durable before said"
+    assert mib(said(done).shrunk) == 100
+    assert core.occupied()["G0"] == (100, 300)
+
+
+def test_less_is_not_promised_when_the_program_has_more() -> None:
+    core = slices("a", compute=300)
+    answered = does(core, shrinking("a", 100), "it has 400 MiB")
+    assert (answered.shrunk, answered.not_resized) == (None, "it has 400 MiB")
+    assert core.occupied()["G0"] == (500, 300)
+
+
+def test_a_promise_holds_for_a_restart_of_container_and_agent_until_the_grant_is_amended() -> None:
+    core = slices("a", compute=300)
+    does(core, shrinking("a", 100))
+    core = Agent(NODE, read(write(core.checkpoint()), NODE))
+    core.handle(msgspec.structs.replace(inventory(), inventory=core.gpus.inventory), 0.0)
+    core.handle(m.GrantReceived(share("a", compute=300, term=2)), 0.0)
+    core.handle(ended("a"), 0.0)
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    assert order.share.gpus[0].memory_mib == 100
+    told = answer(core.handle(sync(share("a", compute=300, term=2), term=2), 0.0))
+    assert isinstance(told, NodeSyncAnswer)
+    assert (told.resizes, mib(told.shrunk["g-a"])) == (True, 100)
+    withdrawn = msgspec.structs.replace(amended("a", 500), term=2)
+    assert does(core, withdrawn).shrunk is None
+    assert core.occupied()["G0"] == (500, 300)
+
+
+def test_an_amendment_never_goes_back() -> None:
+    core = slices("a", compute=300)
+    does(core, amended("a", 900, amendment=2))
+    assert said(core.handle(m.GrantReceived(amended("a", 500, amendment=1)), 0.0)).amendment == 2
+    assert in_force(core) == 900
+
+
+def test_an_agent_that_restarts_while_a_slice_grows_goes_on_with_what_it_had() -> None:
+    core = slices("a", compute=300)
+    core.handle(m.GrantReceived(amended("a", 900)), 0.0)
+    core = Agent(NODE, read(write(core.checkpoint()), NODE))
+    assert (in_force(core), core.occupied()["G0"]) == (500, (900, 300))
+    assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 900
+
+
+def test_a_container_that_starts_while_its_slice_grows_has_the_larger_amounts() -> None:
+    core = slices("a", compute=300)
+    core.handle(m.GrantReceived(amended("a", 900)), 0.0)
+    core.handle(ended("a"), 0.0)
+    assert handed(core.handle(start("a"), 0.0))
+    assert refusal(core.handle(start("a"), 0.0)) == ""
+    assert core.occupied()["G0"] == (900, 300)
+
+
+def test_a_suspended_pod_gets_its_amounts_when_it_has_resumed() -> None:
+    core = slices("a", compute=300)
+    paused = msgspec.structs.replace(amended("a", 900), suspension=PAUSE)
+    (suspend,) = [o for o in core.handle(m.GrantReceived(paused), 0.0) if isinstance(o, m.SuspendSlices)]
+    core.handle(m.SuspensionDone(paused, tuple(map(m.SuspendResult, suspend.tasks))), 0.0)
+    assert not [order for order in core.handle(m.Tick(), 0.0) if isinstance(order, m.ResizeSlices)]
+    (resume,) = [o for o in core.handle(m.GrantReceived(amended("a", 900)), 0.0) if isinstance(o, m.SuspendSlices)]
+    core.handle(m.SuspensionDone(amended("a", 900), tuple(map(m.SuspendResult, resume.tasks))), 0.0)
+    assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 900

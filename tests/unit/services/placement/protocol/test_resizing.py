@@ -1,0 +1,356 @@
+"""Live resize: what is booked, written and told when. The node's agent is the real core; the API server is the test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.node_agent import messages as a
+from services.node_agent.core import Agent
+from services.placement import messages as m
+from shared.contracts.commands import AmendGrant, AnnounceEvent, TouchPod
+from shared.contracts.facts import Put
+from shared.contracts.log import DecisionBatch, ReadyRecord
+from shared.contracts.node_commands import Accepted, NodeSyncAnswer
+from shared.model import names
+from shared.model.grant import Grant, decode_grant
+from shared.model.kube_object import Meta
+from shared.model.objects import Pod, ResourceQuota
+from tests.support import build
+from tests.support.harness.placement import Placement, Respond, only
+from tests.support.whatif import why
+
+GPU_MIB = 81_920
+STRATEGIES = ("exclusive", "advisory", "interposer", "time_slice")
+
+
+class World:
+    """One GPU on which slices of 16 GiB and 20 % run."""
+
+    def __init__(self, *names_: str, **config: Any) -> None:
+        self.inventory = build.inventory("n", gpus=1, strategies=STRATEGIES)
+        self.agent = Agent("n")
+        self.agent.handle(a.InventorySeen(self.inventory), 0.0)
+        self.used_mib: dict[str, int] = {}
+        """By pod: what its program has."""
+        self.placement = Placement(respond=self._respond, **config)
+        self.placement.facts(build.node("n"))
+        self.placement.send(m.InventorySeen(self.inventory))
+        self.pods: dict[str, Pod] = {}
+        for name in names_:
+            self.run(name)
+
+    def run(self, name: str, priority: int = 0) -> None:
+        self.placement.facts(slice_pod(name, priority=priority))
+        order = self.placement.binds()[f"uid-team-{name}"]
+        self.see(build.bound(slice_pod(name, priority=priority), "n", decode_grant(order.grant)))
+        assert self.agent.handle(a.StartRequested(f"uid-team-{name}", "c"), 0.0)
+
+    def _respond(self, command: m.Command, answers: Respond) -> list[m.Input]:
+        match command:
+            case m.SendSync():
+                (body,) = self._asked(a.SyncReceived(command.sync))
+                assert isinstance(body, NodeSyncAnswer)
+                return [m.SyncAnswered(body)]
+            case m.SendGrant():
+                (body,) = self._asked(a.GrantReceived(command.grant))
+                return [acknowledged(body)]
+            case m.SendRelease():
+                return []
+        return answers(command)
+
+    def _asked(self, event: a.Input) -> list[Any]:
+        orders = self.agent.handle(event, 0.0)
+        bodies = [order.body for order in orders if isinstance(order, a.Answer)]
+        for order in orders:
+            if isinstance(order, a.ResizeSlices):
+                bodies += self._asked(a.ResizeDone(order.request, order.task, self._beyond(order.task)))
+            elif isinstance(order, a.SuspendSlices):
+                bodies += self._asked(a.SuspensionDone(order.request, tuple(map(a.SuspendResult, order.tasks))))
+        return bodies
+
+    def _beyond(self, task: a.ResizeTask) -> str:
+        used = self.used_mib.get(task.uid.removeprefix("uid-team-"), 0)
+        return f"it has {used} MiB" if task.shrinks and used > mib_of(task.after) else ""
+
+    def see(self, pod: Pod) -> list[m.Command]:
+        self.pods[pod.metadata.name] = pod
+        return self.placement.send(m.FactsSeen((Put(object=pod),)))
+
+    def annotate(self, name: str, **annotations: str) -> list[m.Command]:
+        pod = self.pods[name]
+        notes = pod.metadata.annotations | {f"kerf.dev/{key}": text for key, text in annotations.items()}
+        meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
+        return self.see(msgspec.structs.replace(pod, metadata=meta))
+
+    def write(self, order: AmendGrant) -> bool:
+        """As the API server: False for another version (409)."""
+        if self.pods[order.name].metadata.resource_version != order.resource_version:
+            return False
+        self.annotate(order.name, grant=order.grant)
+        return True
+
+    def resize(self, name: str, text: str) -> None:
+        """As far as it gets at once."""
+        done = len(amendments(self.placement.commands))
+        self.annotate(name, resize=text)
+        while orders := amendments(self.placement.commands)[done:]:
+            done += len(orders)
+            for order in orders:
+                self.write(order)
+
+    def granted_mib(self, name: str) -> int:
+        return mib_of(decode_grant(self.pods[name].metadata.annotations[names.ANNOTATION_GRANT]))
+
+    def node_mib(self, name: str) -> int:
+        (live,) = [live for live in self.agent.store.in_force("n") if live.name == name]
+        ((mib, _),) = live.gpus.values()
+        return mib
+
+    def free_mib(self) -> int:
+        (room,) = self.placement.core.book.nodes["n"].gpus
+        return room.free_mib
+
+    def all_mib(self, name: str) -> tuple[int, int, int]:
+        """Of a pod's memory: by the node, by the annotation, by the book."""
+        held = self.placement.core.book.grants[self.placement.core.book.pods[f"uid-team-{name}"].grant_id]
+        return self.node_mib(name), self.granted_mib(name), mib_of(held.grant)
+
+    def wait(self, seconds: float) -> list[m.Command]:
+        said: list[m.Command] = []
+        for _ in range(round(seconds)):
+            self.placement.now += 1
+            said += self.placement.send(m.BeatSeen(("n",))) + self.placement.send(m.Tick())
+        return said
+
+    def succeeded(self, *records: Any, complete: bool) -> World:
+        """The same world under another leader. Its log has `records` and is complete, or is new."""
+        before = self.placement
+        log = (*before.log, *records) if complete else ()
+        after = Placement(term=before.sequence + 100, records=log, respond=self._respond, begins=False)
+        after.objects = build.put(build.node("n"), *self.pods.values())
+        after.now = before.now
+        self.placement = after
+        after.send(after.beginning)
+        after.send(m.InventorySeen(self.inventory))
+        return self
+
+    def explained(self, name: str) -> Any:
+        return why(self.placement, name).resize
+
+
+def slice_pod(name: str, priority: int = 0) -> Pod:
+    return build.gpu_pod(
+        name, memory="16Gi", compute=20, priority=priority, annotations={names.ANNOTATION_ISOLATION: "firm"}
+    )
+
+
+def acknowledged(body: Accepted) -> m.GrantAcknowledged:
+    return m.GrantAcknowledged(
+        body.node,
+        body.grant_id,
+        body.ok,
+        body.reason,
+        suspension=body.suspension,
+        dead=body.dead,
+        amendment=body.amendment,
+        shrunk=body.shrunk,
+        not_resized=body.not_resized,
+    )
+
+
+def mib_of(grant: Grant) -> int:
+    return sum(share.memory_mib for part in grant.containers.values() for share in part.gpus)
+
+
+def amendments(said: list[m.Command]) -> list[AmendGrant]:
+    return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AmendGrant)]
+
+
+def events(said: list[m.Command]) -> list[AnnounceEvent]:
+    return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AnnounceEvent)]
+
+
+def test_a_growth_is_booked_logged_written_and_told_in_this_order() -> None:
+    world = World("p")
+    said = world.annotate("p", resize="memory=40Gi,compute=50")
+    kinds = [type(c) for c in said if isinstance(c, m.Append | m.SendPatches | m.SendGrant)]
+    assert kinds == [m.Append, m.SendPatches]
+    (order,) = amendments(said)
+    assert world.all_mib("p") == (16384, 16384, 40960)
+    assert decode_grant(order.grant).amendment == 1
+    assert decode_grant(order.grant).grant_id == world.placement.core.book.pods["uid-team-p"].grant_id
+    assert world.write(order)
+    assert world.all_mib("p") == (40960, 40960, 40960)
+    assert world.explained("p").phase == "done"
+
+
+def test_memory_is_taken_back_by_the_node_first_and_freed_last() -> None:
+    world = World("p")
+    (order,) = amendments(world.annotate("p", resize="memory=4Gi"))
+    assert world.all_mib("p") == (4096, 16384, 16384)
+    assert world.write(order)
+    assert world.all_mib("p") == (4096, 4096, 4096)
+    assert world.free_mib() == GPU_MIB - 4096
+
+
+def test_memory_that_is_used_is_not_taken_and_is_asked_for_again() -> None:
+    world = World("p")
+    world.used_mib["p"] = 10_000
+    said = world.annotate("p", resize="memory=4Gi")
+    assert not amendments(said)
+    (event,) = events(said)
+    assert event.reason == "ResizePending"
+    assert "it has 10000 MiB" in event.note
+    assert world.all_mib("p") == (16384, 16384, 16384)
+    assert world.explained("p").phase == "waiting"
+    world.used_mib["p"] = 4096
+    (order, *_) = amendments(world.wait(10))
+    assert world.write(order)
+    assert world.all_mib("p") == (4096, 4096, 4096)
+
+
+def test_a_resize_up_and_down_at_once_shrinks_first() -> None:
+    world = World("p")
+    world.resize("p", "memory=8Gi,compute=80")
+    grant = decode_grant(world.pods["p"].metadata.annotations[names.ANNOTATION_GRANT])
+    assert grant.amendment == 2
+    assert world.all_mib("p") == (8192, 8192, 8192)
+    assert grant.containers["c"].gpus[0].compute_milli == 800
+
+
+def test_a_growth_that_does_not_fit_waits_and_says_what_lacks() -> None:
+    world = World("p", "q", "r")
+    said = world.annotate("p", resize="memory=60Gi")
+    assert not amendments(said)
+    (event,) = events(said)
+    assert "Insufficient memory on GPU" in event.note
+    assert "it needs 44 GiB more, and 32 GiB of 80 GiB are free" in event.note
+    assert world.explained("p").phase == "waiting"
+    world.resize("q", "memory=1Gi")
+    for order in amendments(world.wait(6)):
+        world.write(order)
+    assert world.all_mib("p") == (61440, 61440, 61440)
+
+
+def test_the_more_important_growth_goes_first() -> None:
+    world = World("low")
+    world.run("high", priority=10)
+    world.run("full")
+    world.annotate("low", resize="memory=60Gi")
+    world.annotate("high", resize="memory=60Gi")
+    world.resize("full", "memory=1Gi")
+    world.wait(6)
+    assert world.all_mib("high") == (61440, 61440, 61440)
+    assert world.all_mib("low") == (16384, 16384, 16384)
+
+
+def test_a_growth_for_another_version_is_given_back_and_booked_again() -> None:
+    world = World("p")
+    (order,) = amendments(world.annotate("p", resize="memory=40Gi"))
+    (second,) = amendments(world.annotate("p", resize="memory=20Gi"))
+    assert not world.write(order)
+    assert world.all_mib("p") == (16384, 16384, 20480)
+    assert world.write(second)
+    assert world.all_mib("p") == (20480, 20480, 20480)
+
+
+def test_a_promise_that_is_not_wanted_any_more_is_withdrawn() -> None:
+    world = World("p")
+    (late,) = amendments(world.annotate("p", resize="memory=4Gi"))
+    assert world.node_mib("p") == 4096
+    (order,) = amendments(world.annotate("p", resize="memory=16Gi"))
+    assert decode_grant(order.grant).amendment == 1
+    assert not world.write(late)
+    assert world.write(order)
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_what_cannot_be_resized_is_refused_by_an_event_once() -> None:
+    world = World("p")
+    for text, words in (
+        ("memory=0", "write bytes such as 12Gi"),
+        ("speed=3", "write amounts such as memory=12Gi,compute=40"),
+        ("other:memory=4Gi", "names container 'other'; those with GPUs are c"),
+        ("compute=120", "at most 100"),
+    ):
+        (event,) = events(world.annotate("p", resize=text))
+        assert event.reason == "ResizeRefused"
+        assert words in event.note
+    assert not events(world.wait(20))
+    assert world.all_mib("p") == (16384, 16384, 16384)
+    assert world.explained("p").phase == "refused"
+
+
+def test_a_namespace_with_a_quota_of_gpus_grows_up_to_its_requests() -> None:
+    world = World("p")
+    quota = ResourceQuota(
+        metadata=Meta(name="gpus", namespace="team", uid="q", resource_version=build.next_version()),
+        spec={"hard": {"requests.kerf.dev/gpu-memory": "64Gi"}},
+    )
+    world.placement.facts(quota)
+    (event,) = events(world.annotate("p", resize="memory=17Gi"))
+    assert "ResourceQuota gpus counts what pods request, and container c requests 16 GiB of GPU memory" in event.note
+    world.resize("p", "memory=4Gi")
+    world.resize("p", "memory=16Gi")
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_a_new_leader_takes_over_the_growths_in_the_log() -> None:
+    world = World("p")
+    (late,) = amendments(world.annotate("p", resize="memory=40Gi"))
+    world.succeeded(complete=True)
+    assert world.all_mib("p") == (16384, 16384, 40960)
+    assert world.write(late)
+    assert world.all_mib("p") == (40960, 40960, 40960)
+
+
+def test_a_new_leader_without_the_log_counts_what_may_be_written_and_logs_it_before_it_is_ready() -> None:
+    world = World("p")
+    (late,) = amendments(world.annotate("p", resize="memory=40Gi"))
+    world.succeeded(complete=False)
+    log = [record for _, record in world.placement.log]
+    (grown,) = [record for record in log if isinstance(record, DecisionBatch)]
+    assert [one.uid for one in grown.amendments] == ["uid-team-p"]
+    assert isinstance(log[log.index(grown) + 1], ReadyRecord)
+    assert world.all_mib("p") == (16384, 16384, 40960)
+    assert world.write(late)
+    assert world.all_mib("p") == (40960, 40960, 40960)
+
+
+def test_a_growth_that_may_be_written_and_does_not_fit_is_ended_by_a_touch() -> None:
+    world = World("p", "q")
+    world.annotate("p", resize="memory=70Gi")
+    world.succeeded(complete=False)
+    assert not amendments(world.placement.send(m.TermRenewed(world.placement.sequence + 50)))
+    touched = [p for c in only(world.wait(6), m.SendPatches) for p in c.patches if isinstance(p, TouchPod)]
+    assert {order.uid for order in touched} == {"uid-team-p"}
+    world.annotate("p", touched="1")
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_a_new_leader_learns_of_promises_by_the_sync() -> None:
+    world = World("p")
+    world.annotate("p", resize="memory=4Gi")
+    world.succeeded(complete=True)
+    assert world.all_mib("p") == (4096, 16384, 16384)
+    said = world.annotate("p", resize="memory=16Gi")
+    (order, *_) = amendments(said + world.wait(6))
+    assert world.write(order)
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_an_agent_that_does_not_resize_gets_no_order() -> None:
+    world = World("p")
+    world.placement.core.nodes.resizing.clear()
+    (event,) = events(world.annotate("p", resize="memory=40Gi"))
+    assert "is of a version that resizes no slices" in event.note
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_a_suspended_pod_is_resized_when_it_has_resumed() -> None:
+    world = World("p")
+    world.annotate("p", suspended='{"action":"pause","plan_id":"plan"}')
+    (event,) = events(world.annotate("p", resize="memory=40Gi"))
+    assert "the pod is suspended" in event.note

@@ -1,0 +1,71 @@
+"""Slices that follow their use: which samples lead to an order, and for which pods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.preemptor import messages as m
+from services.preemptor.autoscaling import AGAIN_S, Autoscaler
+from shared.book.book import Book
+from shared.contracts.facts import Put
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.support import build
+
+GRANTED_MIB = 4096
+
+
+def book(**annotations: str) -> Book:
+    made = Book()
+    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=GRANTED_MIB, compute_milli=400)
+    grant = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
+    pod = build.gpu_pod("p", memory="4Gi", compute=40)
+    notes = {f"kerf.dev/{key}": text for key, text in annotations.items()}
+    for seen in (build.node("n"), build.bound(pod, "n", grant, **notes)):
+        made.apply(Put(object=seen))
+    return made
+
+
+def sample(memory_mib: int, refused: int = 0, **more: Any) -> UsageSample:
+    use = SliceUse(
+        uid="uid-team-p",
+        namespace="team",
+        name="p",
+        memory_mib=memory_mib,
+        granted_memory_mib=GRANTED_MIB,
+        granted_compute_milli=400,
+        refused=refused,
+        **more,
+    )
+    return UsageSample(node="n", at_ms=0, gpus=(GpuUse(uuid="n-gpu-0", used_mib=0, slices=(use,)),))
+
+
+def orders(said: list[m.Command]) -> list[str]:
+    return [order.order.resize for order in said if isinstance(order, m.Resize)]
+
+
+def test_a_slice_that_is_nearly_full_is_to_grow_within_its_bounds() -> None:
+    known = book(autoscale="memory=2Gi..5Gi")
+    scaler = Autoscaler(known)
+    said = scaler.sampled(sample(4000), 0.0)
+    assert orders(said) == ["memory=5120Mi"]
+    (order,) = [one.order for one in said if isinstance(one, m.Resize)]
+    assert (order.uid, order.resource_version) == ("uid-team-p", known.pods["uid-team-p"].pod.metadata.resource_version)
+    assert orders(scaler.sampled(sample(4000), AGAIN_S - 1)) == [], "it was asked for already"
+    assert orders(scaler.sampled(sample(4000), AGAIN_S)) == ["memory=5120Mi"], "and is not annotated yet"
+
+
+def test_what_is_annotated_already_is_not_asked_for_again() -> None:
+    scaler = Autoscaler(book(autoscale="memory=2Gi..5Gi", resize="memory=5120Mi"))
+    assert orders(scaler.sampled(sample(4000), 0.0)) == []
+
+
+def test_pods_without_the_annotation_or_with_a_bad_one_stay_as_they_are() -> None:
+    for notes in ({}, {"autoscale": "more"}):
+        assert orders(Autoscaler(book(**notes)).sampled(sample(4000, refused=9), 0.0)) == []
+
+
+def test_gpu_time_and_memory_are_asked_for_together() -> None:
+    scaler = Autoscaler(book(autoscale="memory=4Gi..8Gi,compute=10..80"))
+    said = [orders(scaler.sampled(sample(1000, gpu_milli=399), float(second))) for second in range(0, 70, 10)]
+    assert said == [[]] * 6 + [["memory=4096Mi,compute=50"]]
