@@ -1,11 +1,13 @@
 """How fast placement decides, on one core: openb's mix of nodes scaled to N, at 85 % allocation, pods coming and going.
 
-    python -m bench.decide [--nodes 1213] [--decisions 20000] [--policy kerf] [--json]
+    python -m bench.decide [--nodes 1213] [--decisions 20000] [--policy kerf] [--weighed] [--json]
 
 A decision is what the service does once a pod's turn has come: choose node and GPUs on the book as it stands, let the
 policy learn, and book the hold. Pods are of openb's mix (by default its 151 kinds), already read and in their lines.
 Each decision is followed by the ends of random pods, as many as keep allocation at 85 %; their release from the book is
 in `decisions_per_s` (all work between the first decision and the last), not in a decision's own time (p50, p99).
+With `--weighed` all pods with GPUs declare what they do there, and accept three times the time (`kerf.dev/gpu-use`,
+`kerf.dev/max-slowdown`): sharing is weighed on every GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ from bench.openb.fill import place
 from bench.openb.trace import Pods, Trace, TraceNode, TracePod, make_book, read_trace
 from services.placement.engine.engine import Engine
 from shared.book.states import PodState
+from shared.model.use import UseProfile
 
 DATA = Path(__file__).parent / "data" / "openb"
 LEVEL = 0.85
+_USE = UseProfile(busy_milli=600, sm_milli=500, bandwidth_milli=200, request_us=6000)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -53,13 +57,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1213)
     parser.add_argument("--decisions", type=int, default=20_000)
     parser.add_argument("--policy", default="kerf")
+    parser.add_argument("--weighed", action="store_true")
     parser.add_argument("--pods", type=Path, default=DATA / "openb_pod_list_default.csv.gz")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     if args.nodes < 1 or args.decisions < 1:
         parser.error("--nodes and --decisions must be at least 1")
     trace = read_trace(DATA / "openb_node_list_gpu_node.csv", args.pods)
-    result = run(trace, args.nodes, args.decisions, args.policy)
+    result = run(trace, args.nodes, args.decisions, args.policy, weighed=args.weighed)
     if args.json:
         print(json.dumps(msgspec.structs.asdict(result)))
     else:
@@ -79,8 +84,8 @@ def scaled(trace: Trace, count: int) -> list[TraceNode]:
 class TurnoverCluster:
     """The cluster, its pods, and whose turn it is to leave."""
 
-    def __init__(self, trace: Trace, nodes: int, policy: str) -> None:
-        self.trace = trace
+    def __init__(self, trace: Trace, nodes: int, policy: str, *, weighed: bool = False) -> None:
+        self.trace, self.weighed = trace, weighed
         self.random = random.Random(7)
         cluster = scaled(trace, nodes)
         self.capacity = 1000 * sum(node.gpus for node in cluster)
@@ -92,6 +97,9 @@ class TurnoverCluster:
     def next_pod(self) -> tuple[TracePod, PodState]:
         pod = self.trace.pods[self.random.randrange(len(self.trace.pods))]
         state = self.pods.arrive(pod, self.engine.book)
+        if self.weighed and state.request is not None:
+            state.request = msgspec.structs.replace(state.request, max_slowdown_milli=3000)
+            state.uses, state.adaptive = dict.fromkeys(state.request.asks, _USE), True
         self.engine.key_of(state)
         return pod, state
 
@@ -114,8 +122,8 @@ class TurnoverCluster:
             self.used -= milli
 
 
-def run(trace: Trace, nodes: int, decisions: int, policy: str) -> Result:
-    cluster = TurnoverCluster(trace, nodes, policy)
+def run(trace: Trace, nodes: int, decisions: int, policy: str, *, weighed: bool = False) -> Result:
+    cluster = TurnoverCluster(trace, nodes, policy, weighed=weighed)
     print(f"filling {nodes} nodes to {LEVEL:.0%}", file=sys.stderr)
     while cluster.used < LEVEL * cluster.capacity:
         cluster.decide(*cluster.next_pod())

@@ -176,6 +176,9 @@ class SliceObserver:
         if not mine:
             return use
         strategies = {slice_.key: slice_.strategy for slice_ in (*self._registry.slices, *self._prepared.values())}
+        counted = [seen.launches_per_s for seen in mine.values() if seen.launches_per_s is not None]
+        waits = [seen.waited_milli for seen in mine.values() if seen.waited_milli is not None]
+        lengths = [seen.launch_us for seen in mine.values() if seen.launch_us is not None]
         times = [seen.compute_milli for seen in mine.values() if seen.compute_milli is not None]
         escape, over = self._hidden.get((use.uid, uuid)), self._overused.get((use.uid, uuid))
         return msgspec.structs.replace(
@@ -186,6 +189,9 @@ class SliceObserver:
             refused=sum(seen.refused for seen in mine.values()),
             hidden_mib=0 if escape is None else escape.hidden_mib,
             over_milli=0 if over is None else over.over_milli,
+            waited_milli=max(waits, default=None),
+            launches_per_s=sum(counted) if counted else None,
+            launch_us=max(lengths, default=None),
         )
 
     def _policed(self) -> frozenset[str]:

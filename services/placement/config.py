@@ -33,6 +33,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     autoscaler: bool = False
     """Whether an autoscaler adds nodes: nodes that only look as if a waiting pod fitted are tainted, pods for which a
     plan makes room are nominated, and `capacity.wanted` is published."""
+    learn_use: bool = True
+    """Whether the agents' samples are heard, to learn what pods do on GPUs."""
+    weigh_learned: bool = False
+    """Whether what sharing slows down is also weighed for pods that declare nothing, once their owner is known."""
     max_slowdown: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.25
     """A pod that agrees to a GPU of another node and does not say how slow it may become (kerf.dev/max-slowdown) gets
     none that would make it slower than this, as a factor."""

@@ -35,6 +35,7 @@ from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.late_claims import LateClaims
 from services.placement.scheduling.node_avoidance import NodeAvoidance
+from services.placement.scheduling.profiles import Profiles
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unplaced import Unplaced
 from services.placement.stats import Stats
@@ -106,6 +107,9 @@ class Core:
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
         self._capacity_changes = CapacityChanges()
+        self.profiles = Profiles(
+            self.book, weigh_learned=self.config.weigh_learned, changed=self._capacity_changes.note
+        )
         self.suspension = Suspender(
             self.book, self.nodes, PreemptionPolicy(self.fair, self.gangs), self._capacity_changes
         )
@@ -199,6 +203,8 @@ class Core:
             case m.PatchesAnswered():
                 for answer in event.answers:
                     self._out += self.takeover.patch_failed(answer, now)
+            case m.Sampled():
+                self.profiles.sampled(event.sample)
             case m.ReleaseSeen():
                 self._out += self._releases.released(event, now)
             case m.Appended():
@@ -296,6 +302,7 @@ class Core:
             return
         if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
             return
+        self.profiles.attach(state)
         self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:

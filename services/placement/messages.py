@@ -10,6 +10,7 @@ from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.samples import UsageSample
 from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant
@@ -85,6 +86,12 @@ class ReleaseSeen(Input, frozen=True):
     node: str
     grant_id: str
     reason: str = ""
+
+
+class Sampled(Input, frozen=True):
+    """What is used on a node's GPUs, as its agent has measured."""
+
+    sample: UsageSample
 
 
 class Appended(Input, frozen=True):

@@ -71,7 +71,19 @@ class Placement(Service):
             "Pods that cannot be updated, and are not placed until an update of them succeeds.",
             of(lambda r: len(r.core.recovery.excluded)),
         )
+        m(
+            "kerf_placement_slowdown_error_ratio",
+            "How far expected slowdowns were off, in multiples of the time alone, by the way of sharing.",
+            self._slowdown_errors,
+            labels=("way",),
+        )
+        m("kerf_placement_owners_known", "Owners of pods of which use of GPUs is known.", of(_owners_known))
         m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
+
+    def _slowdown_errors(self) -> dict[tuple[str, ...], float]:
+        session = self._session_now
+        errors = {} if session is None else session.core.profiles.learner.errors
+        return {(way,): error.absolute for way, error in errors.items()}
 
     async def _elected(self) -> None:
         self._leading = self.ctx.spawn(self._session(), name="session")
@@ -120,6 +132,10 @@ class Placement(Service):
         """What is in the log outlives this session: the successor sends it again."""
         await self._end_session()
         await self._leadership.release()
+
+
+def _owners_known(session: LeaderSession) -> float:
+    return float(len(session.core.profiles.learner))
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:

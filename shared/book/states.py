@@ -27,6 +27,7 @@ from shared.model.state_machine import Transitions
 from shared.model.strategies import MIG
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
+from shared.model.use import UseProfile
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
 """reserved: for a pod that has no place yet; the capacity booked under it may still be in use by another pod."""
@@ -68,6 +69,10 @@ class PodState(msgspec.Struct):
     excluded: str = ""
     """Why it cannot be touched. A Binding of the past may still succeed for it, with a void grant: it is not placed
     until it is seen at another version."""
+    uses: dict[str, UseProfile] = {}
+    """What its containers do on a GPU, by container: declared, or learned of earlier pods of its owner."""
+    adaptive: bool = False
+    """Placement weighs for it, and by it, what sharing a GPU slows down."""
     kept_for: str = ""
     """For a placeholder on a node with a reservation: the uid of the pod that the place is reserved for."""
 
@@ -87,7 +92,15 @@ class PodState(msgspec.Struct):
 
     def placeholder(self, uid: str) -> PodState:
         """Its placeholder where a place is reserved: it requests the same, and is not a pod of the book."""
-        return PodState(pod=self.pod, uid=uid, demand=self.demand, request=self.request, kept_for=self.uid)
+        return PodState(
+            pod=self.pod,
+            uid=uid,
+            demand=self.demand,
+            request=self.request,
+            uses=self.uses,
+            adaptive=self.adaptive,
+            kept_for=self.uid,
+        )
 
     @property
     def ours(self) -> bool:
@@ -144,6 +157,10 @@ class GrantState(msgspec.Struct):
     """Of a pod that may be growing: the grant by its annotation. `grant` is the larger one that is booked."""
     shrink: Grant | None = None
     """Smaller amounts that its node is asked to promise."""
+    uses: dict[str, UseProfile] = {}
+    """What its containers do on GPUs, as far as that is known."""
+    max_slowdown_milli: int = 0
+    """What its pod accepts of slowdown; 0: any."""
 
     def enter(self, phase: GrantPhase) -> None:
         self.phase = GRANT_PHASES.move(self.phase, phase)
@@ -167,7 +184,9 @@ def grant_state(grant: Grant, pod: PodState, pod_node: str, phase: GrantPhase) -
     """The entry of a pod's grant; the pod is, or is to be, on `pod_node`."""
     serving, meta = serving_node(grant), pod.pod.metadata
     client = pod_node if serving not in ("", pod_node) else ""
-    return GrantState(grant, pod.uid, meta.namespace, meta.name, serving or pod_node, phase, client=client)
+    held = GrantState(grant, pod.uid, meta.namespace, meta.name, serving or pod_node, phase, client=client)
+    held.uses, held.max_slowdown_milli = pod.uses, 0 if pod.request is None else pod.request.max_slowdown_milli
+    return held
 
 
 class NodeState:
@@ -271,6 +290,8 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         gang=gang,
         life=life,
         suspension=_suspension_of(pod),
+        uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
+        adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
     )
 
 

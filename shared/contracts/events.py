@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shared.contracts.base import Message
-from shared.contracts.explain import GangExplanation, PodExplanation, ScaleExplanation
+from shared.contracts.explain import GangExplanation, PodExplanation, ScaleExplanation, StrategyChoice
 from shared.contracts.preemption import Alternative, Plan
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName
@@ -42,6 +42,8 @@ class PlacementDecided(Event, frozen=True):
     """The gang that it was decided with; its other members are in the same log record."""
     labels: dict[str, str] = {}
     """Of the pod, those that placement's setting `usage_labels` names: usage is told by them."""
+    choice: tuple[StrategyChoice, ...] = ()
+    """How the strategy of each container was chosen; empty unless the pod declares its use or a largest slowdown."""
 
 
 class PlacementRejected(Event, frozen=True):

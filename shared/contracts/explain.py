@@ -43,6 +43,25 @@ class NodeExplanation(Message, frozen=True):
     total: int = 0
 
 
+class StrategyChoice(Message, frozen=True, kw_only=True):
+    """How a container's strategy was chosen, for a pod for which placement weighs what sharing slows down."""
+
+    container: str
+    strategy: str
+    promise: str
+    slowdown: float
+    """How many times as long it is expected to take as on a GPU of its own."""
+    beside: int = 0
+    """Containers that it shares the GPU with."""
+    worst_beside: float = 1.0
+    """The largest slowdown that is expected of these."""
+    lost_milli: int = 0
+    """The progress that all on the GPU lose by it, in thousandths of a container that runs alone."""
+    rule: str = ""
+    second: str = ""
+    """What came next, with its numbers."""
+
+
 class Candidate(Message, frozen=True):
     """A node that could take the pod, best first."""
 

@@ -93,7 +93,7 @@ USERS = (
         subscribe=(
             row("_INBOX_placement.>"),
             row(f"{s.VERSION}.alive.placement.*"),
-            row(s.FEED_ALL, s.HEARTBEAT_ALL, f"{s.VERSION}.ack.*.*.*", s.RELEASES_ALL),
+            row(s.FEED_ALL, s.HEARTBEAT_ALL, f"{s.VERSION}.ack.*.*.*", s.RELEASES_ALL, s.USAGE_ALL),
             row(
                 f"{s.VERSION}.ack.*.*",
                 s.SLICES_RELEASED,

@@ -34,6 +34,14 @@ class SliceUse(Message, frozen=True, kw_only=True):
     over_milli: int = 0
     """GPU time beyond `granted_compute_milli` that NVML saw over a window of seconds; 0 while it is within the slack.
     """
+    bandwidth_milli: int | None = None
+    """Per mille of the time in which it read or wrote the GPU's memory, by NVML. None: as for `sm_milli`."""
+    waited_milli: int | None = None
+    """Time that its launches waited at the gate, per mille of the time, since the last sample. None: not measured."""
+    launches_per_s: int | None = None
+    """Launches since the last sample; None: the strategy does not count them."""
+    launch_us: int | None = None
+    """GPU time of a launch, the mean since the last sample; None: not measured."""
 
 
 class GpuUse(Message, frozen=True):

@@ -10,6 +10,7 @@ from shared.model.policies import PolicyName
 from shared.model.remote_use import RemoteUse
 from shared.model.request_error import RequestError
 from shared.model.strategy import Isolation
+from shared.model.use import UseProfile
 
 TopologyMode = Literal["", "ring"]
 TOPOLOGY_MODES: tuple[str, ...] = ("ring",)
@@ -95,6 +96,10 @@ class PodRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tier: str = ""
     nics: int = 0
     """How many network cards for RDMA the pod gets, the nearest to its GPUs."""
+    use: UseProfile | None = None
+    """What each of its containers does on a GPU, as it declares (`kerf.dev/gpu-use`)."""
+    max_slowdown_milli: int = 0
+    """How many thousandths as long as on a GPU of its own it may take; 0: any."""
     remote: RemoteUse | None = None
     """Of a pod that agrees to a GPU of another node (`kerf.dev/remote`)."""
 

@@ -16,6 +16,7 @@ from shared.model.request_amounts import MAX_MEMORY_BYTES, read_number
 from shared.model.request_limits import with_limits
 from shared.model.strategy import ISOLATION_RANK
 from shared.model.units import mib
+from shared.model.use_reader import read_max_slowdown, read_use
 
 _NICS = re.compile(r"[1-9]|[1-5][0-9]|6[0-4]")
 
@@ -42,6 +43,8 @@ def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) ->
         gpu_policy=_choice(annotations, names.ANNOTATION_GPU_POLICY, POLICIES, ""),
         tier=tier,
         nics=_nics(annotations),
+        use=read_use(annotations),
+        max_slowdown_milli=read_max_slowdown(annotations),
         remote=read_remote(annotations),
     )
 

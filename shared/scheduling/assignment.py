@@ -15,6 +15,7 @@ from shared.model.strategies import MIG
 from shared.scheduling import nics
 from shared.scheduling.equal_gpus import least_missed, mask_of, ranks
 from shared.scheduling.numa import short_of_cpus
+from shared.scheduling.slowdown.outlook import instance_ask, quiet_rooms, strategy_on
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
 from shared.scheduling.topology.host import nearest_to_host
 
@@ -50,6 +51,9 @@ def containers_on(pod: PodState, node: NodeState, order: GpuOrder | None = None)
     for name, gpus in chosen.items():
         opportunistic = request.tier == OPPORTUNISTIC
         shared = strategy_for(request.asks[name], request.isolation, inventory.strategies, opportunistic=opportunistic)
+        if pod.adaptive and gpus[0].mig is None:
+            on = [node.by_uuid[share.uuid] for share in gpus]
+            shared = strategy_on(pod, name, request.asks[name], node, on) or shared
         strategy = MIG if gpus[0].mig is not None else shared
         if strategy is None:
             return None
@@ -71,10 +75,14 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
         fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
         if request.nics and not ask.profile and len(near := nics.beside(fitting, node)) >= ask.count:
             fitting = near
+        if pod.adaptive:
+            fitting = quiet_rooms(pod, name, ask, node, fitting)
         chosen = _choose(ask, fitting, rooms, pod, node, order=order)
         if chosen is None:
             return None
-        result[name] = [_share(ask, room, node.name) for room in chosen]
+        result[name] = [
+            _share(ask, room, node.name, instance_ask(pod, name, ask, room) if pod.adaptive else ask) for room in chosen
+        ]
         if not in_place:
             for room, share in zip(chosen, result[name], strict=True):
                 room.take(share.memory_mib, share.compute_milli)
@@ -88,8 +96,9 @@ def able(ask: GpuAsk, request: PodRequest, inventory: Inventory, rooms: Iterable
     return [room for room in rooms if (room.mig is not None or shared) and fits(ask, room)]
 
 
-def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
-    """The share that a request gets of a GPU that it fits on. On a GPU in MIG mode this takes the instance."""
+def _share(ask: GpuAsk, room: GpuRoom, node: str, served: GpuAsk) -> GpuShare:
+    """The share that a request gets of a GPU that it fits on. On a GPU in MIG mode this takes the instance that serves
+    `served`."""
     if room.mig is None:
         memory_mib, compute_milli = share_on(ask, room.total_mib)
         memory_limit_mib, compute_limit_milli = limits_on(ask, room.total_mib)
@@ -101,7 +110,7 @@ def _share(ask: GpuAsk, room: GpuRoom, node: str) -> GpuShare:
             memory_limit_mib=memory_limit_mib,
             compute_limit_milli=compute_limit_milli,
         )
-    instance = room.mig.take(ask, room.total_mib)
+    instance = room.mig.take(served, room.total_mib)
     if instance is None:
         raise ValueError(f"GPU {room.uuid} has no MIG instance for {ask}")
     memory_mib, compute_milli = room.mig.size_of(instance, room.total_mib)

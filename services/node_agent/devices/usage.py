@@ -26,6 +26,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     mib: int | None
     sm_milli: int | None = None
+    bandwidth_milli: int | None = None
+    """The part of the time in which it read or wrote memory; None: no sample."""
     gpu_instance: int | None = None
 
 
@@ -48,6 +50,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     sm_milli: int | None
     processes: int
+    bandwidth_milli: int | None = None
 
 
 def sample(
@@ -97,6 +100,7 @@ def _slice_use(share: Share, uuid: str, mine: list[LiveSlice]) -> SliceUse:
         sm_milli=share.sm_milli,
         granted_compute_milli=sum(s.gpus[uuid][1] for s in mine),
         processes=share.processes,
+        bandwidth_milli=share.bandwidth_milli,
     )
 
 
@@ -114,9 +118,9 @@ def read(handle: Any, uuid: str, since_us: int) -> GpuProcesses:
     )
 
 
-def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Process, ...]:
-    """The processes on a GPU, of compute and of graphics. `sm_milli` by process id, if sampled. Raises
-    pynvml.NVMLError.
+def running(handle: Any, sampled: Mapping[int, tuple[int, int]] | None = None) -> tuple[Process, ...]:
+    """The processes on a GPU, of compute and of graphics. `sampled`: use of SMs and of memory in thousandths by process
+    id. Raises pynvml.NVMLError.
 
     NVML lists a process that does both in both lists, each time with all of its memory.
     """
@@ -129,7 +133,8 @@ def running(handle: Any, sm_milli: Mapping[int, int] | None = None) -> tuple[Pro
         Process(
             pid=pid,
             mib=None if used is None else -(-used // MIB),
-            sm_milli=(sm_milli or {}).get(pid),
+            sm_milli=(sampled or {}).get(pid, (None, None))[0],
+            bandwidth_milli=(sampled or {}).get(pid, (None, None))[1],
             gpu_instance=None if instance == _NONE else instance,
         )
         for (pid, instance), used in listed.items()
@@ -145,17 +150,20 @@ def _listed(found: Iterable[Any]) -> dict[tuple[int, int], int | None]:
     return listed
 
 
-def _samples(handle: Any, since_us: int) -> dict[int, int]:
-    """Use of the SMs in thousandths, by process id. Under MPS all of it is attributed to the MPS server."""
+def _samples(handle: Any, since_us: int) -> dict[int, tuple[int, int]]:
+    """Use of the SMs and of the memory in thousandths, by process id. Under MPS all of it is the MPS server's."""
     try:
         found = optional(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
     except pynvml.NVMLError_NotFound:
         return {}  # no process has run since
-    by_pid: dict[int, list[int]] = {}
+    by_pid: dict[int, list[tuple[int, int]]] = {}
     for sample in found:
         if sample.timeStamp > since_us:  # the driver's buffer also holds older samples
-            by_pid.setdefault(sample.pid, []).append(sample.smUtil)
-    return {pid: 10 * sum(values) // len(values) for pid, values in by_pid.items()}
+            by_pid.setdefault(sample.pid, []).append((sample.smUtil, sample.memUtil))
+    return {
+        pid: (10 * sum(sm for sm, _ in values) // len(values), 10 * sum(mem for _, mem in values) // len(values))
+        for pid, values in by_pid.items()
+    }
 
 
 def shares(
@@ -179,8 +187,15 @@ def shares(
     found = []
     for uid, mine in sorted(ours.items()):
         used = [process.sm_milli for process in mine if process.sm_milli is not None]
+        moved = [process.bandwidth_milli for process in mine if process.bandwidth_milli is not None]
         memory_mib = sum(process.mib or 0 for process in mine)
         found.append(
-            Share(pod_uid=uid, memory_mib=memory_mib, sm_milli=sum(used) if used else None, processes=len(mine))
+            Share(
+                pod_uid=uid,
+                memory_mib=memory_mib,
+                sm_milli=sum(used) if used else None,
+                processes=len(mine),
+                bandwidth_milli=sum(moved) if moved else None,
+            )
         )
     return tuple(found), foreign_mib

@@ -60,6 +60,10 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """GPU time used since the last call, per mille of the elapsed time."""
     waited_milli: int | None = None
     """Time that launches waited since the last call, per mille of the elapsed time, summed over threads."""
+    launches_per_s: int | None = None
+    """Launches since the last call; unknown where launches are not limited, and so not counted."""
+    launch_us: int | None = None
+    """GPU time of a launch, the mean since the last call."""
     damage: str = ""
     """How the container has damaged its files. Counters that it has destroyed count nothing."""
 

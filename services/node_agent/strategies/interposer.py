@@ -102,10 +102,13 @@ def _observed(
     gpu: GpuReading, before: GpuReading | None, limit: Part, span_ns: int, damage: str, *, lent_mib: int
 ) -> Observed:
     if before is None or span_ns <= 0:
-        used = waited = None
+        used = waited = launches = launch_us = None
     else:
-        used = _clamped((gpu.used_ns - before.used_ns) * 1000 // span_ns)
+        used_ns, count = gpu.used_ns - before.used_ns, gpu.launches - before.launches
+        used = _clamped(used_ns * 1000 // span_ns)
         waited = _clamped((gpu.waited_ns - before.waited_ns) * 1000 // span_ns)
+        launches = _clamped(count * 1_000_000_000 // span_ns) if count > 0 else None
+        launch_us = _clamped(used_ns // count // 1000) if count > 0 else None
     return Observed(
         uuid=gpu.uuid,
         memory_limit_mib=limit.memory_mib + lent_mib,
@@ -116,6 +119,8 @@ def _observed(
         compute_limit_milli=limit.compute_milli,
         compute_milli=used,
         waited_milli=waited,
+        launches_per_s=launches,
+        launch_us=launch_us,
         damage=damage,
     )
 

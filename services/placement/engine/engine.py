@@ -9,14 +9,17 @@ from itertools import islice
 import msgspec
 import numpy as np
 
+from services.placement.engine.choice import choices
 from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import INFEASIBLE, Row, shape_key
 from services.placement.policies import Policy, make_policies
+from services.placement.policies.weighed import Weighed
 from services.placement.scores import scores
 from services.placement.scores.base import Rate
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
+from shared.contracts.explain import StrategyChoice
 from shared.model.grant import ContainerGrant
 from shared.model.objects import Pod
 from shared.model.request import PodRequest
@@ -42,6 +45,8 @@ class Place(msgspec.Struct, frozen=True):
     policy: str
     nics: tuple[str, ...] = ()
     """The network cards of the node that the pod gets."""
+    choice: tuple[StrategyChoice, ...] = ()
+    """Of a pod for which sharing is weighed: how the strategies were chosen."""
 
 
 class Engine:
@@ -132,8 +137,16 @@ class Engine:
             cards = () if chosen is None else cards_for(state, chosen.values(), node)
             if chosen is not None and cards is not None:
                 feasible = int(np.count_nonzero(total != INFEASIBLE))
-                return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards)
+                why = choices(state, node, chosen, self._next_to(row, total)) if state.adaptive else ()
+                return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards, why)
         return None
+
+    def _next_to(self, row: int, total: Ints) -> NodeState | None:
+        """The node that comes after the one in this row, by its scores alone."""
+        rest = total.copy()
+        rest[row] = INFEASIBLE
+        other = int(rest.argmax())
+        return None if rest[other] == INFEASIBLE else self._node(other)
 
     def nodes_for(self, state: PodState) -> Iterator[NodeState]:
         """The nodes where the pod fits, best first, but for extended resources and actual GPUs (`_fit_node`)."""
@@ -175,4 +188,5 @@ class Engine:
         """The final checks on the node: extended resources, and the actual GPUs."""
         if lacking_extended(state.demand, node) is not None:
             return None
-        return containers_on(state, node, self.gpu_policy_of(state))
+        policy = self.gpu_policy_of(state)
+        return containers_on(state, node, Weighed(policy) if state.adaptive else policy)

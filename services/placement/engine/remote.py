@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import replace
 
+from services.placement.engine.choice import remote_choice
 from services.placement.engine.engine import Engine, Place
 from services.placement.engine.links import Links
+from services.placement.policies.weighed import Weighed
 from shared.book.arrays import Bools
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
@@ -24,6 +26,7 @@ from shared.model.strategies import REMOTE, registered
 from shared.scheduling.assignment import containers_on
 from shared.scheduling.filters.resources import lacking_extended
 from shared.scheduling.slowdown.network import remote_slowdown
+from shared.scheduling.slowdown.outlook import slowdown_on
 
 CALLS_PER_S = 10_000.0
 MIB_PER_S = 1024.0
@@ -57,7 +60,11 @@ class RemotePlaces:
         if not isinstance(found, Option):
             return None
         policy = self._engine.policy_of(state)
-        return Place(found.client, found.containers, 0, len(self.links.clients), policy.name)
+        choice = tuple(remote_choice(name, part.strategy, found.slowdown) for name, part in found.containers.items())
+        seen = len(self.links.clients)
+        return Place(
+            found.client, found.containers, 0, seen, policy.name, choice=choice if state.adaptive and state.uses else ()
+        )
 
     def why_not(self, state: PodState) -> Reason | None:
         """Why no GPU of another node serves a pod that agrees to one; None where one does, or the pod does not."""
@@ -80,10 +87,11 @@ class RemotePlaces:
         near = _Clients(self._clients(state), self.links)
         if not near.names:
             return _nowhere("remote-no-client", "no node that can use GPUs of others has room for the pod")
-        return self._nearest(use, serving, near)
+        return self._nearest(state, use, serving, near)
 
     def _nearest(
         self,
+        state: PodState,
         use: RemoteUse,
         serving: list[tuple[NodeState, dict[str, ContainerGrant]]],
         near: _Clients,
@@ -91,11 +99,12 @@ class RemotePlaces:
         calls, mib = figures(use)
         best: tuple[tuple[float, int, int], Option] | None = None
         for node, containers in serving:
+            local = slowdown_on(state, node, {name: part.served for name, part in containers.items()})
             for client in near.candidates(node.name):
                 link = self.links.between(client, node.name)
                 if link is None:
                     continue
-                slowdown = remote_slowdown(calls, mib, link)
+                slowdown = local * remote_slowdown(calls, mib, link)
                 rank = (slowdown, _free(node, containers), near.names[client])
                 if best is None or rank < best[0]:
                     best = rank, Option(client, node.name, containers, link, slowdown)
@@ -111,7 +120,8 @@ class RemotePlaces:
 
     def _serving(self, state: PodState, within: Bools | None) -> Iterator[tuple[NodeState, dict[str, ContainerGrant]]]:
         """The nodes that serve GPUs with room for the pod, and what it would get there."""
-        order = self._engine.gpu_policy_of(state)
+        policy = self._engine.gpu_policy_of(state)
+        order = Weighed(policy) if state.adaptive else policy
         for name in self.links.serving:
             node = self._engine.book.nodes[name]
             if within is not None and not within[node.row]:

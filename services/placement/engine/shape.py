@@ -13,7 +13,7 @@ from services.placement.engine.node_classes import NodeClasses, needs_node_ident
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import POLICY_READS, Policy
 from services.placement.scores import scores
-from services.placement.scores.base import NodeScore, Rate, Score
+from services.placement.scores.base import EXCLUDED, NodeScore, Rate, Score
 from shared.book.arrays import Bools, Ints
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -109,7 +109,7 @@ class Row:
             part = column_score.rate(sample, self.policy, self.book.arrays, rows, fit)
             if part is not None:
                 score = score + column_score.weight * part
-        self.total[rows] = score
+        self.total[rows] = np.where(score <= EXCLUDED, INFEASIBLE, score) if self.sample.adaptive else score
 
     def _recheck_nodes(self, rows: Ints) -> None:
         """Node filters and node scores, only where the Node object, the inventory or the agent's state moved."""

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 from msgspec.structs import replace
 
+from services.placement.engine.choice import sentence
 from services.placement.engine.engine import Engine
 from services.placement.engine.remote import RemotePlaces
 from services.placement.engine.shape import INFEASIBLE
@@ -169,7 +170,7 @@ class Explainer:
             sentence=sentence,
             node=node,
             candidates=candidates[:max_nodes],
-            second="; ".join(part for part in (runner_up(node, candidates), here) if part),
+            second="; ".join(part for part in (runner_up(node, candidates), here, _choice(waits, again, node)) if part),
         )
 
     def _unplaced(
@@ -304,6 +305,12 @@ def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:
         )
         for code, reasons in ordered
     )
+
+
+def _choice(state: PodState, again: Trial, node: str) -> str:
+    """How its strategies would be chosen on its node again, as far as sharing is weighed for it."""
+    place = again.engine.decide(state, again.engine.only(node)) if state.adaptive and node in again.book.nodes else None
+    return "" if place is None else "; ".join(sentence(one) for one in place.choice)
 
 
 def _nearest(verdicts: Verdicts, book: Book) -> list[str]:

@@ -12,6 +12,7 @@ _WORSE = {
     "waste": "it would leave a part of a GPU, or of a MIG instance, that hardly any pod requests",
     "groups": "it would break up idle GPUs that pods of several GPUs need together",
     "gpu-policy": "its GPUs suit the policy less",
+    "expected-slowdown": "pods on its GPUs would slow each other down more",
     "cpu-apart": "it is better kept for pods with GPUs",
     "gpu-links": "its free GPUs are linked less well",
     "gpu-preference": "its GPUs are dearer or slower, as the pod prefers",

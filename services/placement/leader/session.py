@@ -21,6 +21,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.events import CapacityWanted, PolicyRead
 from shared.contracts.facts import Fact
 from shared.contracts.log import TermRecord
+from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 from shared.service import Context
 
@@ -97,6 +98,8 @@ class LeaderSession:
         bus, listen = self.bus, self._subscriptions.append
         listen(await bus.subscribe(subjects.HEARTBEAT_ALL, self._heartbeat))
         listen(await bus.subscribe(subjects.RELEASES_ALL, self._released))
+        if self.ctx.config.learn_use:
+            listen(await bus.subscribe(subjects.USAGE_ALL, self._sampled))
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "grant", "*"), self._grant_answered))
         listen(await bus.subscribe(subjects.ack(self.ctx.instance, "sync", "*"), self._sync_answered))
         listen(await bus.kv(subjects.KV_NODES).watch(self._inventory))
@@ -128,6 +131,11 @@ class LeaderSession:
         if incoming.subject != subjects.HEARTBEAT_HOLLOW:
             _own_word(incoming, *nodes)
         self._put(m.BeatSeen(nodes))
+
+    async def _sampled(self, incoming: Incoming) -> None:
+        sample = decode(incoming.payload, UsageSample)
+        _own_word(incoming, sample.node)
+        self._put(m.Sampled(sample))
 
     async def _released(self, incoming: Incoming) -> None:
         released = decode(incoming.payload, node_commands.Released)

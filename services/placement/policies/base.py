@@ -18,6 +18,8 @@ POLICY_READS = ("demand", "request")
 """The fields of a pod by which a policy scores; they are part of every shape."""
 OFTEN_UNTIL_PODS = 512
 """Until then each doubling of what is known is worth a lesson."""
+GPU_POLICY_WEIGHT = 10
+"""Of a policy's score of a node, among the scores."""
 TOP = 1000
 """Scores of policies that do not say otherwise run from 0 to TOP, higher is better."""
 
@@ -52,6 +54,11 @@ class Policy:
     def order(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[GpuRoom]:
         """The node's fitting GPUs, best first."""
         raise NotImplementedError
+
+    def points(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[int] | None:
+        """A score for each of these GPUs, of which the best is the node's (`score`) for a pod that wants one; None
+        where the policy has only an order."""
+        return None
 
     def pick(
         self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState, inventory: Inventory

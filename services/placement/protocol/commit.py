@@ -171,6 +171,7 @@ class Committer:
                 scores={"total": place.total},
                 feasible_nodes=place.feasible_nodes,
                 waited_ms=self._scheduler.waited_ms(state.uid, now),
+                choice=place.choice,
                 labels={key: meta.labels[key] for key in self._config.usage_labels if key in meta.labels},
             ),
         )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from services.placement.scores.base import ClusterScore, ColumnScore, NodeScore, Score
 from services.placement.scores.cpu_apart import CpuApart, FullestCpu
+from services.placement.scores.expected_slowdown import ExpectedSlowdown
 from services.placement.scores.gpu_links import GpuLinks
 from services.placement.scores.gpu_policy import GpuPolicy
 from services.placement.scores.gpu_preference import GpuPreference
@@ -18,6 +19,7 @@ from shared import plugins
 
 BUILT_IN: tuple[Score, ...] = (
     GpuPolicy(),
+    ExpectedSlowdown(),
     GpuLinks(),
     CpuApart(),
     FullestCpu(),

@@ -19,6 +19,9 @@ from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 
 Rate = Callable[[NodeState], int]
+EXCLUDED = -(1 << 40)
+"""What a ColumnScore may give a node that a filter of scope `cluster` excludes for a weighed pod (PodState.adaptive),
+as long as nothing changes there: the filter need not look at it again for each decision."""
 
 
 class Score:

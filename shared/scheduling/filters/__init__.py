@@ -19,6 +19,7 @@ from shared.scheduling.filters.nics import FreeNics, NicKind
 from shared.scheduling.filters.node_affinity import NodeAffinity
 from shared.scheduling.filters.node_avoidance import AvoidedNodes
 from shared.scheduling.filters.resources import Resources
+from shared.scheduling.filters.slowdown import TooSlowBeside
 from shared.scheduling.filters.taints import Taints
 from shared.scheduling.filters.topology import GpuTopology
 from shared.scheduling.filters.topology_spread import TopologySpread
@@ -34,6 +35,7 @@ BUILT_IN: tuple[Filter, ...] = (
     Resources(),
     GpuRoomLeft(),
     FreeNics(),
+    TooSlowBeside(),
     HostPorts(),
     InterPod(),
     TopologySpread(),

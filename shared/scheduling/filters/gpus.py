@@ -108,9 +108,11 @@ class GpuRoomLeft(Filter):
         if request is None:
             return None
         never = GpuTopology().prepare(pod, book)
+        # what sharing would slow down is said by TooSlowBeside
+        alike = msgspec.structs.replace(pod, adaptive=False) if pod.adaptive else pod
 
         def check(node: NodeState) -> Reason | None:
-            if not node.gpus or node.inventory is None or assign(pod, node) is not None:
+            if not node.gpus or node.inventory is None or assign(alike, node) is not None:
                 return None
             if never is not None and never(node) is not None:
                 return None  # reported already, and no free capacity would help

@@ -32,10 +32,10 @@ static void graphics_line(gpu_t *g, const char *rest) {
 
 static void sm_line(gpu_t *g, const char *rest) {
     unsigned pid = 0;
-    int percent = 0;
-    if (sscanf(rest, "%u %d", &pid, &percent) != 2) return;
+    int percent = 0, memory = 0;
+    if (sscanf(rest, "%u %d %d", &pid, &percent, &memory) < 2) return;
     for (int i = 0; i < g->processes; i++)
-        if (g->process[i].pid == pid) g->process[i].sm = percent;
+        if (g->process[i].pid == pid) g->process[i].sm = percent, g->process[i].memory = memory;
 }
 
 static void fabric_line(gpu_t *g, const char *rest) {

@@ -24,7 +24,7 @@
  *   deny 0 ci                            compute instances cannot be created (or gi: GPU instances)
  *   process 0 4711 2048 [GI]             a compute process, its MiB, and its MIG instance
  *   graphics 0 4711 2048                 a process of a graphics API, and its MiB; it may be a compute process, too
- *   sm 0 4711 35                         ... that uses 35 % of the SMs
+ *   sm 0 4711 35 [20]                    ... that uses 35 % of the SMs, and of the memory's time 20 %
  *   busy 0 90                            the GPU's use in percent
  *   ecc 0 VOLATILE AGGREGATE             uncorrectable errors; -1 -1: no ECC
  *   rows 0 PENDING FAILED                row remapping; -1 -1: not supported
@@ -52,7 +52,7 @@ enum { MAX_GPUS = 32, MAX_LINKS = 36, MAX_PROCESSES = 64, MAX_MIG = 8, MAX_PROFI
 enum { NO_INSTANCE = 0xFFFFFFFFu };
 
 typedef void *handle_t;
-typedef struct { unsigned pid, gpu_instance; int mib, sm; } running_t;
+typedef struct { unsigned pid, gpu_instance; int mib, sm, memory; } running_t;
 typedef struct { unsigned gpu_instance, start, size; int memory_mib, compute; char profile[32], uuid[96]; } mig_t;
 typedef struct { unsigned id, slices, size, starts; int memory_mib; char name[32]; } profile_t;
 typedef struct { unsigned number; int gpu; unsigned long long type, data; } event_t;

@@ -37,8 +37,8 @@ int nvmlDeviceGetProcessUtilization(handle_t handle, sample_t *to, unsigned *cou
     if (g->mig == 1) return NOT_SUPPORTED;
     for (int i = 0; i < g->processes; i++) {
         if (g->process[i].sm < 0) continue;
-        if (to && found < room) to[found] = (sample_t){g->process[i].pid, since + 1, (unsigned)g->process[i].sm, 0, 0,
-            0};
+        if (to && found < room) to[found] = (sample_t){g->process[i].pid, since + 1, (unsigned)g->process[i].sm,
+            (unsigned)g->process[i].memory, 0, 0};
         found++;
     }
     *count = found;

@@ -77,10 +77,14 @@ class Kerf(Policy):
         arrays = self.book.arrays
         if len(fitting) == 1 or (ask.whole and len(set(arrays.classes[arrays.node_class[node.row]])) == 1):
             return fitting  # whole GPUs of one kind are all the same
-        fit = np.zeros(arrays.columns, np.bool_)
-        fit[[room.column for room in fitting]] = True
-        scores = self._by_gpu(node.row, fit, ask_of(pod, ask))
+        scores = self._scores(pod, ask, fitting, node)
         return sorted(fitting, key=lambda room: (-scores[room.column], room.column))
+
+    def points(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> list[int] | None:
+        if ask.count > 1:
+            return None
+        scores = self._scores(pod, ask, fitting, node)
+        return [int(scores[room.column]) for room in fitting]
 
     def words(self, pod: PodState, row: int) -> dict[str, int]:
         """The cost in milli-GPU by term, as a gain: less is worse."""
@@ -98,6 +102,12 @@ class Kerf(Policy):
         terms = np.zeros(len(TERMS))
         cost_terms(row, gpus, view, known, wanted, terms)
         return {name: -round(cost) for name, cost in zip(TERMS, terms.tolist(), strict=True)}
+
+    def _scores(self, pod: PodState, ask: GpuAsk, fitting: list[GpuRoom], node: NodeState) -> Ints:
+        """By GPU column of the node."""
+        fit = np.zeros(self.book.arrays.columns, np.bool_)
+        fit[[room.column for room in fitting]] = True
+        return self._by_gpu(node.row, fit, ask_of(pod, ask))
 
     def _by_gpu(self, row: int, fit: Bools, ask: Ask) -> Ints:
         """A score by GPU column of the row, UNFIT where it does not fit."""

@@ -62,8 +62,8 @@ def test_an_ended_process_has_no_owner(tmp_path: Path) -> None:
     assert owner_of(os.getpid()) == Owner()
 
 
-def process(pid: int, mib: int | None = 100, sm: int | None = None) -> Process:
-    return Process(pid=pid, mib=mib, sm_milli=sm)
+def process(pid: int, mib: int | None = 100, sm: int | None = None, bandwidth: int | None = None) -> Process:
+    return Process(pid=pid, mib=mib, sm_milli=sm, bandwidth_milli=bandwidth)
 
 
 OWNERS = {1: Owner("u-a", "c1"), 2: Owner("u-a", "c2"), 3: Owner("u-b", "c3"), 4: Owner(), 5: None}
@@ -145,12 +145,12 @@ def test_a_pod_on_a_gpu_that_it_was_not_granted_is_foreign_there() -> None:
 
 
 async def test_processes_with_memory_and_sms_are_read_from_nvml(machine: Machine) -> None:
-    machine.also("process 0 11 2048\nsm 0 11 35\nprocess 0 12 512\nbusy 0 60\n")
+    machine.also("process 0 11 2048\nsm 0 11 35 20\nprocess 0 12 512\nbusy 0 60\n")
     watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
     await watched.inventory("n", "b")
     first, second = await watched.processes(1)
     assert (first.uuid, first.used_mib, first.sm_milli) == ("GPU-a", 2560, 600)
-    assert first.processes == (process(11, 2048, 350), process(12, 512))
+    assert first.processes == (process(11, 2048, 350, 200), process(12, 512))
     assert second.processes == ()
 
 
@@ -160,7 +160,7 @@ async def test_processes_of_graphics_are_read_and_those_of_both_kinds_once(machi
     watched = NvmlDevices(timeout_s=5.0, sysfs=Path("/nowhere"))
     await watched.inventory("n", "b")
     first, second = await watched.processes(1)
-    assert first.processes == (process(11, 2100, 350), process(12, 512))
+    assert first.processes == (process(11, 2100, 350, 0), process(12, 512))
     assert second.processes == (process(13, 64),)
 
 

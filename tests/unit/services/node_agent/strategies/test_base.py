@@ -66,8 +66,10 @@ def write(registry: SliceRegistry, field: Callable[[], int], value: int) -> None
         file.write(value.to_bytes(8, "little"))
 
 
-def used(registry: SliceRegistry, ns: int) -> None:
+def used(registry: SliceRegistry, ns: int, launches: int | None = None) -> None:
     write(registry, lambda: layout.GpuCounters.used_ns.offset, ns)
+    if launches is not None:
+        write(registry, lambda: layout.GpuCounters.launches.offset, launches)
 
 
 @pytest.mark.parametrize("name", ["exclusive", "advisory"])
@@ -177,6 +179,20 @@ def test_use_is_measured_since_the_last_observation(
     clock.ns += 10**9
     (second,) = interposer.observe(SLICE.key)
     assert second.compute_milli == 300
+    assert (first.launches_per_s, first.launch_us, second.launches_per_s, second.launch_us) == (None, None, None, None)
+
+
+def test_launches_and_their_length_are_measured_since_the_last_observation(
+    registry: SliceRegistry, clock: Clock, interposer: Interposer
+) -> None:
+    """500 launches in two seconds that took 0.3 s of GPU time."""
+    interposer.prepare(SLICE)
+    used(registry, 5 * 10**8, launches=1000)
+    interposer.observe(SLICE.key)
+    used(registry, 8 * 10**8, launches=1500)
+    clock.ns += 2 * 10**9
+    (seen,) = interposer.observe(SLICE.key)
+    assert (seen.launches_per_s, seen.launch_us) == (250, 600)
 
 
 @pytest.mark.parametrize("forged", [0, (1 << 64) - 1])

@@ -24,6 +24,7 @@ from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch
 from shared.contracts.facts import SnapshotPage
 from shared.contracts.log import ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
+from shared.contracts.samples import UsageSample
 from shared.service import Context, running
 from shared.service.base import Health
 from shared.telemetry import Metrics, Telemetry
@@ -83,6 +84,23 @@ async def test_a_session_ends_when_its_append_is_refused(bus: NatsBus, connect) 
     session = await new_session(bus, meanwhile=rival.take_term)
     with pytest.raises(Refused, match="last sequence"):
         await end_of(session)
+
+
+async def test_a_session_hears_the_samples_of_nodes_and_refuses_those_of_others(bus: NatsBus) -> None:
+    session = await new_session(bus)
+    running = asyncio.create_task(session.run())
+    heard: list[m.Input] = []
+    session.core.handle = lambda event, _now: heard.append(event) or []  # type: ignore[func-returns-value, method-assign]
+    await eventually(lambda: heard)
+    mine, other = UsageSample(node="n", at_ms=1), UsageSample(node="other", at_ms=1)
+    await bus.publish(subjects.usage("n"), encode(other))
+    await bus.publish(subjects.usage("n"), encode(mine))
+    await eventually(lambda: any(isinstance(event, m.Sampled) for event in heard))
+    assert [event.sample for event in heard if isinstance(event, m.Sampled)] == [mine]
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    await session.close()
 
 
 async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
