@@ -8,9 +8,10 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.protocol import labels
+from services.placement.protocol.gpu_problems import GpuProblems
 from shared.book.book import Book
 from shared.book.states import GrantState
-from shared.contracts.commands import AnnounceEvent, LabelNode
+from shared.contracts.commands import LabelNode
 from shared.contracts.log import Decision
 from shared.contracts.node_commands import (
     LiveSlice,
@@ -41,8 +42,7 @@ class Nodes:
         """Whether nodes may be synced: only after every pending pod has been touched or re-adopted. Otherwise a pod
         that is bound, started and lost between a sync and its touch would be unknown to all (tests/model shows it)."""
         self._boot: dict[str, str] = {}
-        self._problems: dict[str, str] = {}
-        """Why the agent of a node finds no GPU; told in an Event on the node."""
+        self._problems = GpuProblems(book)
         self._synced: dict[str, int] = {}
         self._sync_sent: dict[str, float] = {}
         self._number = 0
@@ -77,7 +77,7 @@ class Nodes:
         self.heartbeat((node,), now)  # an agent that was silent may say its inventory before its first heartbeat
         self._labels[node] = now
         self.book.put_inventory(inventory)
-        out = self._tell_problem(inventory)
+        out = self._problems.tell(inventory)
         if self._boot.get(node) != inventory.boot_id:
             # Another boot: whatever ran is gone, and the agent must confirm that before it gets anything new.
             self._boot[node] = inventory.boot_id
@@ -85,37 +85,6 @@ class Nodes:
             self.book.set_agent_trouble(node, UNSYNCED)
             out += self._sync(node, now)
         return out
-
-    def _tell_problem(self, inventory: Inventory) -> list[m.Command]:
-        """An Event on a node whose agent finds no GPU, and one when it does: such an agent is ready, and offers
-        nothing. A new leader tells it again."""
-        node, before = inventory.node, self._problems.pop(inventory.node, "")
-        if inventory.problem:
-            self._problems[node] = inventory.problem
-        if inventory.problem == before:
-            return []
-        if inventory.problem:
-            note = (
-                f"Kerf's agent runs and offers no GPU of this node: {inventory.problem}. Install or load the NVIDIA "
-                "driver; the agent looks again by itself"
-            )
-            return [m.SendPatches((self._node_event(node, "NoGpuFound", note, warns=True),))]
-        note = f"Kerf's agent offers {len(inventory.gpus)} GPUs of this node now"
-        return [m.SendPatches((self._node_event(node, "GpusFound", note, warns=False),))]
-
-    def _node_event(self, node: str, reason: str, note: str, *, warns: bool) -> AnnounceEvent:
-        known = self.book.nodes.get(node)
-        uid = known.object.metadata.uid if known is not None and known.object is not None else node
-        return AnnounceEvent(
-            uid=uid,
-            namespace="default",
-            name=node,
-            type="Warning" if warns else "Normal",
-            reason=reason,
-            action="Inventory",
-            note=note,
-            kind="Node",
-        )
 
     def lost(self, node: str) -> None:
         self._boot.pop(node, None)
