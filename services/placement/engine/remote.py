@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from services.placement.engine.choice import remote_choice
 from services.placement.engine.engine import Engine, Place
 from services.placement.engine.links import Links
+from services.placement.free_capacity import gpu_fit
 from services.placement.policies.weighed import Weighed
 from shared.book.arrays import Bools
 from shared.book.states import NodeState, PodState
@@ -32,6 +35,11 @@ CALLS_PER_S = 10_000.0
 MIB_PER_S = 1024.0
 """What is assumed of a pod that says nothing: many models make so many calls (5 % slower at 5 us). Only a near GPU on
 a fast network is then near enough."""
+
+
+ROUNDING = 1 + 1e-9
+MAX_ALIKE = 16
+"""Of serving nodes that could be equally near, so many are compared by how full their GPUs are."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -81,24 +89,28 @@ class RemotePlaces:
         if not self.links.serving or not self.links.clients:
             what = "serves its GPUs to others" if not self.links.serving else "can use GPUs of other nodes"
             return _nowhere("remote-none", f"no node {what} now")
-        serving = list(self._serving(state, within))
-        if not serving:
-            return _nowhere("remote-full", "no GPU that another node serves has room for the pod")
         near = _Clients(self._clients(state), self.links)
-        if not near.names:
-            return _nowhere("remote-no-client", "no node that can use GPUs of others has room for the pod")
-        return self._nearest(state, use, serving, near)
+        return self._nearest(state, use, near, within)
 
-    def _nearest(
-        self,
-        state: PodState,
-        use: RemoteUse,
-        serving: list[tuple[NodeState, dict[str, ContainerGrant]]],
-        near: _Clients,
-    ) -> Option | Reason:
-        calls, mib = figures(use)
+    def _nearest(self, state: PodState, use: RemoteUse, near: _Clients, within: Bools | None) -> Option | Reason:
+        """Serving nodes are looked at by the least slowdown that they could have, until none could be better."""
+        book, (calls, mib) = self._engine.book, figures(use)
+        rows = np.zeros(book.arrays.rows, np.bool_)
+        rows[[book.nodes[name].row for name in near.names]] = True
+        least = self.links.least_slowdowns(rows, calls, mib)
         best: tuple[tuple[float, int, int], Option] | None = None
-        for node, containers in serving:
+        has_room, alike = False, 0
+        for node in self._with_room(state, within, least):
+            if best is not None and (
+                least[node.row] > best[0][0] * ROUNDING or (alike >= MAX_ALIKE and not state.adaptive)
+            ):
+                break
+            if has_room and not np.isfinite(least[node.row]):
+                break  # no client is known to reach this one, nor any that follows
+            containers = self._served(state, node)
+            if containers is None:
+                continue
+            has_room, alike = True, alike + (best is not None)
             local = slowdown_on(state, node, {name: part.served for name, part in containers.items()})
             for client in near.candidates(node.name):
                 link = self.links.between(client, node.name)
@@ -109,26 +121,32 @@ class RemotePlaces:
                 if best is None or rank < best[0]:
                     best = rank, Option(client, node.name, containers, link, slowdown)
         if best is None:
-            return _nowhere(
-                "remote-unmeasured",
-                "nobody has measured the network between a node with room and one that serves a GPU",
-                f"look at the agents' logs; label nodes with {names.LABEL_RACK}, so that one measurement stands for a "
-                "rack",
-            )
+            return _why_none(has_room=has_room, clients=bool(near.names))
         limit = use.max_slowdown_milli / 1000 or self._max_slowdown
         return best[1] if best[1].slowdown <= limit else too_slow(best[1], use, limit)
 
-    def _serving(self, state: PodState, within: Bools | None) -> Iterator[tuple[NodeState, dict[str, ContainerGrant]]]:
-        """The nodes that serve GPUs with room for the pod, and what it would get there."""
+    def _with_room(self, state: PodState, within: Bools | None, least: npt.NDArray[np.float64]) -> Iterator[NodeState]:
+        """The serving nodes with room on their GPUs: those that could be nearest first, and of these the fullest."""
+        book = self._engine.book
+        rows = np.array([book.nodes[name].row for name in self.links.serving], np.int64)
+        if within is not None:
+            rows = rows[within[rows]]
+        ask = None if state.request is None else state.request.hardest
+        if ask is None or rows.size == 0:
+            return
+        fit = gpu_fit(ask, book.arrays, rows)
+        free = np.where(fit, book.arrays.gpu_free_milli[rows], np.int64(1 << 20)).min(axis=1)
+        able = np.flatnonzero(fit.any(axis=1))
+        for at in able[np.lexsort((free[able], least[rows[able]]))].tolist():
+            yield book.nodes[book.row_names[int(rows[at])]]
+
+    def _served(self, state: PodState, node: NodeState) -> dict[str, ContainerGrant] | None:
+        """What the pod would get of a serving node's GPUs; None if they do not serve it."""
         policy = self._engine.gpu_policy_of(state)
-        order = Weighed(policy) if state.adaptive else policy
-        for name in self.links.serving:
-            node = self._engine.book.nodes[name]
-            if within is not None and not within[node.row]:
-                continue
-            local = containers_on(state, node, order)
-            if local and all(map(_can_be_served, local.values())):
-                yield node, {key: replace(part, strategy=REMOTE, serving=part.strategy) for key, part in local.items()}
+        local = containers_on(state, node, Weighed(policy) if state.adaptive else policy)
+        if not local or not all(map(_can_be_served, local.values())):
+            return None
+        return {key: replace(part, strategy=REMOTE, serving=part.strategy) for key, part in local.items()}
 
     def _clients(self, state: PodState) -> Iterator[str]:
         """The nodes where the pod fits but for its GPU, and may use one of another node, best first."""
@@ -188,6 +206,18 @@ def too_slow(option: Option, use: RemoteUse, limit: float) -> Reason:
         "" if said else f"; or say by {names.ANNOTATION_GPU_CALLS} and {names.ANNOTATION_GPU_TRANSFER} what it needs"
     )
     return Reason(code="remote-too-slow", sentence=sentence, helps=helps)
+
+
+def _why_none(*, has_room: bool, clients: bool) -> Reason:
+    if not has_room:
+        return _nowhere("remote-full", "no GPU that another node serves has room for the pod")
+    if not clients:
+        return _nowhere("remote-no-client", "no node that can use GPUs of others has room for the pod")
+    return _nowhere(
+        "remote-unmeasured",
+        "nobody has measured the network between a node with room and one that serves a GPU",
+        f"look at the agents' logs; label nodes with {names.LABEL_RACK}, so that one measurement stands for a rack",
+    )
 
 
 def _nowhere(code: str, sentence: str, helps: str = "wait, or add nodes whose agents serve GPUs to others") -> Reason:

@@ -6,12 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.placement import messages as m
+from shared.book.states import pod_state
 from shared.model import names
 from shared.model.grant import decode_grant
 from shared.model.network import NetworkLink, RemoteAbility
 from shared.model.objects import Pod, Taint
+from shared.scheduling.slowdown.network import remote_slowdown
 from tests.support import build
 from tests.support.harness.placement import Placement
 
@@ -250,3 +254,42 @@ def test_why_names_the_node_of_the_gpu() -> None:
     placement.bind(one)
     said = placement.core.explainer.why(placement.core.book.pods[one.metadata.uid], max_nodes=10)
     assert said.sentence == "the pod is bound to c with 8 GiB and 0 % of s-gpu-0, a GPU of s, over the network"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_no_pair_of_nodes_is_nearer_than_the_one_that_is_taken(draw: Any) -> None:
+    """The bound by which serving nodes are looked at, against all pairs."""
+    placement = Placement()
+    names_ = [f"n{i}" for i in range(draw.randint(2, 9))]
+    for name in names_:
+        rack = {names.LABEL_RACK: f"r{draw.randint(0, 2)}"}
+        placement.facts(build.node(name, cpu=draw.choice(("0", "64")), labels=rack))
+        links = {
+            peer: NetworkLink(rtt_us=draw.randint(1, 200), mib_s=draw.randint(1000, 20_000))
+            for peer in names_
+            if peer != name and draw.random() < 0.3
+        }
+        ability = RemoteAbility(address=draw.choice(("", "a:1")), client=draw.random() < 0.7, network=links)
+        seen = build.inventory(name, gpus=draw.randint(0, 1))
+        placement.send(m.InventorySeen(msgspec.structs.replace(seen, remote=ability)))
+    core = placement.core
+    state = pod_state(pod(gpus=1))
+    places, found = core.remote_places, core.remote_places.decide(state)
+    near = {
+        remote_slowdown(1000, 100, link)
+        for server in places.links.serving
+        for client in places.links.clients
+        if server != client
+        and core.book.nodes[server].gpus
+        and core.book.nodes[client].cpu_total
+        and (link := places.links.between(client, server)) is not None
+    }
+    least = min(near, default=9.0)
+    if found is None:
+        assert least > 1.25
+        return
+    (share,) = next(iter(found.containers.values())).gpus
+    link = places.links.between(found.node, share.node)
+    assert link is not None
+    assert remote_slowdown(1000, 100, link) == pytest.approx(least)
