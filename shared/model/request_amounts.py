@@ -19,7 +19,8 @@ def read_number(quantities: Quantities, resource: str, where: str) -> int:
     if text is None:
         return 0
     try:
-        number = Fraction(text) if isinstance(text, int) else quantity(text)
+        # In JSON an amount may be a number, such as 1 or 1.0.
+        number = Fraction(text) if isinstance(text, int) else quantity(str(text))
     except QuantityError as error:
         raise RequestError("not-a-quantity", f"{where}: {resource}: {error}") from None
     if number < 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from services.admission.core import TOLERATION, review
@@ -254,6 +254,7 @@ def test_gpushare_amounts_are_conserved_exactly(asked: list[tuple[int, int]], un
         assert (ask.count, ask.count * ask.memory_mib) == (count or 1, total)
 
 
+@example(1.0)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
