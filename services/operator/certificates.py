@@ -14,7 +14,7 @@ import ipaddress
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -96,7 +96,7 @@ def certify(  # noqa: PLR0917 - the fields of a certificate
     """A certificate for another's key, with one server name. Raises ValueError if the key is none of those in use."""
     try:
         key = serialization.load_pem_public_key(public_key.encode())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(f"the public key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("the public key is not of the curve P-256")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from services.operator import certificates as pki
-from services.operator import enrolment, nats_servers, passwords
+from services.operator import enrolment, identities, nats_servers, passwords
 from services.operator.authority import Authorities, authorities, leaf, server_names
 from services.operator.conditions import LISTED, TOLD_ONCE, conditions
 from services.operator.config import Config
@@ -55,7 +55,7 @@ class Core:
         writes: list[Write] = []
         notices: list[Notice] = []
         if self.config.nats_url:
-            writes += self._users(entropy)
+            writes += self._users(now_s, entropy)
             writes += nats_servers.decide(self.seen.stateful_set, self.seen.servers)
         if self.config.certificates == "bootstrap":
             writes += self._own_certificates(now_s, entropy)
@@ -80,9 +80,9 @@ class Core:
 
     # --- users and certificates -------------------------------------------------------------------------------------
 
-    def _users(self, entropy: Entropy) -> list[Write]:
+    def _users(self, now_s: float, entropy: Entropy) -> list[Write]:
         base = self._present_or_lost(NATS_USERS)
-        added = passwords.missing(base, entropy)
+        added = passwords.missing(base, entropy) | identities.missing(base, now_s, entropy)
         return self._keep_secret(NATS_USERS, added, f"users of NATS: {', '.join(sorted(added)) or 'as before'}")
 
     def _own_certificates(self, now_s: float, entropy: Entropy) -> list[Write]:

@@ -91,9 +91,7 @@ class NatsLink:
             await self._answer(bus, incoming)
 
         async def identity_asked(incoming: Incoming) -> None:
-            told = identities.answer(
-                incoming.subject, incoming.payload, self._seen, self._config, time.time(), os.urandom
-            )
+            told = identities.answer(incoming.subject, incoming.payload, self._seen, time.time(), os.urandom)
             if told.error:
                 self._log.warning("identity_refused", subject=incoming.subject, reason=told.error)
             await bus.respond(incoming, encode(told))

@@ -8,14 +8,12 @@ from services.operator.tokens import AccountKey, new_seed
 from shared.contracts.permissions import OPERATOR_SERVICE, SYSTEM_USER, USERS
 
 ISSUER, SEED = "callout_issuer", "callout_seed"
-REMOTE_KEY = "remote_grants_key"
-"""All agents have it: the secrets of grants on GPUs of other nodes are derived from it."""
 PASSWORDS = (*(user.name for user in USERS), OPERATOR_SERVICE, SYSTEM_USER)
 
 
 def missing(have: Secret, entropy: Entropy) -> dict[str, str]:
     """What to add, by key. What is there is never changed: servers and clients hold it in their environment."""
-    made = {name: _password(entropy) for name in (*PASSWORDS, REMOTE_KEY) if not have.text(name)}
+    made = {name: _password(entropy) for name in PASSWORDS if not have.text(name)}
     seed = have.text(SEED)
     try:
         key = AccountKey(seed)

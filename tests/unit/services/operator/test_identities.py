@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from services.operator import certificates as pki
 from services.operator import identities
-from services.operator.config import Config
-from services.operator.objects import AUTHORITY, NATS_USERS, Secret
+from services.operator.objects import NATS_USERS, Secret
 from services.operator.observed import Observed
 from shared.contracts import subjects
 from shared.contracts.base import encode
@@ -31,9 +30,8 @@ def secret(**data: str) -> Secret:
 
 def seen(*, authority: bool = True) -> Observed:
     found = Observed()
-    if authority:
-        found.secrets[AUTHORITY] = secret(tls__crt=CA.pem.certificate, tls__key=CA.pem.key)
-    found.secrets[NATS_USERS] = secret(remote_grants_key="k" * 49)
+    of_nodes = {"nodes_ca": CA.pem.certificate, "nodes_ca_key": CA.pem.key} if authority else {}
+    found.secrets[NATS_USERS] = secret(remote_grants_key="k" * 49, **of_nodes)
     return found
 
 
@@ -46,6 +44,12 @@ def public(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> str:
 
 
 KEY = ec.generate_private_key(ec.SECP256R1())
+UNKNOWN_CURVE = """-----BEGIN PUBLIC KEY-----
+MDIwEAYHKoZIzj0CAQYFK4EEAAYDHgAEcUdWIa69Jwb+P++PBA6sySNINf7w+/6a
+ZVdKVg==
+-----END PUBLIC KEY-----
+"""
+"""Of secp112r1, as openssl writes it."""
 
 
 def ask(
@@ -56,10 +60,17 @@ def ask(
         subject or subjects.identity(node),
         asked,
         seen(authority=authority),
-        Config(namespace="kerf"),
         NOW_S,
         os.urandom,
     )
+
+
+def test_the_keys_are_made_once_and_the_ca_is_the_nodes_own() -> None:
+    made = identities.missing(Secret(), NOW_S, os.urandom)
+    assert set(made) == {"remote_grants_key", "nodes_ca", "nodes_ca_key"}
+    assert identities.missing(secret(**made), NOW_S, os.urandom) == {}
+    later = identities.missing(secret(**made), NOW_S + 3651 * pki.DAY_S, os.urandom)
+    assert set(later) == {"nodes_ca", "nodes_ca_key"}
 
 
 def test_a_node_gets_a_certificate_for_its_own_key_and_name() -> None:
@@ -85,9 +96,11 @@ def test_a_long_name_of_a_node_gets_one_too() -> None:
         (lambda: ask(payload=b"{"), "IdentityRequest"),
         (lambda: ask(key="nonsense"), "cannot be read"),
         (lambda: ask(key=public(rsa.generate_private_key(65537, 2048))), "not of the curve P-256"),
+        (lambda: ask(key=public(ec.generate_private_key(ec.BrainpoolP256R1()))), "not of the curve P-256"),
+        (lambda: ask(key=UNKNOWN_CURVE), "cannot be read"),
         (lambda: ask(authority=False), "ask again"),
     ],
-    ids=["another-node", "malformed", "no-key", "rsa", "no-authority"],
+    ids=["another-node", "malformed", "no-key", "rsa", "curve", "unknown-curve", "no-authority"],
 )
 def test_whoever_asks_wrongly_is_told_why(told: Callable[[], IdentityAnswer], why: str) -> None:
     answer = told()
