@@ -141,6 +141,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     each grant is derived. Empty: the agent gets them from the operator."""
     remote_dir: str = "/opt/kerf/lib/remote"
     """Where the programs for it are in the agent's image."""
+    remote_server_mib: Annotated[int, msgspec.Meta(ge=256, le=1 << 20)] = 4096
+    """Host memory of one server with its programs: contexts, code, and copies on their way."""
+    remote_server_environment: dict[str, str] = {}
+    """Variables of the servers, which get none of the agent's."""
     remote_probe_s: Seconds = 60.0
     """How long the agent rests between two measurements of the network."""
     job_mapping_dir: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from services.node_agent.mig.instances import MigInstances
 from services.node_agent.publisher import Publisher
 from services.node_agent.remote.remote import remote_of
 from services.node_agent.remote_port import RemoteServing
-from services.node_agent.server_service import ServerRunner
+from services.node_agent.server_service import ServerRunner, client_containers
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import queries, subjects
@@ -70,6 +71,7 @@ class NodeRuntime:
                 libcuda=self.strategies.libcuda,
                 enforced=self.strategies.edits,
                 grant_of=self.agent.store.grant_of,
+                clients=partial(client_containers, self.agent),
                 say=self.devices.report_again,
             )
         )

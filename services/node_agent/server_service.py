@@ -110,3 +110,8 @@ class ServerRunner:
                         await port.end(uid, "", container)
                     except OSError as error:
                         self._ctx.log.error("server_not_ended", pod=uid, container=container, error=str(error))
+
+
+def client_containers(agent: Agent) -> frozenset[Key]:
+    """The containers of this node that use GPUs of others."""
+    return frozenset((live.uid, live.container) for live in agent.containers() if live.remote is not None)

@@ -36,6 +36,21 @@ class OwnCgroup:
             raise errors[0] if errors else FileNotFoundError(f"no cgroups are mounted at {self._root}")
         return " ".join(made)
 
+    def limit(self, memory_bytes: int, pids: int) -> None:
+        """Limits the host memory and the number of tasks of all that runs in it. Raises OSError if that cannot be
+        done."""
+        if (self._root / "cgroup.procs").exists():
+            above = [self._root, *reversed([self._root / at for at in Path(self._name).parents if at.name])]
+            for folder in above:
+                (folder / "cgroup.subtree_control").write_text("+memory +pids")
+            own = self._root / self._name
+            (own / "memory.max").write_text(str(memory_bytes))
+            (own / "memory.swap.max").write_text("0")
+            (own / "pids.max").write_text(str(pids))
+            return
+        (self._root / "memory" / self._name / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        (self._root / "pids" / self._name / "pids.max").write_text(str(pids))
+
     def pids(self) -> frozenset[int]:
         """The processes in it now."""
         found: set[int] = set()
@@ -55,8 +70,11 @@ class OwnCgroup:
                 raise OSError(f"processes {sorted(pids)} have not ended within {within_s:g} s")
             await asyncio.sleep(LOOK_S)
         for hierarchy in self._hierarchies():
-            with contextlib.suppress(OSError):  # it has none there, or another agent process uses it already
-                (hierarchy / self._name).rmdir()
+            for at in (Path(self._name), *Path(self._name).parents):
+                # It has none there, or something else is in it; its parents may have others.
+                with contextlib.suppress(OSError):
+                    if at.name:
+                        (hierarchy / at).rmdir()
 
     def _hierarchies(self) -> list[Path]:
         if (self._root / "cgroup.procs").exists():

@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
+from services.node_agent import measured_files
 from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.messages import SliceNotReady
 from services.node_agent.processes.own_cgroup import OwnCgroup
@@ -24,7 +25,7 @@ from services.node_agent.strategies import selinux
 from shared.model.grant import ContainerGrant
 from shared.model.names import certificate_name
 
-SOCKET, SECRET, WAY = "socket", "secret", "way"
+SOCKET, SECRET, WAY, CONNECTED = "socket", "secret", "way", "connected"
 PROGRAMS = "programs"
 """The folder that the container sees, with the socket alone."""
 CONTAINER_FOLDER = "/run/kerf/remote"
@@ -32,6 +33,7 @@ CGROUP = "kerf-remote/clients"
 START_S, END_S = 10.0, 10.0
 REACH_S, AGAIN_S = 10.0, 0.1
 """How long a container waits for its server: the kubelet gives its start 30 s."""
+_WELCOME_BYTES = 16
 _NOBODY = struct.pack("<IIQQII", 0x4B524D31, 0, 0, 0, 0, 0)
 """The first message of a client (native/remote/wire.h), of a version that no server has."""
 _BIND = ("bind", "nosuid", "nodev", "ro")
@@ -87,15 +89,18 @@ class Clients:
                 await self._cgroup(folder).end(END_S)
                 shutil.rmtree(folder)
 
-    async def restart(self) -> list[str]:
-        """Starts the proxies again that have ended by themselves. Returns why some of them could not be."""
+    async def keep(self, containers: Collection[tuple[str, str]]) -> list[str]:
+        """Starts the proxies of these containers again that have ended by themselves, and ends those of all others: of
+        containers that ended while no agent was there to see it. Returns what could not be done."""
         failed = []
-        for folder, _ in self._ways():
-            if not self._cgroup(folder).pids():
-                try:
+        for folder, way in self._ways():
+            try:
+                if (way.uid, way.container) not in containers:
+                    await self.ended(way.uid, way.container)
+                elif not self._cgroup(folder).pids():
                     await self._connect(folder)
-                except OSError as error:
-                    failed.append(str(error))
+            except OSError as error:
+                failed.append(str(error))
         return failed
 
     def _write(self, folder: Path, way: Way) -> None:
@@ -104,13 +109,15 @@ class Clients:
         selinux.label(folder / PROGRAMS)
         (folder / SECRET).touch(mode=0o600)
         (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
-        (folder / WAY).write_bytes(msgspec.json.encode(way))
+        measured_files.store(folder / WAY, way)
 
     async def _connect(self, folder: Path) -> None:
         """Starts the container's proxy, unless it runs. Raises ProgramError."""
-        way = msgspec.json.decode((folder / WAY).read_bytes(), type=Way)
-        at, cgroup = folder / PROGRAMS / SOCKET, self._cgroup(folder)
-        if cgroup.pids() and at.is_socket():
+        way = measured_files.load(folder / WAY, Way)
+        if way is None:
+            raise ProgramError(f"{folder / WAY} cannot be read")
+        at, cgroup, kept = folder / PROGRAMS / SOCKET, self._cgroup(folder), folder / CONNECTED
+        if cgroup.pids() and at.is_socket() and measured_files.load(kept, Way) == way:
             return
         if missing := self._certificates.missing():
             raise ProgramError(missing)
@@ -126,15 +133,15 @@ class Clients:
             is_up=at.is_socket,
             within_s=START_S,
         )  # fmt: skip
+        measured_files.store(kept, way)
 
     def _ways(self) -> list[tuple[Path, Way]]:
         found = []
         with contextlib.suppress(FileNotFoundError):
             for folder in sorted(self._folder.iterdir()):
-                try:
-                    found.append((folder, msgspec.json.decode((folder / WAY).read_bytes(), type=Way)))
-                except FileNotFoundError:
-                    continue  # it is being made or removed
+                # None: it is being made or removed.
+                if (way := measured_files.load(folder / WAY, Way)) is not None:
+                    found.append((folder, way))
         return found
 
     def _cgroup(self, folder: Path) -> OwnCgroup:
@@ -158,8 +165,8 @@ async def _answers(path: Path) -> bool:
         writer.write(_NOBODY)
         await writer.drain()
         async with asyncio.timeout(REACH_S):
-            return len(await reader.read(1)) == 1
-    except (TimeoutError, ConnectionError):
+            return len(await reader.readexactly(_WELCOME_BYTES)) == _WELCOME_BYTES
+    except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
         return False
     finally:
         writer.close()

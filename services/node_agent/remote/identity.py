@@ -6,6 +6,7 @@ agent by its token, so nobody gets the certificate of another node.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -24,8 +25,9 @@ from shared.service import Context
 
 CERTIFICATE, KEY, BOTH = "tls.crt", "tls.key", "tls.pem"
 AUTHORITY, GRANTS, VALID = "ca.crt", "grants.key", "valid"
-RENEW_S = 3600.0
-"""How often the agent asks for a new certificate: a new CA, and the end of an old one, come with it in time."""
+RENEW_S, SPREAD_S, RETRY_S = 6 * 3600.0, 3600.0, 60.0
+"""How often an agent asks for a new certificate, which is valid for a day; by how much agents differ in that; and how
+long it waits after a failure."""
 
 
 class Valid(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +41,9 @@ class Identity:
     def __init__(self, ctx: Context, config: Config) -> None:
         self._ctx, self._config = ctx, config
         self._given = bool(config.remote_files)
+        self._spread_s = int.from_bytes(hashlib.sha256(config.node.encode()).digest()[:4], "big") / 2**32 * SPREAD_S
+        self._failed: tuple[float, str] = (float("-inf"), "")
+        """When the operator was asked in vain, and why in vain."""
         self._folder = Path(config.remote_files or Path(config.checkpoint_file).with_name("remote"))
         # The operator's certificate and its key are in one file, so that they are replaced together.
         certificate, key = (CERTIFICATE, KEY) if self._given else (BOTH, BOTH)
@@ -53,7 +58,7 @@ class Identity:
     async def obtain(self) -> str:
         """Gets what is missing or becomes old. Returns why this node cannot show who it is; "" if it can."""
         if not self._given:
-            why = await self._renew() if self._is_due() else ""
+            why = await self._renew_once() if self._is_due() else ""
             if why and (self._is_over() or self.certificates.missing()):
                 return why
         if missing := self.certificates.missing():
@@ -71,10 +76,18 @@ class Identity:
             return Valid(asked_s=0.0, until_s=0.0)  # none was obtained, so one is asked for
 
     def _is_due(self) -> bool:
-        return not 0 <= self._ctx.now() - self._valid().asked_s < RENEW_S
+        return not 0 <= self._ctx.now() - self._valid().asked_s < RENEW_S + self._spread_s
 
     def _is_over(self) -> bool:
         return self._ctx.now() >= self._valid().until_s
+
+    async def _renew_once(self) -> str:
+        """As `_renew`; for a while after a failure it returns the same reason without asking again."""
+        at, why = self._failed
+        if not 0 <= self._ctx.now() - at < RETRY_S:
+            why = await self._renew()
+            self._failed = (self._ctx.now() if why else float("-inf"), why)
+        return why
 
     async def _renew(self) -> str:
         """Asks the operator. Returns why there is no new certificate."""

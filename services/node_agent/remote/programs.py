@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import shutil
@@ -25,8 +26,11 @@ _SERVE = f'{JOIN}; shift; cd "$1" && shift && exec "$@" </dev/null >>{LOG} 2>&1'
 """Shell: the cgroups, the folder, the command."""
 _MOUNTED = """
 target=$1; shift
+hidden=$1; shift
 count=$1; shift
-stage=$(mktemp -d) && mount -t tmpfs -o size=1m,mode=755 kerf "$stage" || exit 1
+stage=$(mktemp -d) || exit 1
+trap 'umount -l "$stage" 2>/dev/null; rmdir "$stage"' EXIT
+mount -t tmpfs -o size=1m,mode=755 kerf "$stage" || exit 1
 while [ "$count" -gt 0 ]; do
     if [ -d "$1" ]; then mkdir "$stage/$2"; else : >"$stage/$2"; fi
     mount --bind "$1" "$stage/$2" || exit 1
@@ -34,10 +38,14 @@ while [ "$count" -gt 0 ]; do
     count=$((count - 1))
 done
 mkdir -p "$target" && mount --rbind "$stage" "$target" && umount -l "$stage" && rmdir "$stage" || exit 1
+trap - EXIT
+for at in $hidden; do [ ! -d "$at" ] || mount -t tmpfs -o size=4k,mode=700 kerf "$at" || exit 1; done
 exec "$@"
 """
-"""Shell: puts files where a container has them, in a mount namespace of its own: the folder, how many, each file with
-its name there, and the command."""
+"""Shell: puts files where a container has them, in a mount namespace of its own: the folder, what to hide, how many
+files, each file with its name there, and the command."""
+HIDDEN = ("/var/run/secrets", "/run/secrets", "/etc/kerf")
+"""Folders of the agent's own secrets."""
 
 
 class ProgramError(OSError):
@@ -70,7 +78,8 @@ async def start(
     folders = cgroup.make()
     process = await asyncio.create_subprocess_exec(
         "sh", "-c", _SERVE, "sh", folders, str(folder), *command,
-        env={**os.environ, **environment}, stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+        env={"PATH": os.environ.get("PATH", os.defpath), **environment},
+        stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     deadline = asyncio.get_running_loop().time() + within_s
     try:
@@ -80,20 +89,26 @@ async def start(
             if asyncio.get_running_loop().time() > deadline:
                 raise ProgramError(f"{_name(command)} is not ready after {within_s:g} s: {_tail(folder / LOG)}")
             await asyncio.sleep(LOOK_S)
+        if not cgroup.pids():
+            raise ProgramError(f"{_name(command)} could not be put into a cgroup of its own")
     except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await asyncio.shield(cgroup.end(within_s))
         raise
 
 
-def mounted(mounts: Sequence[Mount], target: str, command: Sequence[str]) -> tuple[str, ...]:
-    """A command that sees these files below `target`, as a container would, and nothing else there. Needs root."""
+def mounted(mounts: Sequence[Mount], target: str, command: Sequence[str], hidden: Sequence[str]) -> tuple[str, ...]:
+    """A command that sees these files below `target`, as a container would, and nothing else there; no network, none
+    of the node's other processes, and nothing in the folders `hidden`. Needs root."""
     words: list[str] = []
     inside = [mount for mount in mounts if Path(mount.container_path).parent == Path(target)]
     for mount in inside:
         words += (mount.host_path, Path(mount.container_path).name)
     return (
-        "unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _MOUNTED, "sh",
-        target, str(len(inside)), *words, *command,
+        "unshare", "--mount", "--propagation", "private", "--net", "--ipc", "--pid", "--fork", "--kill-child",
+        "--mount-proc", "--", "sh", "-c", _MOUNTED, "sh",
+        target, " ".join((*HIDDEN, *hidden)), str(len(inside)), *words, *command,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -44,10 +44,12 @@ class Remote:
 
     def __init__(
         self, ctx: Context, config: Config, *, libcuda: Callable[[], str], enforced: Enforced,
-        grant_of: Callable[[str], Grant | None], say: Callable[[], Awaitable[object]],
+        grant_of: Callable[[str], Grant | None], clients: Callable[[], Collection[tuple[str, str]]],
+        say: Callable[[], Awaitable[object]],
     ) -> None:  # fmt: skip
-        """`say` publishes what the node offers now. The rest: see `Serving`."""
-        self._ctx, self._config, self._say = ctx, config, say
+        """`clients` returns the containers of this node that use GPUs of others, as (uid, container). `say` publishes
+        what the node offers now. The rest: see `Serving`."""
+        self._ctx, self._config, self._say, self._containers = ctx, config, say, clients
         self._folder, self._cgroups = Path(config.run_dir) / FOLDER, Path(config.cgroup_dir)
         self._build = Path(config.remote_dir)
         self._identity = Identity(ctx, config)
@@ -64,6 +66,9 @@ class Remote:
             libcuda=libcuda,
             enforced=enforced,
             grant_of=grant_of,
+            memory_mib=config.remote_server_mib,
+            hidden=(str(Path(config.checkpoint_file).parent),),
+            environment=config.remote_server_environment,
         )
         self._clients = Clients(
             self._folder / CLIENTS,
@@ -138,7 +143,7 @@ class Remote:
                 await self._serve_proxy()
             except (OSError, ValueError) as error:
                 self._trouble = str(error)
-            for why in await self._clients.restart():
+            for why in await self._clients.keep(self._containers()):
                 self._ctx.log.warning("way_to_gpu_not_restored", why=why)
         detail = self._trouble and f"no GPUs over the network: {self._trouble}"
         self._ctx.health.set("remote", ok=True, detail=detail)
@@ -184,9 +189,8 @@ class Remote:
                     changed |= self._network.measured(peer.node, await self._probe(peer))
                 except (OSError, ValueError) as error:
                     self._ctx.log.info("network_not_measured", node=peer.node, why=str(error))
-                if changed:
-                    changed = False
-                    await self._say()
+            if changed:  # once a round: each change is an inventory, which placement reads
+                await self._say()
             await asyncio.sleep(self._config.remote_probe_s)
 
     async def _peers(self) -> tuple[RemotePeer, ...]:
@@ -222,9 +226,10 @@ class Remote:
 
 def remote_of(
     ctx: Context, config: Config, *, libcuda: Callable[[], str], enforced: Enforced,
-    grant_of: Callable[[str], Grant | None], say: Callable[[], Awaitable[object]],
+    grant_of: Callable[[str], Grant | None], clients: Callable[[], Collection[tuple[str, str]]],
+    say: Callable[[], Awaitable[object]],
 ) -> Remote | None:  # fmt: skip
     """None where the operator has not turned GPUs over the network on."""
     if not (config.serves_gpus or config.uses_remote_gpus):
         return None
-    return Remote(ctx, config, libcuda=libcuda, enforced=enforced, grant_of=grant_of, say=say)
+    return Remote(ctx, config, libcuda=libcuda, enforced=enforced, grant_of=grant_of, clients=clients, say=say)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from services.node_agent import measured_files
 from services.node_agent import messages as m
 from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.processes.own_cgroup import OwnCgroup
@@ -23,9 +24,12 @@ from services.node_agent.remote.slices import slice_name, slice_secret
 from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY, PRELOAD
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.names import certificate_name
+from shared.model.units import MIB
 
 PEER, SECRET, OWNER, SOCKET = "peer", "secret", "owner", "socket"
 CGROUP = "kerf-remote"
+TASKS = 8192
+"""Threads and processes of one server: a thread for each thread of its programs, and the driver's own."""
 START_S = 20.0
 """The driver may take seconds to initialise a GPU, but the server does not wait for that."""
 END_S = 10.0
@@ -45,14 +49,18 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 class Serving:
     def __init__(
         self, folder: Path, *, build: Path, cgroups: Path, key: Callable[[], bytes], libcuda: Callable[[], str],
-        enforced: Enforced, grant_of: Callable[[str], Grant | None],
+        enforced: Enforced, grant_of: Callable[[str], Grant | None], memory_mib: int, hidden: Sequence[str] = (),
+        environment: Mapping[str, str] = {},
     ) -> None:  # fmt: skip
         """`folder` holds the folders of the servers, and nothing else. `key`: the installation's, see `slice_secret`.
 
         `libcuda`: the driver's library as this process sees it. `grant_of` returns the grant of a pod by its UID.
+        `memory_mib`: the host memory of one server with its programs. `hidden`: folders that servers must not see.
+        `environment`: of the servers, beside what their slices need.
         """
         self.folder, self._build, self._cgroups = folder, build, cgroups
         self._key, self._libcuda, self._enforced, self._grant_of = key, libcuda, enforced, grant_of
+        self._memory_mib, self._hidden, self._environment = memory_mib, hidden, dict(environment)
 
     async def serve(self, uid: str, grant_id: str, container: str, share: ContainerGrant, peer_node: str) -> str:
         """See RemoteServing.serve."""
@@ -65,11 +73,13 @@ class Serving:
             order = m.HandOver(uid, container, grant_id, share.served, None)
             edits = await self._enforced(order, self._grant_of(uid))
             self._write(folder, Owner(uid=uid, container=container, grant_id=grant_id), peer_node)
+            cgroup.make()
+            cgroup.limit(self._memory_mib * MIB, TASKS)
             await programs.start(
                 self._command(edits),
                 folder=folder,
                 cgroup=cgroup,
-                environment={"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in share.gpus)},
+                environment=self._environment | {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in share.gpus)},
                 is_up=lambda: _accepts(folder / SOCKET),
                 within_s=START_S,
             )
@@ -97,7 +107,7 @@ class Serving:
 
     def _write(self, folder: Path, owner: Owner, peer_node: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / OWNER).write_bytes(msgspec.json.encode(owner))
+        measured_files.store(folder / OWNER, owner)
         (folder / PEER).write_text(f"{certificate_name(peer_node)}\n")
         (folder / SECRET).touch(mode=0o600)
         (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
@@ -112,16 +122,15 @@ class Serving:
             # Not by /etc/ld.so.preload, which is the agent's own. The server does not change its environment.
             variables.append(f"LD_PRELOAD={CONTAINER_LIBRARY}")
         server = ("env", *variables, str(self._build / programs.SERVER), SOCKET, self._libcuda())
-        return programs.mounted(edits.mounts, CONTAINER_DIR, server) if edits.mounts else server
+        return programs.mounted(edits.mounts, CONTAINER_DIR, server, self._hidden)
 
     def _owners(self) -> list[tuple[Path, Owner]]:
         found = []
         with contextlib.suppress(FileNotFoundError):
             for folder in sorted(self.folder.iterdir()):
-                try:
-                    found.append((folder, msgspec.json.decode((folder / OWNER).read_bytes(), type=Owner)))
-                except FileNotFoundError:
-                    continue  # it is being made or removed
+                # None: it is being made or removed.
+                if (owner := measured_files.load(folder / OWNER, Owner)) is not None:
+                    found.append((folder, owner))
         return found
 
     def _cgroup(self, uid: str, name: str) -> OwnCgroup:

@@ -125,6 +125,7 @@ async def site(nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pyte
             "remote_dir": str(build / "remote"),
             "cgroup_dir": "/sys/fs/cgroup",
             "poll_s": 0.1,
+            "remote_server_environment": {"KERF_FAKE_CUDA": str(host / "world"), "KERF_REMOTE_UID": "0"},
             "enforce": "proven",
         }
         address = f"127.0.0.1:{port}"

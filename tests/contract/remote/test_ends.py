@@ -6,6 +6,7 @@ Real processes, cgroups, mount namespaces, the interposer and the proxies, on th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import tempfile
@@ -33,7 +34,7 @@ from services.node_agent.strategies.slices import slice_of
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.names import certificate_name
 from shared.model.strategies import registered
-from tests.interposer.node import UUID
+from tests.interposer.node import MIB, UUID
 from tests.remote.nodes import Pki, free_port
 from tests.support import native
 from tests.support.waiting import eventually
@@ -56,11 +57,10 @@ def share_of(memory_mib: int) -> ContainerGrant:
 class Nodes:
     """The node `gpu`, which serves, and the node `client`, on one machine."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         for name in native.SOURCES:
             native.built(name)
         build = native.BUILD / "enforcement"
-        monkeypatch.setenv("KERF_FAKE_CUDA", str(folder / "world"))
         self.folder, self.pki, self.port = folder, Pki(folder / "pki"), free_port()
         self.registry = SliceRegistry(folder / "slices", Policy(), time.monotonic_ns)
         library = install(build, folder / "lib", "build")
@@ -76,6 +76,9 @@ class Nodes:
             libcuda=lambda: str(build / "libcuda.so.1"),
             enforced=self._enforced,
             grant_of=lambda uid: Grant(grant_id=f"g-{uid}", term=1, priority=len(uid)),
+            memory_mib=512,
+            hidden=(str(folder / "pki"),),
+            environment={"KERF_FAKE_CUDA": str(folder / "world"), "KERF_REMOTE_UID": "0"},
         )
         self.clients = Clients(
             folder / "clients",
@@ -144,16 +147,22 @@ class Nodes:
         out, err = await asyncio.wait_for(program.communicate(), 60)
         return program.returncode or 0, [int(word) for word in out.split()], err.decode()
 
+    def ways(self) -> list[Path]:
+        return list((self.folder / "clients").iterdir())
+
+    def cgroups(self, uid: str) -> list[Path]:
+        return list(Path("/sys/fs/cgroup").glob(f"*/kerf-remote/pod{uid}"))
+
     def processes(self, uid: str) -> frozenset[int]:
         roots = Path("/sys/fs/cgroup").glob(f"*/kerf-remote/pod{uid}/*/cgroup.procs")
         return frozenset(int(pid) for file in roots for pid in file.read_text().split())
 
 
 @pytest.fixture
-async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
+async def nodes() -> AsyncIterator[Nodes]:
     # The path of a socket has at most 107 bytes, and pytest's folders have long names.
     with tempfile.TemporaryDirectory(prefix="kerf-") as folder:
-        made = Nodes(Path(folder), monkeypatch)
+        made = Nodes(Path(folder))
         await made.start()
         yield made
         await made.close()
@@ -175,6 +184,47 @@ async def test_the_servers_processes_count_as_the_pods(nodes: Nodes) -> None:
     assert {None if owner is None else owner.pod_uid for owner in owners} == {UID}
 
 
+async def test_a_server_sees_nothing_of_the_agent(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program on another node may take it over: it has no network, no process but its own, none of the agent's
+    variables, and none of its keys."""
+    monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    _sees_nothing(max(nodes.processes(UID)), nodes.folder)
+
+
+def _sees_nothing(pid: int, folder: Path) -> None:
+    proc = Path(f"/proc/{pid}")
+    assert b"remote/server" in proc.joinpath("cmdline").read_bytes()
+    assert b"SECRET_OF_THE_AGENT" not in proc.joinpath("environ").read_bytes()
+    assert [line.split(":")[0].strip() for line in proc.joinpath("net/dev").read_text().splitlines()[2:]] == ["lo"]
+    assert list((folder / "pki").iterdir())
+    assert list(Path(f"{proc}/root{folder}/pki").iterdir()) == []
+    for kind in ("pid", "net", "ipc", "mnt"):
+        assert (proc / "ns" / kind).readlink() != Path(f"/proc/self/ns/{kind}").readlink()
+
+
+async def test_a_servers_host_memory_and_tasks_are_limited(nodes: Nodes) -> None:
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert _figure("memory", "memory.limit_in_bytes") == 512 * MIB
+    assert _figure("pids", "pids.max") == 8192
+
+
+def _figure(hierarchy: str, name: str) -> int:
+    (file,) = Path("/sys/fs/cgroup").glob(f"{hierarchy}/kerf-remote/pod{UID}/*/{name}")
+    return int(file.read_text())
+
+
+async def test_a_server_that_cannot_be_put_into_its_cgroup_does_not_run(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would count as ended while it uses the GPU."""
+    monkeypatch.setattr(OwnCgroup, "make", lambda _: "/nowhere")
+    monkeypatch.setattr(OwnCgroup, "limit", lambda *_: None)
+    why = await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
+    assert "cgroup of its own" in why
+    await eventually(lambda: not _running(str(nodes.folder)))
+
+
 async def test_a_server_that_runs_is_not_started_again_also_by_a_later_agent(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     before = nodes.processes(UID)
@@ -194,6 +244,7 @@ async def test_what_has_ended_runs_no_more_and_lets_nobody_in(nodes: Nodes) -> N
     assert await holds.stdout.readline() == b"1\n"
     await nodes.serving.end(UID, "g", "main")
     assert (nodes.processes(UID), nodes.serving.running()) == (frozenset(), frozenset())
+    assert nodes.cgroups(UID) == []
     out, err = await asyncio.wait_for(holds.communicate(b""), 60)
     assert (out, b"is gone" in err) == (b"46\n", True)
     status, _, _ = await nodes.run(environment, "info")
@@ -231,10 +282,10 @@ async def test_two_pods_have_a_server_and_a_limit_each(nodes: Nodes) -> None:
 async def test_a_proxy_of_a_container_that_ends_is_started_again(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     environment = await nodes.connect()
-    (folder,) = (nodes.folder / "clients").iterdir()
+    (folder,) = nodes.ways()
     await OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/clients/{folder.name}").end(10)
     assert (await nodes.run(environment, "info"))[0] != 0
-    assert await nodes.clients.restart() == []
+    assert await nodes.clients.keep({(UID, "main")}) == []
     assert (await nodes.run(environment, "info"))[0] == 0
 
 
@@ -255,12 +306,21 @@ async def test_a_container_waits_for_its_server(nodes: Nodes) -> None:
 async def test_after_the_container_has_ended_nothing_of_its_way_is_left(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     await nodes.connect()
-    (folder,) = (nodes.folder / "clients").iterdir()
+    (folder,) = nodes.ways()
     cgroup = OwnCgroup(Path("/sys/fs/cgroup"), f"kerf-remote/clients/{folder.name}")
     assert cgroup.pids()
     await nodes.clients.ended(UID, "main")
     assert not folder.exists()
     assert not cgroup.pids()
+
+
+async def test_the_way_of_a_container_that_ended_unseen_is_taken_down(nodes: Nodes) -> None:
+    """The agent was killed between the end of the container and that of its proxy."""
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    await nodes.connect()
+    (folder,) = nodes.ways()
+    assert await nodes.clients.keep({(OTHER, "main")}) == []
+    assert not folder.exists()
 
 
 async def test_without_certificates_a_container_does_not_start(nodes: Nodes) -> None:
@@ -288,3 +348,17 @@ async def test_a_slice_that_needs_more_than_the_interposer_is_not_served(nodes: 
     monkeypatch.setattr(nodes.serving, "_enforced", enforced)
     assert "/tmp/nvidia-mps" in await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
     assert not nodes.serving.running()
+
+
+def _running(word: str) -> list[int]:
+    """The servers with this word in their environment."""
+    found = []
+    for proc in Path("/proc").iterdir():
+        if proc.name.isdigit():
+            with contextlib.suppress(OSError):  # it has ended
+                if (
+                    b"remote/server" in (proc / "cmdline").read_bytes()
+                    and word.encode() in (proc / "environ").read_bytes()
+                ):
+                    found.append(int(proc.name))
+    return found

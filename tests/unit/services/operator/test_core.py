@@ -99,7 +99,8 @@ def test_a_password_never_changes_and_begins_with_a_letter() -> None:
     world.now_s += 1000 * DAY_S
     world.settle()
     assert world.core.seen.secret("kerf-nats").data == before
-    assert all(base64.b64decode(value)[:1].isalpha() for value in before.values())
+    of_environment = (value for key, value in before.items() if not key.startswith("nodes_ca"))
+    assert all(base64.b64decode(value)[:1].isalpha() for value in of_environment)
 
 
 def test_passwords_that_users_chose_are_kept() -> None:
