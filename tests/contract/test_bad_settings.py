@@ -21,7 +21,7 @@ BAD: list[tuple[str, str, str]] = [
     (
         "placement",
         "polcy: spread",
-        "there is no setting polcy; known are advertise_capacity, autoscaler, exclude_after_s, max_batch",
+        "there is no setting polcy; known are advertise_capacity, autoscaler, exclude_after_s, learn_use, max_batch",
     ),
     ("placement", "policy: best-fit", "policy is 'best-fit'; it must be one of kerf, binpack, spread"),
     ("placement", "policy: fgd", "policy is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
