@@ -190,9 +190,8 @@ class Agent:
         return self.resizes.told(said, not_resized)
 
     def _resize_done(self, event: m.ResizeDone) -> list[m.Command]:
-        told, grant_id = self.resizes.done(event), event.task.grant_id
-        answer = [] if event.request is None else [self._granted(grant_id, not_resized=event.reason)]
-        return [m.Save(), *told, *answer]
+        told: list[m.Command] = [m.Save(), *self.resizes.done(event)]
+        return told if event.request is None else [*told, self._granted(event.task.grant_id, not_resized=event.reason)]
 
     def _release(self, received: NodeRelease, now: float) -> list[m.Command]:
         grant_id = received.grant_id
@@ -248,6 +247,7 @@ class Agent:
             )
             return [m.FetchGrant(asked.uid), m.RefuseStart(asked.uid, asked.container, "no-grant", sentence)]
         why = start_checks.refusal(asked, known, self.store, self.gpus.inventory, self.gpus.by_uuid, self.node)
+        why = why or self.resizes.start_refusal(known.grant_id)
         if why is not None:
             return [m.RefuseStart(asked.uid, asked.container, *why)]
         share = known.effective.containers[asked.container]

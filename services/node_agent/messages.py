@@ -157,6 +157,8 @@ class ResizeDone(Input, frozen=True):
     request: NodeGrant | None
     task: ResizeTask
     reason: str = ""
+    is_partial: bool = False
+    """Nor are they all as they were: the agent restores them as soon as it can."""
 
 
 class Reconnected(Input, frozen=True):

@@ -20,6 +20,7 @@ from services.node_agent.publisher import Publisher
 from services.node_agent.remote.remote import remote_of
 from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner, client_containers
+from services.node_agent.slice_resizer import carry_out
 from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import queries, subjects
@@ -219,9 +220,8 @@ class NodeRuntime:
         await self.handle(m.SuspensionDone(order.request, tuple(results)), incoming)
 
     async def _resize(self, order: m.ResizeSlices, incoming: Incoming | None) -> None:
-        strategies = self.strategies
-        why = "this agent hands nothing over" if strategies is None else await strategies.resizer.resize(order.task)
-        await self.handle(m.ResizeDone(order.request, order.task, why), incoming)
+        done = await carry_out(None if self.strategies is None else self.strategies.resizer, order)
+        await self.handle(done, incoming)
 
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)

@@ -22,7 +22,7 @@ from services.node_agent.state import KnownGrant
 from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.model.gpu import Gpu
 from shared.model.grant import Grant
-from shared.model.resize import exceeds, lower
+from shared.model.resize import exceeds, lower, same_slices
 
 
 class Resizes:
@@ -30,8 +30,8 @@ class Resizes:
 
     def __init__(self, node: str, store: GrantStore, gpus: NodeGpus) -> None:
         self._node, self._store, self._gpus = node, store, gpus
-        self._going: set[str] = set()
-        """Grants whose slices are being resized."""
+        self._going: dict[str, ResizeTask] = {}
+        """By grant: what its slices are doing."""
 
     def fitting(self, received: NodeGrant) -> tuple[NodeGrant, str]:
         """The order, with the grant as it was where the larger amounts exceed the device, and why they do."""
@@ -48,8 +48,14 @@ class Resizes:
         task = next_task(self._store, grant_id, None if received is None else received.shrink)
         if task is None:
             return None
-        self._going.add(grant_id)
+        self._going[grant_id] = task
         return m.ResizeSlices(task, received)
+
+    def start_refusal(self, grant_id: str) -> tuple[str, str] | None:
+        """Why no container of a grant may start now, as code and sentence: it would keep what others give up."""
+        if grant_id not in self._going or not self._going[grant_id].shrinks:
+            return None
+        return "resizing", "the pod's slices are being shrunk; the kubelet tries again"
 
     def due(self) -> list[m.Command]:
         """Growths that could not be done yet, or that an earlier agent has left."""
@@ -58,8 +64,8 @@ class Resizes:
 
     def done(self, event: m.ResizeDone) -> list[m.Command]:
         """Records what slices have done. Returns the events that say so."""
-        self._going.discard(event.task.grant_id)
-        record_result(self._store, event.task, event.reason)
+        self._going.pop(event.task.grant_id, None)
+        record_result(self._store, event.task, event.reason, is_partial=event.is_partial)
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
             return []
@@ -71,6 +77,8 @@ class Resizes:
 
     def told(self, answer: Accepted, not_resized: str = "") -> m.Answer:
         """The answer, with what is known of the amounts."""
+        if answer.grant_id in self._going:
+            not_resized = not_resized or "its slices are being resized by an earlier order"
         return m.Answer(
             msgspec.structs.replace(
                 answer,
@@ -86,8 +94,8 @@ def refusal(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping[str
     known = store.get(received.grant.grant_id)
     if known is None or received.grant.amendment <= known.grant.grant.amendment:
         return ""
-    if received.grant.containers.keys() != known.grant.grant.containers.keys():
-        return "the amended grant has other containers"
+    if not same_slices(received.grant, known.grant.grant):
+        return "the amended grant has other containers, strategies or GPUs"
     mine = store.leases_of(known.grant_id)
     shares = store.shares(without=tuple((lease.uid, lease.container) for lease in mine))
     for lease in mine:
@@ -104,6 +112,7 @@ def concerns(known: KnownGrant, received: NodeGrant) -> bool:
     """Whether the order is about amounts, or something is still to be done about them."""
     return (
         received.shrink is not None
+        or known.grant.shrink is not None
         or known.in_force is not None
         or received.grant.amendment != known.grant.grant.amendment
     )
@@ -128,13 +137,19 @@ def next_task(store: GrantStore, grant_id: str, shrink: Grant | None = None) -> 
     return None
 
 
-def record_result(store: GrantStore, task: ResizeTask, reason: str) -> None:
+def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partial: bool = False) -> None:
     """Records what the slices have done."""
     known = store.get(task.grant_id)
-    if known is None or reason:
+    if known is None or (reason and not is_partial):
         return  # they are as they were
-    if task.shrinks and _is_next(task.after, known):
+    if task.shrinks and not reason and _is_wanted(store, task, known):
         store.put(msgspec.structs.replace(known, shrunk=task.after, in_force=None))
+    elif reason and not task.shrinks:
+        store.put(msgspec.structs.replace(known, in_force=known.in_force or task.before))
+    elif task.shrinks:
+        # Half done; or withdrawn meanwhile, and nobody would hear of a promise: the next task restores the limits.
+        left = msgspec.structs.replace(task.after, amendment=task.before.amendment)
+        store.put(msgspec.structs.replace(known, in_force=left))
     else:
         # A newer order may have come meanwhile: then they have what this one said, and the next task follows.
         done = known.effective.containers == task.after.containers
@@ -146,7 +161,10 @@ def amendment_of(store: GrantStore, grant_id: str) -> int:
     known = store.get(grant_id)
     if known is None:
         return 0
-    return known.grant.grant.amendment if known.in_force is None else known.in_force.amendment
+    given = known.grant.grant
+    if known.in_force is None or known.in_force.containers == given.containers:
+        return given.amendment
+    return max(0, min(known.in_force.amendment, given.amendment - 1))
 
 
 def promise_of(store: GrantStore, grant_id: str) -> Grant | None:
@@ -156,4 +174,15 @@ def promise_of(store: GrantStore, grant_id: str) -> Grant | None:
 
 def _is_next(shrink: Grant, known: KnownGrant) -> bool:
     given = known.grant.grant
-    return shrink.amendment == given.amendment + 1 and shrink.containers.keys() == given.containers.keys()
+    return shrink.amendment == given.amendment + 1 and same_slices(shrink, given) and not exceeds(shrink, given)
+
+
+def _is_wanted(store: GrantStore, task: ResizeTask, known: KnownGrant) -> bool:
+    """Whether a shrink that was carried out is what the newest order says, for all containers that run."""
+    order = known.grant.shrink
+    return (
+        order is not None
+        and _is_next(order, known)
+        and lower(known.effective, order) == task.after.containers
+        and {lease.container for lease in store.leases_of(task.grant_id)} <= set(task.containers)
+    )

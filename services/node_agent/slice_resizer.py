@@ -1,8 +1,8 @@
 """Gives the slices of a running pod other amounts: all containers of the pod, or none.
 
 Growing waits until the memory is there, as a start does: memory that was lent to other slices comes back first.
-Shrinking writes the lower limits first and then looks at what the program has: an interposer checks the limit again
-after it has counted an allocation, so none slips in between. If the program has more, the limits are as before.
+Shrinking looks at what the program has, writes the lower limits, and looks again: an interposer checks the limit again
+after it has counted an allocation, so none slips in between. If the program has more by then, the limits are as before.
 """
 
 from __future__ import annotations
@@ -17,6 +17,25 @@ from services.node_agent.strategies.suspension import Suspender
 from shared.model.grant import Grant
 from shared.model.units import MIB
 from shared.service import Context
+
+
+async def carry_out(resizer: SliceResizer | None, order: m.ResizeSlices) -> m.ResizeDone:
+    """Resizes the slices. `resizer` None: the agent hands nothing over."""
+    if resizer is None:
+        return m.ResizeDone(order.request, order.task, "this agent hands nothing over")
+    return await resizer.resize(order)
+
+
+def as_it_is_now(agent: Agent, order: m.HandOver, slice_: Slice, grant: Grant | None) -> Slice:
+    """The slice of a container that starts, with the amounts of this moment: its grant may have been resized since the
+    order. Raises ValueError while it is being shrunk; the kubelet tries again."""
+    if (why := agent.resizes.start_refusal(order.grant_id)) is not None:
+        raise ValueError(why[1])
+    known = agent.store.get(order.grant_id)
+    share = None if known is None else known.share(order.container)
+    if share is None or share == order.share:
+        return slice_
+    return slice_of(order.uid, order.container, share, grant, agent.node)
 
 
 class SliceResizer:
@@ -34,19 +53,24 @@ class SliceResizer:
         self._ctx, self._agent, self._suspender, self._bursts = ctx, agent, suspender, bursts
         self._prepared, self._resized = prepared, resized
 
-    async def resize(self, task: m.ResizeTask) -> str:
-        """Returns why the slices are as they were; empty if they have the amounts."""
+    async def resize(self, order: m.ResizeSlices) -> m.ResizeDone:
+        """Returns what the slices have done."""
+        task, undone = order.task, ""
         why = "" if task.shrinks else await self._bursts.make_room_to_grow(task.uid)
         if not why:
             async with self._suspender.alone:
-                why = self._prepare(task, task.after)
-                if not why and task.shrinks:
-                    why = self._beyond(task) or await self._beyond_by_nvml(task)
-                if why:
-                    self._prepare(task, task.before)
+                # A program that runs into a limit which is taken back at once would fail for nothing.
+                why = await self._too_much(task)
+                if not why:
+                    why = self._prepare(task, task.after) or await self._too_much(task)
+                    undone = self._prepare(task, task.before) if why else ""
             await self._resized()
-        self._ctx.log.info("slices_not_resized" if why else "slices_resized", pod=task.uid, why=why)
-        return why
+        self._ctx.log.info("slices_not_resized" if why else "slices_resized", pod=task.uid, why=why, undone=undone)
+        return m.ResizeDone(order.request, task, why, is_partial=bool(undone))
+
+    async def _too_much(self, task: m.ResizeTask) -> str:
+        """Returns why the slices cannot be shrunk: the program has more. Empty if they can, or are not to."""
+        return (self._beyond(task) or await self._beyond_by_nvml(task)) if task.shrinks else ""
 
     def _prepare(self, task: m.ResizeTask, grant: Grant) -> str:
         """Gives the containers that still run these amounts. Returns why that is not possible."""

@@ -21,7 +21,7 @@ from services.node_agent.gate import Occupancy
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
-from services.node_agent.slice_resizer import SliceResizer
+from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
 from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
@@ -178,6 +178,7 @@ class Strategies:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         await self._bursts.make_room_to_start(slice_)
+        slice_ = as_it_is_now(self._agent, order, slice_, grant)
         driver.prepare(
             slice_,
             override_for(

@@ -31,6 +31,8 @@ from shared.model.units import WHOLE_GPU_MILLI, QuantityError, format_mib, mib, 
 
 KEY = names.ANNOTATION_RESIZE
 EXAMPLE = "memory=12Gi,compute=40"
+MAX_TEXT, MAX_QUOTED = 1024, 100
+"""How many characters an annotation may have, and how many of it are quoted."""
 
 
 class ResizeError(ValueError):
@@ -48,17 +50,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     percent: Fraction | None = None
 
 
+def quoted(text: str) -> str:
+    """What somebody wrote, as it is shown in a sentence."""
+    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
+
+
 def read_resize(text: str) -> dict[str, Wanted]:
     """The amounts by container; by "" for the only container that uses GPUs. Raises ResizeError."""
     found: dict[str, Wanted] = {}
+    if len(text) > MAX_TEXT:
+        raise ResizeError("bad-resize", f"annotation {KEY} has {len(text)} characters; write at most {MAX_TEXT}")
     for part in text.split(","):
         left, equals, amount = (word.strip() for word in part.partition("="))
         container, _, what = left.rpartition(":")
         if not equals or what not in ("memory", "compute"):
-            raise ResizeError("bad-resize", f"annotation {KEY} is {text!r}; write amounts such as {EXAMPLE}")
+            raise ResizeError("bad-resize", f"annotation {KEY} is {quoted(text)}; write amounts such as {EXAMPLE}")
         known = found.get(container, Wanted())
         if (known.memory_bytes if what == "memory" else known.percent) is not None:
-            raise ResizeError("bad-resize", f"annotation {KEY} is {text!r}, which has {left} twice")
+            raise ResizeError("bad-resize", f"annotation {KEY} is {quoted(text)}, which has {quoted(left)} twice")
         if what == "memory":
             known = msgspec.structs.replace(known, memory_bytes=_bytes(left, amount))
         else:
@@ -86,7 +95,8 @@ def _bytes(left: str, amount: str) -> int:
     number = _number(left, amount)
     if not 1 << 20 <= number <= MAX_MEMORY_BYTES or number.denominator != 1:
         raise ResizeError(
-            "bad-resize", f"annotation {KEY}: {left} is {amount!r}; write bytes such as 12Gi, at least 1Mi"
+            "bad-resize",
+            f"annotation {KEY}: {quoted(left)} is {quoted(amount)}; write bytes such as 12Gi, at least 1Mi",
         )
     return int(number)
 
@@ -95,7 +105,8 @@ def _percent(left: str, amount: str) -> Fraction:
     number = _number(left, amount.removesuffix("%"))
     if number <= 0 or (number * 10).denominator != 1:
         raise ResizeError(
-            "bad-resize", f"annotation {KEY}: {left} is {amount!r}; write the percentage of one GPU, such as 40"
+            "bad-resize",
+            f"annotation {KEY}: {quoted(left)} is {quoted(amount)}; write the percentage of one GPU, such as 40",
         )
     return number
 
@@ -104,7 +115,7 @@ def _number(left: str, amount: str) -> Fraction:
     try:
         return quantity(amount)
     except QuantityError as error:
-        raise ResizeError("bad-resize", f"annotation {KEY}: {left}: {error}") from None
+        raise ResizeError("bad-resize", f"annotation {KEY}: {quoted(left)}: {quoted(f'{error}')}") from None
 
 
 # --- what it leads to ---------------------------------------------------------------------------------------------
@@ -141,6 +152,18 @@ def exceeds(one: Grant, other: Grant) -> bool:
     return _each(one, other, max) != other.containers
 
 
+def same_slices(one: Grant, other: Grant) -> bool:
+    """Whether both are about the same slices: each container has the same strategy and the same GPUs."""
+    return _slices(one) == _slices(other)
+
+
+def _slices(grant: Grant) -> dict[str, tuple[str, str, set[tuple[str, str]], int]]:
+    return {
+        name: (part.strategy, part.claim, {(share.node, share.uuid) for share in part.gpus}, len(part.gpus))
+        for name, part in grant.containers.items()
+    }
+
+
 def _each(one: Grant, other: Grant, choose: Callable[[int, int], int]) -> dict[str, ContainerGrant]:
     found = {}
     for name, part in other.containers.items():
@@ -162,7 +185,9 @@ def _named(container: str, grant: Grant) -> str:
         return container
     have = ", ".join(sorted(grant.containers)) or "none"
     if container:
-        raise ResizeError("bad-resize", f"annotation {KEY} names container {container!r}; those with GPUs are {have}")
+        raise ResizeError(
+            "bad-resize", f"annotation {KEY} names container {quoted(container)}; those with GPUs are {have}"
+        )
     if len(grant.containers) != 1:
         raise ResizeError(
             "bad-resize",

@@ -35,18 +35,22 @@ from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.grant import Grant, encode_grant, sum_shares
 from shared.model.resize import (
+    MAX_TEXT,
     ResizeError,
     amended,
     beyond_request,
     exceeds,
     lower,
     next_amendment,
+    same_slices,
     wanted_grant,
 )
 from shared.model.units import format_mib
 
 REPEAT_S = 5.0
 """How often an order to the API server is repeated, and a node that has refused is asked again."""
+LONGEST_REPEAT_S = 60.0
+"""A node that refuses again and again is asked less and less often, at least every so often."""
 TOUCH_AFTER_S = 30.0
 """A growth that has not been written for so long is ended by a touch: the API server may refuse it for ever."""
 
@@ -87,6 +91,18 @@ class Resizer:
         """Pods whose slices are not as they want, by uid; when they were looked at last."""
         self._sent: dict[str, tuple[str, float]] = {}
         """By uid: the version for which the grant is being amended without a growth, and when that was ordered last."""
+        self._unanswered: set[str] = set()
+        """Pods whose node was told that it need not use less any more, and has not said that their limits are right."""
+        self._refused: dict[str, tuple[float, float]] = {}
+        """By uid of a pod whose node has refused to use less: when it is asked again, and how long that is."""
+        self._tried: set[str] = set()
+        """Of the pods that want to grow, those for which nothing has changed since they were tried."""
+        self._wants: dict[str, tuple[str, Grant, Grant]] = {}
+        """By uid: what a text and a grant have led to. Pods that wait are looked at again and again."""
+        self._changes = -1
+        """How many changes of capacity there were by then."""
+        self._quotas: dict[str, str] | None = None
+        """By namespace, a ResourceQuota that counts GPUs. None: they may have changed."""
         self._said: dict[str, str] = {}
         """The last Event of each pod, so that it is not repeated."""
         self._status: dict[str, ResizeExplanation] = {}
@@ -102,6 +118,8 @@ class Resizer:
             self._unsettled[state.uid] = float("-inf")
             found = recovery.amended(state) if complete else self._possible(state, held)
             if found is None or found.grant.amendment != held.given.amendment + 1:
+                continue
+            if not same_slices(found.grant, held.given):
                 continue
             fits = not (self._lacks_room(held, found.grant) or self._forbidden(state, held, found.grant))
             self._book.grow(held.grant_id, found.grant)
@@ -127,8 +145,27 @@ class Resizer:
         """Handles a pod that is new or has changed."""
         if not self._text(state) and state.uid not in self._unsettled:
             return []
+        if self._held(state) is None:
+            self._leave(state)
+            return []
         self._unsettled[state.uid] = now
         return self._settle(state, now)
+
+    def _leave(self, state: PodState) -> None:
+        """Nothing is done for a pod that does not run (yet). It is seen again when it does."""
+        for uids in (self._waiting, self._tried):
+            uids.discard(state.uid)
+        self._unsettled.pop(state.uid, None)
+        self._status.pop(state.uid, None)
+        if state.wants_place and self._text(state):
+            self._note(state, "waiting", "the pod does not run yet; its slices are resized when it does")
+
+    def _wake(self) -> None:
+        """Tries again what waits, if capacity or quotas may have changed."""
+        if self._changes != self._capacity_changes.count:
+            self._changes = self._capacity_changes.count
+            self._tried.clear()
+            self._quotas = None
 
     def amended(self, uid: str, now: float) -> list[m.Command]:
         """Handles a grant that was seen amended, or a growth that can never be written any more."""
@@ -140,12 +177,17 @@ class Resizer:
         if held is None:
             return []
         self._promised.pop(uid, None)
+        self._refused.pop(uid, None)
         return self._nodes.granted(held, now)
 
     def ended(self, uid: str) -> None:
         self._open.pop(uid, None)
-        self._waiting.discard(uid)
-        for known in (self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status):
+        for uids in (self._waiting, self._tried, self._unanswered):
+            uids.discard(uid)
+        for known in (
+            *(self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status),
+            *(self._refused, self._wants),
+        ):
             known.pop(uid, None)
 
     def node_answered(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
@@ -154,6 +196,12 @@ class Resizer:
         state = None if held is None else self._book.pods.get(held.uid)
         if held is None or state is None or held.node != event.node or self._held(state) is not held:
             return []
+        if not event.not_resized and self.is_current(event):
+            self._unanswered.discard(state.uid)
+        if event.not_resized and held.shrink is not None:
+            _, before = self._refused.get(state.uid, (now, 0.0))
+            delay = min(LONGEST_REPEAT_S, max(REPEAT_S, 2 * before))
+            self._refused[state.uid] = now + delay, delay
         if event.amendment > 0:
             self._confirmed[state.uid] = event.amendment
         if event.shrunk is not None:
@@ -187,7 +235,8 @@ class Resizer:
     def _promise(self, held: GrantState, promised: Grant) -> None:
         if (
             promised.amendment == held.given.amendment + 1
-            and promised.containers.keys() == held.given.containers.keys()
+            and same_slices(promised, held.given)
+            and not exceeds(promised, held.given)
         ):
             self._promised[held.uid] = promised
 
@@ -208,9 +257,12 @@ class Resizer:
             if state is None:
                 self.ended(uid)
                 continue
-            self._unsettled[uid] = now
             held = self._held(state)
-            if held is not None and held.shrink is not None:
+            if held is None:
+                self._leave(state)
+                continue
+            self._unsettled[uid] = now
+            if held.shrink is not None and now >= self._refused.get(uid, (now, 0.0))[0]:
                 out += self._nodes.granted(held, now)
             out += self._settle(state, now)
         return out
@@ -229,14 +281,17 @@ class Resizer:
     def grow_before(self, waiter: PodState | None, now: float) -> list[m.Command]:
         """Books what fits, the most important pods first; with `waiter` only of pods that are as important as that
         pending pod, which is about to be tried."""
-        if not self._waiting:
+        self._wake()
+        untried = self._waiting - self._tried
+        if not untried:
             return []
         out: list[m.Command] = []
-        states = (self._book.pods[uid] for uid in self._waiting if uid in self._book.pods)
+        states = (self._book.pods[uid] for uid in untried if uid in self._book.pods)
         first = None if waiter is None else waiter.pod.spec.priority
         for state in sorted(states, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid)):
             if first is not None and state.pod.spec.priority < first:
                 break
+            self._tried.add(state.uid)
             out += self._grow(state, now)
         return out
 
@@ -247,16 +302,17 @@ class Resizer:
     def _settle(self, state: PodState, now: float, refused: str = "") -> list[m.Command]:
         """The next step towards what the pod wants. A growth waits for its turn."""
         held, text = self._held(state), self._text(state)
-        self._waiting.discard(state.uid)
+        for uids in (self._waiting, self._tried):
+            uids.discard(state.uid)
         if held is None or state.uid in self._open:
             return []
-        if not text and state.uid not in self._promised and held.shrink is None:
+        if not text and state.uid not in self._unanswered and state.uid not in self._promised and held.shrink is None:
             self._unsettled.pop(state.uid, None)
             self._status.pop(state.uid, None)
             return []
         given = held.given
         try:
-            wanted = wanted_grant(given, text) if text else given
+            wanted = self._wanted(state.uid, given, text)
         except ResizeError as error:
             return self._say(state, "refused", f"{error}", code=error.code) + self._withdraw(state, held, now)
         if obstacle := self._obstacle(state, held):
@@ -279,6 +335,7 @@ class Resizer:
         if held.shrink == smaller:
             return said  # asked already; `Nodes` repeats it until there is an answer, and `tick` after a refusal
         held.shrink = smaller
+        self._refused.pop(state.uid, None)
         return [*said, *self._nodes.granted(held, now)]
 
     def _rest(self, state: PodState, held: GrantState, refused: str, now: float) -> list[m.Command]:
@@ -286,7 +343,7 @@ class Resizer:
         if state.uid in self._promised:
             return self._withdraw(state, held, now)
         out = self._withdraw(state, held, now)
-        if self._confirmed.get(state.uid, 0) < held.given.amendment:
+        if self._confirmed.get(state.uid, 0) < held.given.amendment or state.uid in self._unanswered:
             why = refused or "its node has not confirmed it yet"
             self._note(state, "applying", f"the grant is amended: {why}")
             return out
@@ -302,6 +359,7 @@ class Resizer:
         if held.shrink is None:
             return []
         held.shrink = None
+        self._unanswered.add(state.uid)
         return self._nodes.granted(held, now)
 
     def _grow(self, state: PodState, now: float) -> list[m.Command]:
@@ -310,7 +368,7 @@ class Resizer:
             self._waiting.discard(state.uid)
             return []
         try:
-            wanted = wanted_grant(held.given, self._text(state))
+            wanted = self._wanted(state.uid, held.given, self._text(state))
         except ResizeError as error:
             self._waiting.discard(state.uid)
             return self._say(state, "refused", f"{error}", code=error.code)
@@ -324,6 +382,15 @@ class Resizer:
         self._open[state.uid] = Growth(amendment, now)
         self._note(state, "applying", "the larger amounts are booked, and the grant is amended")
         return []
+
+    def _wanted(self, uid: str, given: Grant, text: str) -> Grant:
+        """The grant that the annotation leads to. Raises ResizeError."""
+        if not text:
+            return given
+        known = self._wants.get(uid)
+        if known is None or known[0] != text or known[1] is not given:
+            known = self._wants[uid] = (text, given, wanted_grant(given, text))
+        return known[2]
 
     def _amend_once(self, state: PodState, grant: Grant, now: float) -> list[m.Command]:
         """Has the grant amended without a growth; again after a while, as long as the pod is seen at this version."""
@@ -390,13 +457,16 @@ class Resizer:
         The API server has counted its request. It does not count what a slice has grown by, so a later pod would get
         all that the quota leaves, and the namespace more than its quota.
         """
-        namespace = state.pod.metadata.namespace
+        self._wake()
+        if self._quotas is None:
+            self._quotas = {
+                quota.metadata.namespace: quota.metadata.name
+                for quota in self._book.others.get("ResourceQuota", {}).values()
+                if any(_counts_gpus(key.removeprefix("requests.")) for key in quota.spec.get("hard") or {})
+            }
         rule = "" if self._beyond_request else "the setting resize_beyond_request is off"
-        for quota in () if rule else self._book.others.get("ResourceQuota", {}).values():
-            hard = quota.spec.get("hard") or {}
-            keys = (key.removeprefix("requests.") for key in hard)
-            if quota.metadata.namespace == namespace and any(_counts_gpus(key) for key in keys):
-                rule = f"ResourceQuota {quota.metadata.name} counts what pods request"
+        if quota := self._quotas.get(state.pod.metadata.namespace):
+            rule = f"ResourceQuota {quota} counts what pods request"
         beyond = beyond_request(wanted, state.request, self._total_mib) if rule else ""
         return beyond and f"{rule}, and {beyond}; it cannot grow beyond that: create the pod anew with a larger request"
 
@@ -416,12 +486,13 @@ class Resizer:
         return state.pod.metadata.annotations.get(names.ANNOTATION_RESIZE, "")
 
     def _note(self, state: PodState, phase: str, sentence: str, code: str = "") -> None:
-        self._status[state.uid] = ResizeExplanation(wanted=self._text(state), phase=phase, sentence=sentence, code=code)
+        wanted = self._text(state)[:MAX_TEXT]
+        self._status[state.uid] = ResizeExplanation(wanted=wanted, phase=phase, sentence=sentence, code=code)
 
     def _say(self, state: PodState, phase: str, why: str, *, code: str = "") -> list[m.Command]:
         """What the pod waits for, or why it waits in vain; an Event when that is another reason than before."""
         self._note(state, phase, why, code)
-        told = f"{self._text(state)} {phase} {code or _without_figures(why)}"
+        told = f"{self._text(state)[:MAX_TEXT]} {phase} {code or _without_figures(why)}"
         if self._said.get(state.uid) == told:
             return []
         self._said[state.uid] = told

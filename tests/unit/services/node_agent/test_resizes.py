@@ -158,3 +158,74 @@ def test_a_suspended_pod_gets_its_amounts_when_it_has_resumed() -> None:
     (resume,) = [o for o in core.handle(m.GrantReceived(amended("a", 900)), 0.0) if isinstance(o, m.SuspendSlices)]
     core.handle(m.SuspensionDone(amended("a", 900), tuple(map(m.SuspendResult, resume.tasks))), 0.0)
     assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 900
+
+
+def both(memory: int, amendment: int = 0) -> NodeGrant:
+    """A grant of two containers with as much each."""
+    given = share("a", memory=memory, compute=300, containers=("main", "side"))
+    return msgspec.structs.replace(given, grant=msgspec.structs.replace(given.grant, amendment=amendment))
+
+
+def test_a_container_that_starts_while_its_pod_shrinks_is_refused_and_starts_with_less_afterwards() -> None:
+    core = slices(compute=300)
+    core.handle(m.GrantReceived(both(400)), 0.0)
+    assert handed(core.handle(start("a"), 0.0))
+    order = msgspec.structs.replace(both(400), shrink=both(100, amendment=1).grant, number=1)
+    asked = task_of(core.handle(m.GrantReceived(order), 0.0))
+    assert refusal(core.handle(start("a", "side"), 0.0)) == "resizing"
+    assert mib(said(core.handle(m.ResizeDone(asked.request, asked.task), 0.0)).shrunk) == 100
+    (given,) = [order for order in core.handle(start("a", "side"), 0.0) if isinstance(order, m.HandOver)]
+    assert given.share.gpus[0].memory_mib == 100
+
+
+def test_less_is_not_promised_for_a_container_that_was_not_shrunk() -> None:
+    core = slices(compute=300)
+    core.handle(m.GrantReceived(both(400)), 0.0)
+    assert handed(core.handle(start("a"), 0.0))
+    assert handed(core.handle(start("a", "side"), 0.0))
+    order = msgspec.structs.replace(both(400), shrink=both(100, amendment=1).grant, number=1)
+    asked = task_of(core.handle(m.GrantReceived(order), 0.0))
+    partly = msgspec.structs.replace(asked.task, containers=("main",))
+    assert said(core.handle(m.ResizeDone(asked.request, partly), 0.0)).shrunk is None
+    assert task_of(core.handle(m.Tick(), 1.0)).task.containers == ("main", "side")
+
+
+def test_an_order_about_other_gpus_changes_nothing() -> None:
+    core = slices("a", compute=300)
+    other = msgspec.json.decode(msgspec.json.encode(amended("a", 100).grant).replace(b'"G0"', b'"G9"'), type=Grant)
+    for order in (
+        msgspec.structs.replace(share("a", compute=300), shrink=other),
+        msgspec.structs.replace(share("a", compute=300), grant=other),
+    ):
+        core.handle(m.GrantReceived(order), 0.0)
+        assert not [one for one in core.handle(m.Tick(), 1.0) if isinstance(one, m.ResizeSlices)]
+        assert (in_force(core), core.occupied()["G0"]) == (500, (500, 300))
+
+
+def test_a_shrink_that_was_withdrawn_while_it_was_done_is_undone_and_not_promised() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(msgspec.structs.replace(shrinking("a", 100), number=5)), 0.0))
+    withdrawn = msgspec.structs.replace(share("a", compute=300), number=6)
+    assert "are being resized" in said(core.handle(m.GrantReceived(withdrawn), 0.0)).not_resized, "not settled yet"
+    assert said(core.handle(m.ResizeDone(asked.request, asked.task), 0.0)).shrunk is None
+    assert (in_force(core), core.occupied()["G0"]) == (100, (500, 300))
+    restored = task_of(core.handle(m.GrantReceived(withdrawn), 0.0))
+    assert (mib(restored.task.after), restored.task.shrinks) == (500, False)
+    done = said(core.handle(m.ResizeDone(restored.request, restored.task), 0.0))
+    assert (done.not_resized, in_force(core)) == ("", 500)
+
+
+def test_a_shrink_of_the_leader_before_ends_with_the_sync_of_the_next() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", 100)), 0.0))
+    core.handle(sync(share("a", compute=300, term=2), term=2), 0.0)
+    assert said(core.handle(m.ResizeDone(asked.request, asked.task), 0.0)).shrunk is None
+    assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 500
+
+
+def test_slices_that_could_not_be_restored_are_restored_later() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", 100)), 0.0))
+    answered = said(core.handle(m.ResizeDone(asked.request, asked.task, "it has 400 MiB", is_partial=True), 0.0))
+    assert (answered.shrunk, answered.not_resized) == (None, "it has 400 MiB")
+    assert mib(task_of(core.handle(m.Tick(), 1.0)).task.after) == 500

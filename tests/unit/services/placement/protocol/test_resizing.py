@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.node_agent import messages as a
 from services.node_agent.core import Agent
@@ -34,6 +35,9 @@ class World:
         self.agent.handle(a.InventorySeen(self.inventory), 0.0)
         self.used_mib: dict[str, int] = {}
         """By pod: what its program has."""
+        self.delays = False
+        """Whether slices take their time to be resized: until `late`."""
+        self._under_way: list[a.ResizeSlices] = []
         self.placement = Placement(respond=self._respond, **config)
         self.placement.facts(build.node("n"))
         self.placement.send(m.InventorySeen(self.inventory))
@@ -54,8 +58,7 @@ class World:
                 assert isinstance(body, NodeSyncAnswer)
                 return [m.SyncAnswered(body)]
             case m.SendGrant():
-                (body,) = self._asked(a.GrantReceived(command.grant))
-                return [acknowledged(body)]
+                return [acknowledged(body) for body in self._asked(a.GrantReceived(command.grant))]
             case m.SendRelease():
                 return []
         return answers(command)
@@ -64,11 +67,19 @@ class World:
         orders = self.agent.handle(event, 0.0)
         bodies = [order.body for order in orders if isinstance(order, a.Answer)]
         for order in orders:
-            if isinstance(order, a.ResizeSlices):
+            if isinstance(order, a.ResizeSlices) and self.delays:
+                self._under_way.append(order)
+            elif isinstance(order, a.ResizeSlices):
                 bodies += self._asked(a.ResizeDone(order.request, order.task, self._beyond(order.task)))
             elif isinstance(order, a.SuspendSlices):
                 bodies += self._asked(a.SuspensionDone(order.request, tuple(map(a.SuspendResult, order.tasks))))
         return bodies
+
+    def late(self) -> None:
+        """The slices are resized at last. The answers are lost."""
+        for order in self._under_way:
+            self.agent.handle(a.ResizeDone(order.request, order.task), 0.0)
+        self._under_way.clear()
 
     def _beyond(self, task: a.ResizeTask) -> str:
         used = self.used_mib.get(task.uid.removeprefix("uid-team-"), 0)
@@ -354,3 +365,72 @@ def test_a_suspended_pod_is_resized_when_it_has_resumed() -> None:
     world.annotate("p", suspended='{"action":"pause","plan_id":"plan"}')
     (event,) = events(world.annotate("p", resize="memory=40Gi"))
     assert "the pod is suspended" in event.note
+
+
+@pytest.mark.parametrize(("field", "forged"), [("uuid", "GPU-other"), ("node", "m"), ("memory_mib", 70_000)])
+def test_a_promise_for_other_slices_than_the_grants_is_not_believed(field: str, forged: Any) -> None:
+    world = World("p")
+    given = world.placement.core.book.grants[world.placement.core.book.pods["uid-team-p"].grant_id].given
+    part = given.containers["c"]
+    gpus = tuple(msgspec.structs.replace(share, **{field: forged}) for share in part.gpus)
+    promise = msgspec.structs.replace(
+        given, amendment=1, containers={"c": msgspec.structs.replace(part, strategy=part.strategy, gpus=gpus)}
+    )
+    world.used_mib["p"] = 16_000  # so that the node itself promises nothing
+    world.annotate("p", resize="memory=8Gi")
+    said = world.placement.send(m.GrantAcknowledged("n", given.grant_id, True, "", amendment=0, shrunk=promise))
+    assert not amendments(said + world.wait(10))
+
+
+def test_a_withdrawal_is_done_only_when_the_node_says_so() -> None:
+    world = World("p")
+    world.delays = True
+    world.annotate("p", resize="memory=4Gi")
+    world.annotate("p", resize="memory=16Gi")
+    assert world.explained("p").phase == "applying"
+    world.late()
+    assert world.node_mib("p") == 4096
+    world.delays = False
+    world.wait(20)
+    assert world.all_mib("p") == (16384, 16384, 16384)
+    assert world.explained("p").phase == "done"
+
+
+def test_a_node_that_refuses_again_and_again_is_asked_less_often() -> None:
+    world = World("p")
+    world.used_mib["p"] = 10_000
+    world.annotate("p", resize="memory=4Gi")
+    begun = len(only(world.placement.commands, m.SendGrant))
+    world.wait(600)
+    assert 5 < len(only(world.placement.commands, m.SendGrant)) - begun < 16
+
+
+def test_a_pod_that_does_not_run_is_said_to_and_not_looked_at_again() -> None:
+    world = World("p")
+    notes = {names.ANNOTATION_ISOLATION: "firm", names.ANNOTATION_RESIZE: "memory=4Gi"}
+    world.placement.facts(build.gpu_pod("q", memory="79Gi", annotations=notes))
+    explained = world.explained("q")
+    assert (explained.phase, explained.sentence) == (
+        "waiting",
+        "the pod does not run yet; its slices are resized when it does",
+    )
+    assert not world.placement.core.resizer._unsettled
+
+
+def test_an_annotation_is_quoted_in_part_and_refused_when_it_is_long() -> None:
+    world = World("p")
+    for text, words in (("x" * 1000, "x" * 100 + "…"), ("x" * 1025, "has 1025 characters; write at most 1024")):
+        (event,) = events(world.annotate("p", resize=text))
+        assert words in event.note
+        assert len(event.note) < 400
+
+
+def test_growths_that_wait_are_tried_again_when_something_has_changed_and_not_before_each_pod() -> None:
+    world = World("a", "b", "c")
+    world.annotate("a", resize="memory=60Gi")
+    tried: list[str] = []
+    resizer = world.placement.core.resizer
+    before = resizer._grow
+    resizer._grow = lambda state, now: (tried.append(state.uid), before(state, now))[1]
+    world.placement.facts(*(build.gpu_pod(f"w{i}", memory="70Gi", compute=20) for i in range(20)))
+    assert len(tried) <= 2

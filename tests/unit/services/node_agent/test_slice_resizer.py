@@ -1,0 +1,82 @@
+"""What limits slices have while it is looked at whether they can be shrunk."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from services.node_agent import messages as m
+from services.node_agent.slice_resizer import SliceResizer
+from shared.model.units import MIB
+from tests.unit.services.node_agent.test_resizes import amended
+from tests.unit.services.node_agent.test_suspensions import share
+
+BEFORE_MIB, AFTER_MIB = 500, 100
+
+
+class Limits:
+    """A strategy's driver, with the limits that it was told. `fails_at`: which of its writes fails."""
+
+    def __init__(self, fails_at: int = -1) -> None:
+        self.mib: list[int] = []
+        self._fails_at = fails_at
+
+    def prepare(self, slice_: Any) -> None:
+        if len(self.mib) == self._fails_at:
+            raise OSError("disk full")
+        self.mib.append(slice_.parts[0].memory_mib)
+
+
+def shrink(limits: Limits, *nvml_mib: int) -> m.ResizeDone:
+    """`nvml_mib`: what the pod has when NVML is asked, one after the other."""
+    seen = list(nvml_mib)
+
+    async def memory(uid: str) -> dict[str, tuple[int, int]]:
+        return {"G0": (seen.pop(0), 0)}
+
+    async def nothing() -> None:
+        pass
+
+    gpu = SimpleNamespace(uuid="G0", account_bytes=50 * MIB)
+    suspender: Any = SimpleNamespace(
+        alone=asyncio.Lock(),
+        drivers={"interposer": limits},
+        registry=SimpleNamespace(read=lambda key: SimpleNamespace(damage="", gpus=[gpu])),
+        memory=memory,
+    )
+    ctx: Any = SimpleNamespace(log=SimpleNamespace(info=lambda *words, **more: None))
+    agent: Any = SimpleNamespace(store=SimpleNamespace(lease=lambda *key: True), node="n1")
+    bursts: Any = None
+    before = share("a", compute=300, memory=BEFORE_MIB).grant
+    after = msgspec.structs.replace(amended("a", AFTER_MIB).grant)
+    task = m.ResizeTask("g", "u-a", ("main",), before, after, shrinks=True)
+    resizer = SliceResizer(ctx, agent, suspender, bursts, {}, resized=nothing)
+    return asyncio.run(resizer.resize(m.ResizeSlices(task)))
+
+
+def test_a_program_that_has_more_keeps_its_limit_all_the_time() -> None:
+    limits = Limits()
+    assert "390 MiB" in shrink(limits, 390).reason
+    assert limits.mib == []
+
+
+def test_a_program_that_takes_more_meanwhile_gets_its_limit_back() -> None:
+    limits = Limits()
+    done = shrink(limits, 90, 390)
+    assert (limits.mib, done.is_partial) == ([AFTER_MIB, BEFORE_MIB], False)
+    assert "390 MiB" in done.reason
+
+
+def test_limits_that_could_not_be_written_back_are_told_of() -> None:
+    limits = Limits(fails_at=1)
+    done = shrink(limits, 90, 390)
+    assert (limits.mib, done.is_partial) == ([AFTER_MIB], True)
+
+
+def test_a_program_that_has_less_is_shrunk() -> None:
+    limits = Limits()
+    done = shrink(limits, 90, 90)
+    assert (limits.mib, done.reason) == ([AFTER_MIB], "")
