@@ -12,10 +12,13 @@ from shared.book.states import PodState
 from shared.contracts.commands import ResizePod
 from shared.contracts.samples import SliceUse, UsageSample
 from shared.model import names
-from shared.model.autoscale import Autoscale, AutoscaleError, Follower, Use, read_autoscale
-from shared.model.grant import ContainerGrant
+from shared.model.autoscale import Autoscale, AutoscaleError, Bounds, Follower, Use, read_autoscale
+from shared.model.grant import ContainerGrant, Grant
+from shared.model.resize import ResizeError, Wanted, encode_resize, read_resize, wanted_grant
 from shared.model.units import WHOLE_GPU_MILLI
 
+NEEDLESS_S = 60.0
+"""For how long an amount that was asked for, and could not be had yet, is not needed before it is taken back."""
 AGAIN_S = 30.0
 """How long an amount that was asked for stands before another is asked for."""
 
@@ -26,6 +29,8 @@ class Autoscaler:
         self._followers: dict[str, Follower] = {}
         self._asked: dict[str, float] = {}
         """By uid, when the last resize was asked for."""
+        self._needless: dict[str, float] = {}
+        """By uid, since when what was asked for is not needed."""
 
     def sampled(self, sample: UsageSample, now: float) -> list[m.Command]:
         uses: dict[str, list[SliceUse]] = {}
@@ -34,6 +39,7 @@ class Autoscaler:
                 uses.setdefault(use.uid, []).append(use)
         self._followers = {uid: known for uid, known in self._followers.items() if uid in self._book.pods}
         self._asked = {uid: at for uid, at in self._asked.items() if uid in self._book.pods}
+        self._needless = {uid: at for uid, at in self._needless.items() if uid in self._book.pods}
         return [order for uid, of in uses.items() if (order := self._follow(uid, of, now)) is not None]
 
     def _follow(self, uid: str, uses: list[SliceUse], now: float) -> m.Command | None:
@@ -48,12 +54,22 @@ class Autoscaler:
             return None
         use = _sum(uses, part, now)
         memory_mib, compute_milli = self._followers.setdefault(uid, Follower()).wanted(use, scale)
-        wanted = _text(scale, memory_mib, compute_milli, use, len(part.gpus))
         meta = state.pod.metadata
-        stands = meta.annotations.get(names.ANNOTATION_RESIZE) == wanted or (
-            memory_mib == use.granted_mib and compute_milli == use.granted_milli
-        )
-        if stands or now - self._asked.get(uid, float("-inf")) < AGAIN_S:
+        before = meta.annotations.get(names.ANNOTATION_RESIZE, "")
+        wanted = _text(scale, memory_mib, compute_milli, use, part, before=before)
+        held = self._book.grants[state.grant_id].given
+        target = _led_to(held, wanted)
+        if target is None or now - self._asked.get(uid, float("-inf")) < AGAIN_S:
+            return None
+        if target is held:
+            # What was asked for and is not there yet is not needed any more, if that lasts.
+            if not before or _led_to(held, before) in (None, held):
+                self._needless.pop(uid, None)
+                return None
+            if now - self._needless.setdefault(uid, now) < NEEDLESS_S:
+                return None
+        self._needless.pop(uid, None)
+        if _led_to(held, before) == target:
             return None
         self._asked[uid] = now
         return m.Resize(
@@ -88,11 +104,38 @@ def _sum(uses: list[SliceUse], part: ContainerGrant, now: float) -> Use:
     )
 
 
-def _text(scale: Autoscale, memory_mib: int, compute_milli: int, use: Use, count: int) -> str:
-    """The annotation of these amounts, in whole MiB and tenths of a percent for each GPU."""
-    parts = []
+def _led_to(held: Grant, text: str) -> Grant | None:
+    """The grant that this annotation leads to; None if there can be none."""
+    try:
+        return wanted_grant(held, text) if text else held
+    except ResizeError:
+        return None
+
+
+def _text(scale: Autoscale, memory_mib: int, compute_milli: int, use: Use, part: ContainerGrant, *, before: str) -> str:
+    """The annotation of these amounts, in whole MiB and tenths of a percent for each GPU. What is not scaled stays as
+    it is annotated."""
+    parts, count, kept = [], len(part.gpus), _only(before)
     if scale.memory is not None:
-        parts.append(f"memory={-(-memory_mib // count) * count}Mi")
+        parts.append(f"memory={_even(memory_mib, count, scale.memory)}Mi")
+    elif kept.memory_bytes is not None:
+        parts.append(encode_resize({"": Wanted(memory_bytes=kept.memory_bytes)}))
     if scale.compute is not None and use.granted_milli:
-        parts.append(f"compute={min(WHOLE_GPU_MILLI * count, -(-compute_milli // count) * count) / 10:g}")
+        parts.append(f"compute={min(WHOLE_GPU_MILLI * count, _even(compute_milli, count, scale.compute)) / 10:g}")
+    elif kept.percent is not None:
+        parts.append(encode_resize({"": Wanted(percent=kept.percent)}))
     return ",".join(parts)
+
+
+def _only(text: str) -> Wanted:
+    """What an annotation says of the only container with GPUs."""
+    try:
+        return next(iter(read_resize(text).values())) if text else Wanted()
+    except ResizeError:
+        return Wanted()  # placement has told the user
+
+
+def _even(amount: int, count: int, bounds: Bounds) -> int:
+    """The amount that can be divided over so many GPUs: no less, unless that were beyond the bounds."""
+    more = -(-amount // count) * count
+    return more if more <= bounds.high or amount > bounds.high else amount // count * count

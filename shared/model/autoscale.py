@@ -5,6 +5,7 @@ same samples lead to the same amounts.
 
 - *Up*, at once: an allocation failed at the limit, or 90 % of the memory is used; or the slice used 90 % of its GPU
   time for a minute. A quarter more.
+- *To the bounds*, at once, but to no less than is used.
 - *Down*, when for five minutes (after a failed allocation for half an hour) no sample was above 60 %: to a quarter more
   than the peak of that time.
 
@@ -19,6 +20,7 @@ import msgspec
 
 from shared.model import names
 from shared.model.request_amounts import MAX_MEMORY_BYTES
+from shared.model.resize import MAX_TEXT, quoted
 from shared.model.units import MIB, QuantityError, quantity
 
 KEY = names.ANNOTATION_AUTOSCALE
@@ -64,20 +66,26 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 def read_autoscale(text: str) -> Autoscale:
     """Raises AutoscaleError."""
     found: dict[str, Bounds] = {}
+    if len(text) > MAX_TEXT:
+        raise AutoscaleError(f"annotation {KEY} has {len(text)} characters; write at most {MAX_TEXT}")
     for part in text.split(","):
         what, _, span = (word.strip() for word in part.partition("="))
         low, dots, high = span.partition("..")
         if what not in ("memory", "compute") or not dots or what in found:
-            raise AutoscaleError(f"annotation {KEY} is {text!r}; write bounds such as memory=4Gi..20Gi,compute=10..60")
+            raise AutoscaleError(
+                f"annotation {KEY} is {quoted(text)}; write bounds such as memory=4Gi..20Gi,compute=10..60"
+            )
         try:
             if what == "memory":
                 bounds = Bounds(low=int(quantity(low) // MIB), high=int(quantity(high) // MIB))
             else:
                 bounds = Bounds(low=int(quantity(low) * 10), high=int(quantity(high) * 10))
         except QuantityError as error:
-            raise AutoscaleError(f"annotation {KEY}: {error}") from None
+            raise AutoscaleError(f"annotation {KEY}: {quoted(f'{error}')}") from None
         if not 0 < bounds.low <= bounds.high <= MAX_MEMORY_BYTES // MIB:
-            raise AutoscaleError(f"annotation {KEY}: {part} is no span from a smaller to a larger amount above 0")
+            raise AutoscaleError(
+                f"annotation {KEY}: {quoted(part)} is no span from a smaller to a larger amount above 0"
+            )
         found[what] = bounds
     return Autoscale(**found)
 
@@ -94,6 +102,10 @@ class Amount:
     def wanted(self, at_s: float, used: int, granted: int, bounds: Bounds, *, lacks: bool, settle_s: float) -> int:
         """The amount that there shall be. `lacks`: it needs more now, however little it uses. `settle_s`: for how long
         the use must be low before it becomes less."""
+        amount = self._followed(at_s, used, granted, bounds, lacks=lacks, settle_s=settle_s)
+        return max(bounds.clamp(amount), min(granted, self._round(used * 100)))
+
+    def _followed(self, at_s: float, used: int, granted: int, bounds: Bounds, *, lacks: bool, settle_s: float) -> int:
         self._seen.append((at_s, used))
         horizon = at_s - SETTLE_S
         while self._seen[0][0] < horizon:

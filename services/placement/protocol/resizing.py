@@ -33,6 +33,7 @@ from shared.contracts.explain import ResizeExplanation
 from shared.contracts.log import Amendment, DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
+from shared.model.autoscale import AutoscaleError, read_autoscale
 from shared.model.grant import Grant, encode_grant, sum_shares
 from shared.model.resize import (
     MAX_TEXT,
@@ -105,6 +106,8 @@ class Resizer:
         """By namespace, a ResourceQuota that counts GPUs. None: they may have changed."""
         self._said: dict[str, str] = {}
         """The last Event of each pod, so that it is not repeated."""
+        self._autoscales: dict[str, str] = {}
+        """By uid: the text of `kerf.dev/autoscale` that was looked at last."""
         self._status: dict[str, ResizeExplanation] = {}
 
     # --- a new leader -----------------------------------------------------------------------------------------
@@ -143,13 +146,26 @@ class Resizer:
 
     def seen(self, state: PodState, now: float) -> list[m.Command]:
         """Handles a pod that is new or has changed."""
+        out = self._bad_autoscale(state)
         if not self._text(state) and state.uid not in self._unsettled:
-            return []
+            return out
         if self._held(state) is None:
             self._leave(state)
-            return []
+            return out
         self._unsettled[state.uid] = now
-        return self._settle(state, now)
+        return out + self._settle(state, now)
+
+    def _bad_autoscale(self, state: PodState) -> list[m.Command]:
+        """Says once of each text that nothing follows from it: the autoscaler has nobody to tell."""
+        text = state.pod.metadata.annotations.get(names.ANNOTATION_AUTOSCALE, "")
+        if not text or not state.ours or state.ended or self._autoscales.get(state.uid) == text[: MAX_TEXT + 1]:
+            return []
+        self._autoscales[state.uid] = text[: MAX_TEXT + 1]
+        try:
+            read_autoscale(text)
+        except AutoscaleError as error:
+            return [m.SendPatches((pod_event(state, "AutoscaleRefused", "Resizing", f"{error}"),))]
+        return []
 
     def _leave(self, state: PodState) -> None:
         """Nothing is done for a pod that does not run (yet). It is seen again when it does."""
@@ -186,7 +202,7 @@ class Resizer:
             uids.discard(uid)
         for known in (
             *(self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status),
-            *(self._refused, self._wants),
+            *(self._refused, self._wants, self._autoscales),
         ):
             known.pop(uid, None)
 

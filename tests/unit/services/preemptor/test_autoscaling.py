@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from services.preemptor import messages as m
 from services.preemptor.autoscaling import AGAIN_S, Autoscaler
 from shared.book.book import Book
@@ -69,3 +71,28 @@ def test_gpu_time_and_memory_are_asked_for_together() -> None:
     scaler = Autoscaler(book(autoscale="memory=4Gi..8Gi,compute=10..80"))
     said = [orders(scaler.sampled(sample(1000, gpu_milli=399), float(second))) for second in range(0, 70, 10)]
     assert said == [[]] * 6 + [["memory=4096Mi,compute=50"]]
+
+
+def test_amounts_that_are_not_scaled_stay_as_they_are_annotated() -> None:
+    for text in ("memory=4Gi,compute=60", "c:compute=60"):
+        scaler = Autoscaler(book(autoscale="memory=2Gi..5Gi", resize=text))
+        assert orders(scaler.sampled(sample(4000), 0.0)) == ["memory=5120Mi,compute=60"]
+
+
+def test_slices_that_cannot_be_resized_are_left_alone() -> None:
+    known = book(autoscale="memory=2Gi..5Gi")
+    held = known.grants[known.pods["uid-team-p"].grant_id]
+    whole = msgspec.structs.replace(held.grant.containers["c"], strategy="exclusive")
+    held.grant = msgspec.structs.replace(held.grant, containers={"c": whole})
+    assert orders(Autoscaler(known).sampled(sample(4000), 0.0)) == []
+
+
+def test_a_growth_that_waits_and_is_not_needed_any_more_is_taken_back() -> None:
+    scaler = Autoscaler(book(autoscale="memory=2Gi..5Gi", resize="memory=5120Mi"))
+    said = [(at, orders(scaler.sampled(sample(4000 if at < 100 else 3000), float(at)))) for at in range(0, 200, 10)]
+    assert [(at, text) for at, text in said if text] == [(160, ["memory=4096Mi"])]
+
+
+def test_an_amount_beyond_its_bounds_comes_back_to_them_but_not_below_the_use() -> None:
+    for used_mib, text in ((1000, ["memory=2048Mi"]), (2600, ["memory=2816Mi"]), (4090, [])):
+        assert orders(Autoscaler(book(autoscale="memory=1Gi..2Gi")).sampled(sample(used_mib), 0.0)) == text

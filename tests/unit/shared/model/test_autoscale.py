@@ -51,7 +51,7 @@ def test_it_stays_within_the_bounds_and_never_below_what_is_used(
 
 @given(BOUNDS, st.integers(1, 80_000), st.integers(0, 80_000))
 def test_a_constant_use_leads_to_one_amount(bounds: Bounds, granted_mib: int, used_mib: int) -> None:
-    """However often it is sampled: up at most until it is enough, or down once."""
+    """However often it is sampled: up at most until it is enough, or down once; before that to its bounds."""
     follower, amounts = Follower(), [granted_mib]
     for number in range(200):
         used = min(used_mib, amounts[-1])
@@ -60,7 +60,7 @@ def test_a_constant_use_leads_to_one_amount(bounds: Bounds, granted_mib: int, us
             amounts.append(wanted)
     rises = [after > before for before, after in itertools.pairwise(amounts)]
     assert rises in ([True] * len(rises), [False] * len(rises))
-    assert rises.count(False) <= 1
+    assert rises.count(False) <= 1 + (granted_mib > bounds.high)
 
 
 def test_a_failed_allocation_gives_a_quarter_more_at_once() -> None:

@@ -434,3 +434,12 @@ def test_growths_that_wait_are_tried_again_when_something_has_changed_and_not_be
     resizer._grow = lambda state, now: (tried.append(state.uid), before(state, now))[1]
     world.placement.facts(*(build.gpu_pod(f"w{i}", memory="70Gi", compute=20) for i in range(20)))
     assert len(tried) <= 2
+
+
+def test_a_bad_autoscale_is_told_once_for_each_text() -> None:
+    world = World("p")
+    for text in ("more", "memory=8Gi..4Gi"):
+        (event,) = events(world.annotate("p", autoscale=text))
+        assert (event.reason, "kerf.dev/autoscale" in event.note) == ("AutoscaleRefused", True)
+        assert not events(world.annotate("p", other=text))
+    assert not events(world.annotate("p", autoscale="memory=4Gi..8Gi"))
