@@ -40,7 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_slowdown: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 1.25
     """A pod that agrees to a GPU of another node and does not say how slow it may become (kerf.dev/max-slowdown) gets
     none that would make it slower than this, as a factor."""
-    resize_beyond_request: bool = True
+    resize_beyond_request: bool = False
     """Whether a running slice may grow beyond what its pod requests, where no ResourceQuota of its namespace counts
     GPUs. Off, it can shrink, and grow again up to its request: for clusters that bound slices by a LimitRange."""
     usage_labels: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, sum_shares
 from shared.model.mig import instance_mask
+from shared.model.resize import same_slices
 from shared.model.suspension import Suspension, left_of
 from shared.model.units import WHOLE_GPU_MILLI
 
@@ -92,11 +93,26 @@ class Ledger:
         if known is None or grant is None or grant.grant_id != known.grant_id or known.phase != "bound":
             return False
         before = known.given
-        if grant.amendment <= before.amendment and known.noted is None:
+        newer = grant.amendment > before.amendment and self._can_be(known, grant)
+        if not newer and known.noted is None:
             return False
-        if grant.amendment > before.amendment:
+        if newer:
             before = msgspec.structs.replace(before, containers=grant.containers, amendment=grant.amendment)
         self._amend(known, before)
+        return True
+
+    def _can_be(self, known: GrantState, grant: Grant) -> bool:
+        """Whether this may be an amendment of it. Whoever can write annotations can write anything, and what a node
+        was told to enforce must stay booked."""
+        if not same_slices(grant, known.given):
+            return False
+        for share in (share for part in grant.containers.values() for share in part.gpus):
+            node = self.nodes.get(share.node)
+            room = None if node is None else node.by_uuid.get(share.uuid)
+            if share.memory_mib < 0 or not 0 <= share.compute_milli <= WHOLE_GPU_MILLI:
+                return False
+            if room is not None and share.memory_mib > room.total_mib:
+                return False
         return True
 
     def _amend(self, held: GrantState, grant: Grant) -> None:

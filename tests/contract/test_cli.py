@@ -65,7 +65,7 @@ class CliCluster:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[CliCluster]:
     """Two nodes of two GPUs; `half` is bound, `huge` is pending."""
-    async with stack(NODES, trace_ratio=1.0) as running:
+    async with stack(NODES, trace_ratio=1.0, placement={"resize_beyond_request": True}) as running:
         one = CliCluster(running, tmp_path)
         await running.bus.subscribe(f"{subjects.VERSION}.event.>", one.heard)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}

@@ -131,7 +131,7 @@ class Leader:
         self._run(self._log.replay(), self._lead)
 
     def _lead(self, records: Any) -> None:
-        self.core = Core(self.name, Config(exclude_after_s=EXCLUDE_AFTER_S))
+        self.core = Core(self.name, Config(exclude_after_s=EXCLUDE_AFTER_S, resize_beyond_request=True))
         self._follower = Follower()
         if not self.simulation.network.calm and self.simulation.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.

@@ -23,6 +23,7 @@ from services.node_agent.devices import monitor
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.processes.owner import Owner
 from services.node_agent.strategies.control_block import ControlBlock, Rules
+from services.placement.config import Config as PlacementConfig
 from services.placement.service import Placement
 from services.simulator.cluster import SimulatedCluster
 from services.watcher.config import Config as WatcherConfig
@@ -237,7 +238,9 @@ async def world(
     (host / "cgroup" / "kubepods").mkdir(parents=True)
     (host / "cgroup" / "cgroup.procs").touch()
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(running(KnownPlacement, bus_url=nats.url))
+        await stack.enter_async_context(
+            running(KnownPlacement, PlacementConfig(resize_beyond_request=True), bus_url=nats.url)
+        )
         admission = await stack.enter_async_context(
             running(Admission, Admission.config_type(host="127.0.0.1", port=0), bus_url=nats.url)
         )

@@ -15,7 +15,7 @@ from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import Accepted, NodeSyncAnswer
 from shared.model import names
-from shared.model.grant import Grant, decode_grant
+from shared.model.grant import Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod, ResourceQuota
 from tests.support import build
@@ -38,7 +38,7 @@ class World:
         self.delays = False
         """Whether slices take their time to be resized: until `late`."""
         self._under_way: list[a.ResizeSlices] = []
-        self.placement = Placement(respond=self._respond, **config)
+        self.placement = Placement(respond=self._respond, **{"resize_beyond_request": True} | config)
         self.placement.facts(build.node("n"))
         self.placement.send(m.InventorySeen(self.inventory))
         self.pods: dict[str, Pod] = {}
@@ -139,7 +139,9 @@ class World:
         """The same world under another leader. Its log has `records` and is complete, or is new."""
         before = self.placement
         log = (*before.log, *records) if complete else ()
-        after = Placement(term=before.sequence + 100, records=log, respond=self._respond, begins=False)
+        after = Placement(
+            term=before.sequence + 100, records=log, respond=self._respond, begins=False, resize_beyond_request=True
+        )
         after.objects = build.put(build.node("n"), *self.pods.values())
         after.now = before.now
         self.placement = after
@@ -443,3 +445,25 @@ def test_a_bad_autoscale_is_told_once_for_each_text() -> None:
         assert (event.reason, "kerf.dev/autoscale" in event.note) == ("AutoscaleRefused", True)
         assert not events(world.annotate("p", other=text))
     assert not events(world.annotate("p", autoscale="memory=4Gi..8Gi"))
+
+
+@pytest.mark.parametrize(
+    ("field", "forged"), [("uuid", "GPU-other"), ("node", "m"), ("memory_mib", 200_000), ("compute_milli", 1001)]
+)
+def test_an_annotation_that_cannot_be_an_amendment_changes_nothing(field: str, forged: Any) -> None:
+    world = World("p")
+    given = decode_grant(world.pods["p"].metadata.annotations[names.ANNOTATION_GRANT])
+    part = given.containers["c"]
+    gpus = tuple(msgspec.structs.replace(share, **{field: forged}) for share in part.gpus)
+    containers = {"c": msgspec.structs.replace(part, strategy=part.strategy, gpus=gpus)}
+    world.annotate("p", grant=encode_grant(msgspec.structs.replace(given, amendment=1, containers=containers)))
+    assert (world.node_mib("p"), world.free_mib()) == (16384, GPU_MIB - 16384)
+
+
+def test_slices_grow_up_to_their_requests_unless_the_operator_lets_them() -> None:
+    world = World("p", resize_beyond_request=False)
+    (event,) = events(world.annotate("p", resize="memory=17Gi"))
+    assert "the setting resize_beyond_request is off, and container c requests 16 GiB of GPU memory" in event.note
+    world.resize("p", "memory=4Gi")
+    world.resize("p", "memory=16Gi")
+    assert world.all_mib("p") == (16384, 16384, 16384)
