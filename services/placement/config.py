@@ -42,7 +42,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     none that would make it slower than this, as a factor."""
     resize_beyond_request: bool = False
     """Whether a running slice may grow beyond what its pod requests, where no ResourceQuota of its namespace counts
-    GPUs. Off, it can shrink, and grow again up to its request: for clusters that bound slices by a LimitRange."""
+    GPUs. Off, it can shrink, and grow again up to its request: Kueue and LimitRanges know of requests alone."""
     usage_labels: tuple[str, ...] = ()
     """Keys of pod labels that decisions carry, so that `kerf cost --by label:KEY` can tell usage by them."""
 

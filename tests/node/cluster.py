@@ -248,7 +248,8 @@ async def cluster_on(
 ) -> AsyncIterator[NodeCluster]:
     """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
-    async with stack(kubeconfig=str(plane.service_account("kerf-system", "kerf-watcher"))) as running:
+    rules, account = {"resize_beyond_request": True}, plane.service_account("kerf-system", "kerf-watcher")
+    async with stack(kubeconfig=str(account), placement=rules) as running:
         agent = Agent(sandbox, gpus, running.url, checkpoint=namespace, settings=settings)
         cluster = NodeCluster(sandbox, gpus, running, agent, namespace)
         await cluster.whole.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
