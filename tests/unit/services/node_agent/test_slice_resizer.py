@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.node_agent import messages as m
-from services.node_agent.slice_resizer import SliceResizer
+from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
+from services.node_agent.strategies.slices import slice_of
 from shared.model.units import MIB
-from tests.unit.services.node_agent.test_resizes import amended
-from tests.unit.services.node_agent.test_suspensions import share
+from tests.unit.services.node_agent.make import NODE, start
+from tests.unit.services.node_agent.test_resizes import amended, shrinking, task_of
+from tests.unit.services.node_agent.test_suspensions import share, slices
 
 BEFORE_MIB, AFTER_MIB = 500, 100
 
@@ -80,3 +83,15 @@ def test_a_program_that_has_less_is_shrunk() -> None:
     limits = Limits()
     done = shrink(limits, 90, 90)
     assert (limits.mib, done.reason) == ([AFTER_MIB], "")
+
+
+def test_a_container_that_is_still_being_prepared_gets_the_amounts_of_that_moment() -> None:
+    core = slices(compute=300)
+    core.handle(m.GrantReceived(share("a", compute=300)), 0.0)
+    (order,) = [one for one in core.handle(start("a"), 0.0) if isinstance(one, m.HandOver)]
+    before = slice_of(order.uid, order.container, order.share, None, NODE)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", AFTER_MIB)), 0.0))
+    with pytest.raises(ValueError, match="being shrunk"):
+        as_it_is_now(core, order, before, None)
+    core.handle(m.ResizeDone(asked.request, asked.task), 0.0)
+    assert as_it_is_now(core, order, before, None).parts[0].memory_mib == AFTER_MIB
