@@ -5,8 +5,9 @@
  * variants: STREAMS has the per-thread-default-stream form _ptsz beside it, COPIES the form _ptds.
  * how:
  *   ASKED     the client waits for the answer
- *   SENT      the client does not wait. An error is returned by a later call, as CUDA allows
- *   FINISHED  the server waits for the stream, its last argument, before it answers
+ *   WAITED    so too, and the call waits for work or asks whether it is done: it returns errors of earlier SENT calls
+ *   SENT      the client does not wait. The next call that is WAITED or FINISHED returns its error, as CUDA allows
+ *   FINISHED  the server waits for the stream, its last argument, before it answers; otherwise as WAITED
  * arguments, in order:
  *   uN  a value of N bytes                     oN  a pointer to N bytes, which the call writes
  *   iN  a pointer to N bytes, which it reads   aN  a pointer to elements of N bytes; the next argument has their count
@@ -51,7 +52,7 @@ CALL(cuCtxGetApiVersion, , 3020, NONE, ASKED, 2, "u8 o4")
 CALL(cuCtxGetStreamPriorityRange, , 5050, NONE, ASKED, 2, "o4 o4")
 CALL(cuCtxGetLimit, , 3010, NONE, ASKED, 2, "o8 u4")
 CALL(cuCtxSetLimit, , 3010, NONE, ASKED, 2, "u4 u8")
-CALL(cuCtxSynchronize, , 2000, NONE, ASKED, 0, "")
+CALL(cuCtxSynchronize, , 2000, NONE, WAITED, 0, "")
 
 CALL(cuModuleLoadData, , 2000, NONE, ASKED, 2, "o8 m")
 CALL(cuModuleLoadDataEx, , 2010, NONE, ASKED, 5, "o8 m z z z")
@@ -88,9 +89,9 @@ CALL(cuMemUnmap, , 10020, NONE, ASKED, 2, "u8 u8")
 CALL(cuMemSetAccess, , 10020, NONE, ASKED, 4, "u8 u8 a12 u8")
 CALL(cuMemGetAllocationGranularity, , 10020, NONE, ASKED, 3, "o8 i32 u4")
 
-CALL(cuMemcpyHtoD, _v2, 3020, COPIES, ASKED, 3, "u8 b2 u8")
-CALL(cuMemcpyDtoH, _v2, 3020, COPIES, ASKED, 3, "B2 u8 u8")
-CALL(cuMemcpyDtoD, _v2, 3020, COPIES, ASKED, 3, "u8 u8 u8")
+CALL(cuMemcpyHtoD, _v2, 3020, COPIES, WAITED, 3, "u8 b2 u8")
+CALL(cuMemcpyDtoH, _v2, 3020, COPIES, WAITED, 3, "B2 u8 u8")
+CALL(cuMemcpyDtoD, _v2, 3020, COPIES, WAITED, 3, "u8 u8 u8")
 CALL(cuMemcpyHtoDAsync, _v2, 3020, STREAMS, SENT, 4, "u8 b2 u8 u8")
 CALL(cuMemcpyDtoHAsync, _v2, 3020, STREAMS, FINISHED, 4, "B2 u8 u8 u8")
 CALL(cuMemcpyDtoDAsync, _v2, 3020, STREAMS, SENT, 4, "u8 u8 u8 u8")
@@ -104,8 +105,8 @@ CALL(cuMemsetD32Async, , 3020, STREAMS, SENT, 4, "u8 u4 u8 u8")
 CALL(cuStreamCreate, , 2000, NONE, ASKED, 2, "o8 u4")
 CALL(cuStreamCreateWithPriority, , 5050, NONE, ASKED, 3, "o8 u4 u4")
 CALL(cuStreamDestroy, _v2, 4000, NONE, ASKED, 1, "u8")
-CALL(cuStreamQuery, , 2000, STREAMS, ASKED, 1, "u8")
-CALL(cuStreamSynchronize, , 2000, STREAMS, ASKED, 1, "u8")
+CALL(cuStreamQuery, , 2000, STREAMS, WAITED, 1, "u8")
+CALL(cuStreamSynchronize, , 2000, STREAMS, WAITED, 1, "u8")
 CALL(cuStreamWaitEvent, , 3020, STREAMS, SENT, 3, "u8 u8 u4")
 CALL(cuStreamGetCtx, , 9020, STREAMS, ASKED, 2, "u8 o8")
 CALL(cuStreamGetFlags, , 5050, STREAMS, ASKED, 2, "u8 o4")
@@ -117,8 +118,8 @@ CALL(cuEventCreate, , 2000, NONE, ASKED, 2, "o8 u4")
 CALL(cuEventDestroy, _v2, 4000, NONE, ASKED, 1, "u8")
 CALL(cuEventRecord, , 2000, STREAMS, SENT, 2, "u8 u8")
 CALL(cuEventRecordWithFlags, , 11010, STREAMS, SENT, 3, "u8 u8 u4")
-CALL(cuEventQuery, , 2000, NONE, ASKED, 1, "u8")
-CALL(cuEventSynchronize, , 2000, NONE, ASKED, 1, "u8")
+CALL(cuEventQuery, , 2000, NONE, WAITED, 1, "u8")
+CALL(cuEventSynchronize, , 2000, NONE, WAITED, 1, "u8")
 CALL(cuEventElapsedTime, , 2000, NONE, ASKED, 3, "o4 u8 u8")
 CALL(cuEventElapsedTime, _v2, 12080, NONE, ASKED, 3, "o4 u8 u8")
 

@@ -36,8 +36,8 @@ static int64_t now_ms(void) {
     return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-static int refuse(int socket) {
-    const welcome_t no = {.magic = MAGIC, .calls = calls_hash()};
+static int refuse(int socket, enum ok why) {
+    const welcome_t no = {.magic = MAGIC, .calls = calls_hash(), .ok = why};
     send_all(socket, &no, sizeof no);
     return close(socket);
 }
@@ -89,10 +89,10 @@ static int listen_to(pending_t *one, int64_t now) {
     ssize_t got = recv(one->socket, (char *)&one->hello + one->got, sizeof one->hello - one->got, MSG_DONTWAIT);
     if (got > 0) one->got += (size_t)got;
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return close(one->socket), 1;
-    if (one->got < sizeof one->hello) return now >= one->until_ms ? refuse(one->socket), 1 : 0;
+    if (one->got < sizeof one->hello) return now >= one->until_ms ? refuse(one->socket, REFUSED), 1 : 0;
     worker_t *to = NULL;
     if (one->hello.magic == MAGIC && one->hello.calls == calls_hash()) to = worker_of(&one->hello);
-    if (!to || pass(to->control, one->socket, &one->hello)) return refuse(one->socket), 1;
+    if (!to || pass(to->control, one->socket, &one->hello)) return refuse(one->socket, REFUSED), 1;
     close(one->socket);
     return 1;
 }
@@ -112,7 +112,7 @@ static int listener(const char *path) {
 static void accept_one(int from) {
     const int made = accept4(from, NULL, NULL, SOCK_CLOEXEC);
     if (made < 0) return;
-    if (pending_count == PENDING) refuse(made);
+    if (pending_count == PENDING) refuse(made, TOO_MANY_AT_ONCE);
     else pending[pending_count++] = (pending_t){.socket = made, .until_ms = now_ms() + HELLO_MS};
 }
 

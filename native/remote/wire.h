@@ -18,11 +18,12 @@ enum { MAX_ARGUMENTS = 11, MAX_PARAMETERS = 512, CHUNK = 4 << 20, MAX_FRAME = (6
 enum { ANSWERED_RESULT = 8 };
 
 typedef struct { uint32_t magic, calls; uint64_t process[2]; uint32_t life, reserved; } hello_t;
-typedef struct { uint32_t magic, calls; uint32_t ok, available_bytes; } welcome_t;
+enum ok { REFUSED, WELCOME, TOO_MANY_AT_ONCE, SHARES_MEMORY };
+typedef struct { uint32_t magic, calls; uint32_t ok, available_bytes; } welcome_t; /* ok: an enum ok */
 typedef struct { uint32_t bytes; uint16_t call, asked; uint64_t ticket; } frame_t;
 typedef struct { uint32_t bytes; int32_t result; } answer_t;
 
-enum how { ASKED, SENT, FINISHED };
+enum how { ASKED, WAITED, SENT, FINISHED };
 enum variants { NONE, STREAMS, COPIES };
 typedef struct { char kind; uint8_t bytes; } argument_t; /* bytes: or the number of the argument that counts */
 typedef struct {

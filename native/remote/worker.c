@@ -34,7 +34,9 @@ static void advance(CUresult result) {
     pthread_cond_broadcast(&advanced);
     pthread_mutex_unlock(&mutex);
 }
-static CUresult with_deferred(CUresult result) {
+/* Only what waits for work returns the error of earlier work: the results of other calls would be lost with it. */
+static CUresult with_deferred(enum how how, CUresult result) {
+    if (how != WAITED && how != FINISHED) return result;
     pthread_mutex_lock(&mutex);
     if (!result && deferred) result = deferred, deferred = CUDA_SUCCESS;
     pthread_mutex_unlock(&mutex);
@@ -137,7 +139,8 @@ static int counts_hold(const made_call_t *call, int count, const argument_t *arg
         if (!at || (arguments[i].kind != 'b' && arguments[i].kind != 'a')) continue;
         memcpy(&said, (char *)at - 8, 8);
         if (arguments[i].kind == 'b' && said != call->words[arguments[i].bytes]) return 0;
-        if (arguments[i].kind == 'a' && said != call->words[i + 1] * arguments[i].bytes) return 0;
+        if (arguments[i].kind == 'a' && (said % arguments[i].bytes || said / arguments[i].bytes != call->words[i + 1]))
+            return 0;
     }
     return 1;
 }
@@ -197,7 +200,7 @@ static void *serve(void *of_thread) {
         CUresult result = make(frame.call, &call);
         int failed = 0;
         if (sent) advance(result);
-        else failed = answer(socket, &call, count, with_deferred(result));
+        else failed = answer(socket, &call, count, with_deferred(calls[frame.call].how, result));
         for (int i = 0; i < count; i++) free(call.output[i].data);
         if (failed) break;
     }
