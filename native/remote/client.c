@@ -74,7 +74,8 @@ static CUresult pack(buffer_t *to, int count, const argument_t *arguments, const
         int failed = 0;
         switch (one.kind) {
         case 'u': failed = put_word(to, value(words[i], one)); break;
-        case 'o': case 'S': failed = put_word(to, pointer != NULL); break;
+        case 'h': case 'd': failed = put_word(to, words[i]); break;
+        case 'o': case 'H': case 'S': failed = put_word(to, pointer != NULL); break;
         case 'i': failed = put_bytes(to, pointer, one.bytes); break;
         case 'a': failed = put_bytes(to, pointer, one.bytes * value(words[i + 1], arguments[i + 1])); break;
         case 's': failed = put_bytes(to, pointer, pointer ? strlen(pointer) + 1 : 0); break;
@@ -112,6 +113,7 @@ static CUresult unpack(int socket, size_t bytes, int count, const argument_t *ar
         size_t due = 0;
         if (!to) continue;
         if (one.kind == 'o') due = one.bytes;
+        else if (one.kind == 'H') due = 8;
         else if (one.kind == 'B') due = value(words[one.bytes], arguments[one.bytes]);
         else if (one.kind == 'S') due = sizeof text;
         if (due > bytes || receive_all(socket, one.kind == 'S' ? text : to, due)) return lost();

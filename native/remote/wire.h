@@ -25,7 +25,11 @@ typedef struct { uint32_t bytes; int32_t result; } answer_t;
 
 enum how { ASKED, WAITED, SENT, FINISHED };
 enum variants { NONE, STREAMS, COPIES };
-typedef struct { char kind; uint8_t bytes; } argument_t; /* bytes: or the number of the argument that counts */
+/* What a handle is of. The server takes only those that it has returned, because the driver trusts them. */
+enum handle_kinds { A_CONTEXT = 1, A_STREAM, AN_EVENT, A_MODULE, A_FUNCTION, A_KERNEL, A_LIBRARY, A_GRAPH, AN_EXEC,
+    A_POOL, AN_ALLOCATION };
+/* bytes: or the number of the argument that counts, or the kind of a handle */
+typedef struct { char kind; uint8_t bytes; } argument_t;
 typedef struct {
     const char *plain, *exact, *arguments;
     int since, count;

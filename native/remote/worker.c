@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-typedef CUresult (*function_t)();
 static function_t *functions;
 static CUresult (*synchronise[2])(CUstream);
 static void (*leave)(void); /* of a fake driver with a clock of its own: this thread waits for something else now */
@@ -59,20 +58,15 @@ static void *bytes(reader_t *from, uint64_t count) {
     return found;
 }
 
-typedef struct { size_t bytes; char *data; const char *text; int kind; } output_t;
-typedef struct {
-    uint64_t words[MAX_ARGUMENTS];
-    output_t output[MAX_ARGUMENTS];
-    void *parameters[MAX_PARAMETERS], *extra[5];
-    size_t packed;
-    CUresult wrong; /* why it cannot be made */
-} made_call_t;
-
 static void read_parameters(made_call_t *call, int i, reader_t *from) {
     const uint64_t count = word(from);
     uint32_t parameters, offset;
     char *all = bytes(from, count);
     if (!count || !all) return;
+    if (count < 8) {
+        from->broken = 1;
+        return;
+    }
     memcpy(&parameters, all, 4);
     const size_t head = (4 + 4 * (size_t)parameters + 7) / 8 * 8;
     if (parameters > MAX_PARAMETERS || head > count) {
@@ -82,8 +76,9 @@ static void read_parameters(made_call_t *call, int i, reader_t *from) {
     for (uint32_t p = 0; p < parameters; p++) {
         memcpy(&offset, all + 4 + 4 * p, 4);
         if (offset > count - head) from->broken = 1;
-        else call->parameters[p] = all + head + offset;
+        else call->parameters[p] = all + head + offset, call->offset[p] = offset;
     }
+    call->parameter_count = parameters, call->parameter_bytes = count - head;
     call->words[i] = (uintptr_t)call->parameters;
 }
 
@@ -95,8 +90,9 @@ static void read_call(made_call_t *call, int count, const argument_t *arguments,
         uint64_t said;
         out->kind = arguments[i].kind;
         switch (arguments[i].kind) {
-        case 'u': call->words[i] = word(from); break;
+        case 'u': case 'h': case 'd': call->words[i] = word(from); break;
         case 'o': out->bytes = word(from) ? arguments[i].bytes : 0; break;
+        case 'H': out->bytes = word(from) ? 8 : 0; break;
         case 'B': out->bytes = word(from); break;
         case 'S':
             if (word(from)) out->bytes = 256, call->words[i] = (uintptr_t)&out->text;
@@ -122,7 +118,7 @@ static void read_call(made_call_t *call, int count, const argument_t *arguments,
     /* What the call reads by a count has to be there; what it writes has to have room. */
     for (int i = 0; i < count && !from->broken; i++) {
         output_t *out = &call->output[i];
-        if (out->kind == 'o' || out->kind == 'B') {
+        if (out->kind == 'o' || out->kind == 'H' || out->kind == 'B') {
             if (out->kind == 'B' && out->bytes && out->bytes != call->words[arguments[i].bytes]) from->broken = 1;
             if (out->bytes && !(out->data = calloc(1, out->bytes + 8))) call->wrong = CUDA_ERROR_OUT_OF_MEMORY;
             call->words[i] = (uintptr_t)out->data;
@@ -145,14 +141,24 @@ static int counts_hold(const made_call_t *call, int count, const argument_t *arg
     return 1;
 }
 
-static CUresult make(int number, const made_call_t *call) {
+/* It is no client of ours, or one that is out of order for good. */
+__attribute__((noreturn)) static void refuse(int number) {
+    fprintf(stderr, "kerf-remote-server: a client sent a malformed call of %s\n", calls[number].exact);
+    _exit(1);
+}
+
+static CUresult make(int number, made_call_t *call, int count, const argument_t *arguments) {
     const uint64_t *w = call->words;
     function_t f = functions[number];
     if (!f) return CUDA_ERROR_NOT_SUPPORTED;
     if (call->wrong) return call->wrong;
-    CUresult result = f(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]);
+    CUresult result = before_call(number, call, count, arguments);
+    if ((int)result == MALFORMED) refuse(number);
+    if (result) return result;
+    result = f(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]);
     if (!result && calls[number].how == FINISHED)
         result = synchronise[calls[number].per_thread]((CUstream)(uintptr_t)w[calls[number].count - 1]);
+    if (after_call(number, call, count, arguments, result)) refuse(number); /* no memory: its handles would be lost */
     return result;
 }
 
@@ -192,12 +198,10 @@ static void *serve(void *of_thread) {
         const int count = arguments_of(frame.call, arguments);
         reader_t from = {body, body + frame.bytes, 0};
         read_call(&call, count, arguments, &from);
-        if (from.broken || !counts_hold(&call, count, arguments) || sent == frame.asked) {
-            fprintf(stderr, "kerf-remote-server: a client sent a malformed call of %s\n", calls[frame.call].exact);
-            _exit(1); /* it is no client of ours, or one that is out of order for good */
-        }
+        if (from.broken || !counts_hold(&call, count, arguments) || sent == frame.asked)
+            refuse(frame.call);
         await(frame.ticket);
-        CUresult result = make(frame.call, &call);
+        CUresult result = make(frame.call, &call, count, arguments);
         int failed = 0;
         if (sent) advance(result);
         else failed = answer(socket, &call, count, with_deferred(calls[frame.call].how, result));
@@ -219,7 +223,7 @@ static int open_driver(const char *path) {
     *(void **)&synchronise[1] = dlsym(driver, "cuStreamSynchronize_ptsz");
     *(void **)&leave = dlsym(driver, "kerf_virtual_leave");
     *(void **)&init = dlsym(driver, "cuInit");
-    if (!init || !synchronise[0]) return fprintf(stderr, "%s is no driver\n", path), -1;
+    if (!init || !synchronise[0] || find_checks(driver)) return fprintf(stderr, "%s is no driver\n", path), -1;
     initialised = init(0);
     return 0;
 }
