@@ -81,7 +81,12 @@ static CUresult pack(buffer_t *to, int count, const argument_t *arguments, const
         case 's': failed = put_bytes(to, pointer, pointer ? strlen(pointer) + 1 : 0); break;
         case 'b': failed = put_bytes(to, pointer, value(words[one.bytes], arguments[one.bytes])); break;
         case 'B': failed = put_word(to, pointer ? value(words[one.bytes], arguments[one.bytes]) : 0); break;
-        case 'm': failed = put_bytes(to, pointer, pointer ? image_bytes(pointer) : 0); break;
+        case 'm': {
+            size_t bytes = 0;
+            const void *image = pointer ? image_of(pointer, &bytes) : NULL;
+            failed = put_bytes(to, image, bytes);
+            break;
+        }
         case 'k': result = put_parameters(to, (void **)(uintptr_t)words[i]); break;
         case 'x': result = put_packed(to, (void **)(uintptr_t)words[i]); break;
         default: break; /* z: left out */
@@ -133,12 +138,12 @@ static CUresult exchange(int call, int count, const argument_t *arguments, const
     if (put(&buffer, &frame, sizeof frame)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = pack(&buffer, count, arguments, words);
     if (result) return result;
-    if (buffer.count > MAX_FRAME) return CUDA_ERROR_INVALID_VALUE;
+    if (buffer.count - sizeof frame > most_bytes(call)) return CUDA_ERROR_INVALID_VALUE;
     frame.bytes = (uint32_t)(buffer.count - sizeof frame);
     frame.ticket = next_ticket(sent);
     memcpy(buffer.bytes, &frame, sizeof frame);
     if (send_all(socket, buffer.bytes, buffer.count)) return lost();
-    if (buffer.room > 1 << 20) free(buffer.bytes), buffer = (buffer_t){0};
+    if (buffer.room > KEPT_BYTES) free(buffer.bytes), buffer = (buffer_t){0};
     if (sent) return CUDA_SUCCESS;
     if (receive_all(socket, &answer, sizeof answer)) return lost();
     if (answer.bytes) result = unpack(socket, answer.bytes, count, arguments, words);

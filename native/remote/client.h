@@ -21,6 +21,6 @@ int is_available(int call);          /* whether the driver there has it; 1 while
 int layout_of(uint64_t function, layout_t *to);
 void forget_layouts(void); /* functions are gone, and their handles may be those of others soon */
 
-/* image.c: the bytes of a module's image; 0 where its form is unknown. */
-size_t image_bytes(const void *image);
+/* image.c: a module's image without the wrapper of nvcc, and its bytes. */
+const void *image_of(const void *image, size_t *bytes);
 #endif

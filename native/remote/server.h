@@ -18,6 +18,7 @@ typedef struct {
 
 /* checks.c: what the driver would believe of a call, and a client may not say. */
 int find_checks(void *driver);
+int shares_memory(void *driver);
 /* 0, an error without which the driver is not reached, or MALFORMED. */
 enum { MALFORMED = -1 };
 CUresult before_call(int call, made_call_t *made, int count, const argument_t *arguments);

@@ -5,6 +5,7 @@
 #include "wire.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,10 @@ static function_t *functions;
 static CUresult (*synchronise[2])(CUstream);
 static void (*leave)(void); /* of a fake driver with a clock of its own: this thread waits for something else now */
 static CUresult initialised;
+static int shares;
+static atomic_int connections;
+enum { MOST_CONNECTIONS = 256 };
+static pthread_mutex_t long_image = PTHREAD_MUTEX_INITIALIZER; /* one at a time has the memory of such a frame */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t advanced = PTHREAD_COND_INITIALIZER;
@@ -51,7 +56,7 @@ static uint64_t word(reader_t *from) {
     return from->at += 8, got;
 }
 static void *bytes(reader_t *from, uint64_t count) {
-    const uint64_t padded = count > MAX_FRAME ? count : (count + 7) / 8 * 8;
+    const uint64_t padded = count > MAX_IMAGE_FRAME ? count : (count + 7) / 8 * 8;
     if (from->broken || padded > (uint64_t)(from->end - from->at)) return from->broken = 1, NULL;
     void *found = from->at;
     from->at += padded;
@@ -108,12 +113,12 @@ static void read_call(made_call_t *call, int count, const argument_t *arguments,
         case 'z': break;
         default: /* i, a, s, b, m */
             if (!(said = word(from))) break;
-            call->words[i] = (uintptr_t)bytes(from, said);
+            call->words[i] = (uintptr_t)bytes(from, said), call->sent[i] = said;
             if (arguments[i].kind == 's' && !from->broken && ((char *)(uintptr_t)call->words[i])[said - 1])
                 from->broken = 1;
             if (arguments[i].kind == 'i' && said != arguments[i].bytes) from->broken = 1;
         }
-        if (out->bytes > MAX_FRAME) from->broken = 1;
+        if (out->bytes > CHUNK) from->broken = 1;
     }
     /* What the call reads by a count has to be there; what it writes has to have room. */
     for (int i = 0; i < count && !from->broken; i++) {
@@ -187,13 +192,21 @@ static void *serve(void *of_thread) {
     frame_t frame;
     for (;;) {
         if (leave) leave();
-        if (receive_all(socket, &frame, sizeof frame) || frame.bytes > MAX_FRAME || frame.call >= call_count) break;
+        if (receive_all(socket, &frame, sizeof frame) || frame.call >= call_count) break;
+        if (frame.bytes > most_bytes(frame.call)) break;
+        const int is_long = frame.bytes > MAX_FRAME;
+        if (is_long) pthread_mutex_lock(&long_image);
         const int sent = calls[frame.call].how == SENT;
         if (frame.bytes > room) {
             free(body);
-            if (!(body = malloc(room = frame.bytes))) break;
+            if (!(body = malloc((room = frame.bytes) + 1))) _exit(1);
         }
-        if (receive_all(socket, body, frame.bytes)) break;
+        if (!body && !(body = malloc(1))) _exit(1);
+        if (receive_all(socket, body, frame.bytes)) {
+            if (is_long) pthread_mutex_unlock(&long_image);
+            break;
+        }
+        body[frame.bytes] = 0; /* behind the text of a module */
         argument_t arguments[MAX_ARGUMENTS];
         const int count = arguments_of(frame.call, arguments);
         reader_t from = {body, body + frame.bytes, 0};
@@ -206,10 +219,13 @@ static void *serve(void *of_thread) {
         if (sent) advance(result);
         else failed = answer(socket, &call, count, with_deferred(calls[frame.call].how, result));
         for (int i = 0; i < count; i++) free(call.output[i].data);
+        if (room > KEPT_BYTES) free(body), body = NULL, room = 0;
+        if (is_long) pthread_mutex_unlock(&long_image);
         if (failed) break;
     }
     free(body);
     close(socket);
+    atomic_fetch_sub(&connections, 1);
     return NULL;
 }
 
@@ -225,12 +241,16 @@ static int open_driver(const char *path) {
     *(void **)&init = dlsym(driver, "cuInit");
     if (!init || !synchronise[0] || find_checks(driver)) return fprintf(stderr, "%s is no driver\n", path), -1;
     initialised = init(0);
+    shares = !initialised && shares_memory(driver);
+    if (shares)
+        fprintf(stderr, "kerf-remote-server: kernels on this GPU can read the memory of this node's processes "
+            "(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS): it is not served\n");
     return 0;
 }
 
-static int welcome(int socket) {
+static int welcome(int socket, enum ok ok) {
     const size_t count = ((size_t)call_count + 7) / 8;
-    welcome_t head = {MAGIC, calls_hash(), !initialised, (uint32_t)count};
+    welcome_t head = {MAGIC, calls_hash(), (uint32_t)ok, (uint32_t)count};
     unsigned char *available = calloc(1, count);
     if (!available) return -1;
     for (int i = 0; i < call_count; i++) available[i / 8] |= (unsigned char)((functions[i] != NULL) << i % 8);
@@ -257,8 +277,15 @@ int work(const char *driver) {
         if (leave) leave();
         if (recvmsg(WORKER_CONTROL, &message, MSG_CMSG_CLOEXEC) != sizeof hello || !CMSG_FIRSTHDR(&message)) return 0;
         memcpy(&socket, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof socket);
-        if (welcome(socket) || pthread_create(&thread, NULL, hello.life ? live : serve, (void *)(intptr_t)socket))
-            close(socket);
-        else pthread_detach(thread);
+        const int full = !hello.life && atomic_fetch_add(&connections, 1) >= MOST_CONNECTIONS;
+        const enum ok ok = shares ? SHARES_MEMORY : initialised || full ? REFUSED : WELCOME;
+        if (!welcome(socket, ok) && ok == WELCOME
+            && !pthread_create(&thread, NULL, hello.life ? live : serve, (void *)(intptr_t)socket)) {
+            pthread_detach(thread);
+            continue;
+        }
+        close(socket);
+        if (hello.life) return 0; /* nobody would end it */
+        atomic_fetch_sub(&connections, 1);
     }
 }
