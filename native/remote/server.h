@@ -23,5 +23,6 @@ int shares_memory(void *driver);
 enum { MALFORMED = -1 };
 CUresult before_call(int call, made_call_t *made, int count, const argument_t *arguments);
 int after_call(int call, const made_call_t *made, int count, const argument_t *arguments, CUresult result);
+int leave_root(void); /* user.c: 0, or -1 after a message */
 int work(const char *driver); /* a worker, until its client ends; the exit status */
 #endif
