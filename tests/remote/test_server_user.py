@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import socket
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -64,3 +66,22 @@ def test_strangers_cannot_fill_the_log(serve: Serve) -> None:
     lines = server.process.communicate()[1].splitlines()
     assert len(lines) == 100
     assert set(lines) == {"kerf-remote-server: a client sent a malformed call of cuCtxSynchronize"}
+
+
+def test_a_program_that_meets_too_many_new_connections_is_told_so(serve: Serve) -> None:
+    server = serve()
+    with contextlib.ExitStack() as stack:
+        for _ in range(256):
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(str(server.socket))
+        _, err = server.client("info").communicate(timeout=30)
+    assert "has too many connections at once" in err
+
+
+def test_what_a_worker_writes_to_standard_output_is_nobodys(serve: Serve) -> None:
+    """Kernels print there (printf), and the server's output is a file of the node."""
+    server = serve()
+    client = Raw(server)
+    (worker,) = server.workers()
+    assert Path(f"/proc/{worker}/fd/1").readlink() == Path("/dev/null")
+    assert client.life.fileno() >= 0
