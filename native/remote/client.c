@@ -74,13 +74,19 @@ static CUresult pack(buffer_t *to, int count, const argument_t *arguments, const
         int failed = 0;
         switch (one.kind) {
         case 'u': failed = put_word(to, value(words[i], one)); break;
-        case 'o': case 'S': failed = put_word(to, pointer != NULL); break;
+        case 'h': case 'd': failed = put_word(to, words[i]); break;
+        case 'o': case 'H': case 'S': failed = put_word(to, pointer != NULL); break;
         case 'i': failed = put_bytes(to, pointer, one.bytes); break;
         case 'a': failed = put_bytes(to, pointer, one.bytes * value(words[i + 1], arguments[i + 1])); break;
         case 's': failed = put_bytes(to, pointer, pointer ? strlen(pointer) + 1 : 0); break;
         case 'b': failed = put_bytes(to, pointer, value(words[one.bytes], arguments[one.bytes])); break;
         case 'B': failed = put_word(to, pointer ? value(words[one.bytes], arguments[one.bytes]) : 0); break;
-        case 'm': failed = put_bytes(to, pointer, pointer ? image_bytes(pointer) : 0); break;
+        case 'm': {
+            size_t bytes = 0;
+            const void *image = pointer ? image_of(pointer, &bytes) : NULL;
+            failed = put_bytes(to, image, bytes);
+            break;
+        }
         case 'k': result = put_parameters(to, (void **)(uintptr_t)words[i]); break;
         case 'x': result = put_packed(to, (void **)(uintptr_t)words[i]); break;
         default: break; /* z: left out */
@@ -112,6 +118,7 @@ static CUresult unpack(int socket, size_t bytes, int count, const argument_t *ar
         size_t due = 0;
         if (!to) continue;
         if (one.kind == 'o') due = one.bytes;
+        else if (one.kind == 'H') due = 8;
         else if (one.kind == 'B') due = value(words[one.bytes], arguments[one.bytes]);
         else if (one.kind == 'S') due = sizeof text;
         if (due > bytes || receive_all(socket, one.kind == 'S' ? text : to, due)) return lost();
@@ -131,12 +138,12 @@ static CUresult exchange(int call, int count, const argument_t *arguments, const
     if (put(&buffer, &frame, sizeof frame)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = pack(&buffer, count, arguments, words);
     if (result) return result;
-    if (buffer.count > MAX_FRAME) return CUDA_ERROR_INVALID_VALUE;
+    if (buffer.count - sizeof frame > most_bytes(call)) return CUDA_ERROR_INVALID_VALUE;
     frame.bytes = (uint32_t)(buffer.count - sizeof frame);
     frame.ticket = next_ticket(sent);
     memcpy(buffer.bytes, &frame, sizeof frame);
     if (send_all(socket, buffer.bytes, buffer.count)) return lost();
-    if (buffer.room > 1 << 20) free(buffer.bytes), buffer = (buffer_t){0};
+    if (buffer.room > KEPT_BYTES) free(buffer.bytes), buffer = (buffer_t){0};
     if (sent) return CUDA_SUCCESS;
     if (receive_all(socket, &answer, sizeof answer)) return lost();
     if (answer.bytes) result = unpack(socket, answer.bytes, count, arguments, words);

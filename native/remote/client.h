@@ -2,6 +2,7 @@
 #ifndef CLIENT_H
 #define CLIENT_H
 #include "../interposer/driver.h"
+#include "handles.h"
 #include "wire.h"
 
 enum { ERROR_DEVICE_UNAVAILABLE = 46 };
@@ -17,11 +18,9 @@ uint64_t next_ticket(int takes_it);  /* the number of calls without answer befor
 int is_available(int call);          /* whether the driver there has it; 1 while that is unknown */
 
 /* parameters.c: the layout of a kernel's parameters, asked of the server once. 0, or -1 where its driver does not say. */
-typedef struct { uint32_t offset, bytes; } parameter_t;
-typedef struct { int count; uint32_t bytes; parameter_t parameter[MAX_PARAMETERS]; } layout_t;
 int layout_of(uint64_t function, layout_t *to);
 void forget_layouts(void); /* functions are gone, and their handles may be those of others soon */
 
-/* image.c: the bytes of a module's image; 0 where its form is unknown. */
-size_t image_bytes(const void *image);
+/* image.c: a module's image without the wrapper of nvcc, and its bytes. */
+const void *image_of(const void *image, size_t *bytes);
 #endif

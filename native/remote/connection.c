@@ -36,10 +36,10 @@ static void end_thread(void *connection) {
 }
 /* A forked child is another process, without any CUDA state, as with the driver itself. */
 static void in_child(void) {
+    pthread_mutex_init(&mutex, NULL);
     while (opened) close(sockets[--opened]);
     pthread_setspecific(of_thread, NULL);
     life = -1, is_lost = 0, tickets = 0;
-    pthread_mutex_init(&mutex, NULL);
 }
 __attribute__((constructor)) static void begin(void) {
     pthread_key_create(&of_thread, end_thread);
@@ -66,10 +66,16 @@ static int dial(int for_life) {
     int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (made < 0) return say(strerror(errno));
     if (connect(made, (struct sockaddr *)&to, sizeof to)) return close(made), say(strerror(errno));
-    if (send_all(made, &hello, sizeof hello) || receive_all(made, &welcome, sizeof welcome))
+    (void)send_all(made, &hello, sizeof hello); /* a server that refuses may have closed already, after it said why */
+    if (receive_all(made, &welcome, sizeof welcome))
         return close(made), say("does not answer: its slice has ended, or has not begun");
-    if (welcome.magic != MAGIC || welcome.calls != hello.calls || !welcome.ok)
-        return close(made), say(welcome.ok ? "is of another version" : "takes no more programs");
+    if (welcome.magic != MAGIC || welcome.calls != hello.calls) return close(made), say("is of another version");
+    switch (welcome.ok) {
+    case WELCOME: break;
+    case TOO_MANY_AT_ONCE: return close(made), say("has too many connections at once: try again");
+    case SHARES_MEMORY: return close(made), say("is not served: its kernels could read the memory of its node");
+    default: return close(made), say("takes no more programs, or no more threads of this one");
+    }
     unsigned char *list = malloc(welcome.available_bytes ? welcome.available_bytes : 1);
     if (!list || receive_all(made, list, welcome.available_bytes)) return free(list), close(made), say("broke off");
     free(available);

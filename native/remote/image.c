@@ -1,13 +1,9 @@
 /* How long the image of a module is: callers of the driver do not say. */
 #include "client.h"
+#include "image.h"
 #include <elf.h>
 #include <string.h>
 
-/* The forms of NVIDIA's tools: a fat binary, which says how long it is, and its wrapper, which points to one. */
-#define WRAPPER UINT32_C(0x466243b1)
-#define FAT_BINARY UINT32_C(0xba55ed50)
-typedef struct { uint32_t magic, version; const void *data, *more; } wrapper_t;
-typedef struct { uint32_t magic; uint16_t version, header_bytes; uint64_t bytes; } fat_binary_t;
 
 static size_t elf_bytes(const Elf64_Ehdr *elf) {
     size_t end = elf->e_shoff + (size_t)elf->e_shentsize * elf->e_shnum;
@@ -20,14 +16,20 @@ static size_t elf_bytes(const Elf64_Ehdr *elf) {
     return end;
 }
 
-size_t image_bytes(const void *image) {
+static uint32_t magic_of(const char *text) {
     uint32_t magic = 0;
-    const char *text = image;
-    if (!memcmp(text, ELFMAG, strnlen(text, SELFMAG)) && strnlen(text, SELFMAG) == SELFMAG) return elf_bytes(image);
     if (strnlen(text, sizeof magic) == sizeof magic) memcpy(&magic, text, sizeof magic);
-    if (magic == FAT_BINARY) {
+    return magic;
+}
+
+const void *image_of(const void *image, size_t *bytes) {
+    if (magic_of(image) == WRAPPER) image = ((const wrapper_t *)image)->data; /* the server has other addresses */
+    const char *text = image;
+    if (!image) *bytes = 0;
+    else if (strnlen(text, SELFMAG) == SELFMAG && !memcmp(text, ELFMAG, SELFMAG)) *bytes = elf_bytes(image);
+    else if (magic_of(text) == FAT_BINARY) {
         const fat_binary_t *fat = image;
-        return fat->header_bytes + (size_t)fat->bytes;
-    }
-    return strlen(text) + 1; /* PTX */
+        *bytes = fat->header_bytes + (size_t)fat->bytes;
+    } else *bytes = strlen(text) + 1; /* PTX */
+    return image;
 }

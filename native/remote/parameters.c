@@ -43,6 +43,13 @@ int layout_of(uint64_t function, layout_t *to) {
     return 0;
 }
 
+/* A forked child has no functions. Another thread of its parent may have held the mutex. */
+static void in_child(void) {
+    pthread_mutex_init(&mutex, NULL);
+    forget_layouts();
+}
+__attribute__((constructor)) static void begin(void) { pthread_atfork(NULL, NULL, in_child); }
+
 void forget_layouts(void) {
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < BUCKETS; i++)

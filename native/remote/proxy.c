@@ -13,6 +13,7 @@
  * can be replaced while it runs. The first line of a connection is `kerf/1 slice SLICE SECRET` or `kerf/1 probe MIB`, and
  * its answer `ok` or `no REASON`. */
 #define _GNU_SOURCE
+#include "log.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -35,13 +36,14 @@
 #include <unistd.h>
 
 enum { BUFFER = 128 << 10, LINE = 512, HANDSHAKE_S = 10, MOST_MIB = 64, MOST_CONNECTIONS = 4096, STACK = 512 << 10,
-    MOST_ROUNDS = 1000, LOOK_MS = 5000 };
+    MOST_ROUNDS = 1000, LOOK_MS = 5000, PROBE_S = 30, MOST_STRANGERS = 256, MOST_OF_SLICE = 1024, FULL_MS = 100 };
 typedef struct { const char *certificate, *key, *authority; } files_t;
 typedef struct { const char *address, *folder, *peer, *slice, *secret_file, *socket; files_t files; } settings_t;
 typedef struct { const settings_t *settings; int socket; } connection_t;
 static atomic_int connections, probing;
+static atomic_int strangers; /* of the connections: those that have not shown who they are */
 
-static void say(const char *what, const char *why) { fprintf(stderr, "kerf-remote-proxy: %s: %s\n", what, why); }
+static void say(const char *what, const char *why) { log_line("kerf-remote-proxy: %s: %s", what, why); }
 static const char *tls_error(void) {
     static _Thread_local char text[256];
     unsigned long error = ERR_get_error();
@@ -71,9 +73,80 @@ static void set_times(int socket) {
     setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const int idle_s = 10, interval_s = 5, most = 4;
     setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);
     const unsigned gone_ms = 30000; /* a node that is cut off: its client learns it by an error */
     setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
+}
+
+/* --- deadlines ----------------------------------------------------------------------------------------------------- */
+
+/* A time limit of each read would let a stranger stay for ever, a byte at a time: a thread ends what is too late. */
+typedef struct deadline { struct deadline *next; int socket; int64_t until_ms; } deadline_t;
+static deadline_t *deadlines;
+static pthread_mutex_t of_deadlines = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t has_deadlines = PTHREAD_COND_INITIALIZER;
+
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
+}
+static void *keep_deadlines(void *nothing) {
+    for (;;) {
+        pthread_mutex_lock(&of_deadlines);
+        while (!deadlines) pthread_cond_wait(&has_deadlines, &of_deadlines);
+        const int64_t now = now_ms();
+        for (deadline_t *one = deadlines; one; one = one->next)
+            if (now >= one->until_ms) shutdown(one->socket, SHUT_RDWR);
+        pthread_mutex_unlock(&of_deadlines);
+        usleep(200000);
+    }
+    return nothing;
+}
+static void begin_deadline(deadline_t *one, int socket, int within_s) {
+    pthread_mutex_lock(&of_deadlines);
+    *one = (deadline_t){deadlines, socket, now_ms() + within_s * INT64_C(1000)};
+    deadlines = one;
+    pthread_cond_signal(&has_deadlines);
+    pthread_mutex_unlock(&of_deadlines);
+}
+static void end_deadline(deadline_t *one) {
+    pthread_mutex_lock(&of_deadlines);
+    for (deadline_t **at = &deadlines; *at; at = &(*at)->next)
+        if (*at == one) {
+            *at = one->next;
+            break;
+        }
+    pthread_mutex_unlock(&of_deadlines);
+}
+
+/* Connections of each slice. 0, or -1 where it has as many as it may. */
+typedef struct use { struct use *next; int count; char slice[]; } use_t;
+static use_t *uses;
+static pthread_mutex_t of_uses = PTHREAD_MUTEX_INITIALIZER;
+static int use_slice(const char *slice) {
+    int failed = -1;
+    pthread_mutex_lock(&of_uses);
+    use_t *one = uses;
+    while (one && strcmp(one->slice, slice)) one = one->next;
+    if (!one && (one = calloc(1, sizeof *one + strlen(slice) + 1))) strcpy(one->slice, slice), one->next = uses, uses = one;
+    if (one && one->count < MOST_OF_SLICE) one->count++, failed = 0;
+    pthread_mutex_unlock(&of_uses);
+    return failed;
+}
+static void leave_slice(const char *slice) {
+    pthread_mutex_lock(&of_uses);
+    for (use_t **at = &uses; *at; at = &(*at)->next) {
+        use_t *one = *at;
+        if (strcmp(one->slice, slice)) continue;
+        if (--one->count == 0) *at = one->next, free(one);
+        break;
+    }
+    pthread_mutex_unlock(&of_uses);
 }
 
 /* The TLS connection on a TCP one, both sides of which have shown who they are. Frees neither on failure. */
@@ -188,7 +261,7 @@ static int dial_unix(const char *path) {
 
 /* --- the serving side ---------------------------------------------------------------------------------------------- */
 
-static void answer_probe(SSL *tls, const char *line) {
+static void answer_probe(SSL *tls, int tcp, const char *line) {
     static const char none[1] = {0};
     long mib = strtol(line, NULL, 10), left = mib << 20;
     char *buffer;
@@ -200,15 +273,19 @@ static void answer_probe(SSL *tls, const char *line) {
         write_line(tls, "no, another probe is under way\n");
         return;
     }
+    deadline_t deadline;
+    begin_deadline(&deadline, tcp, PROBE_S);
     if ((buffer = malloc(BUFFER)) && !write_line(tls, "ok\n")) {
         char round[1];
-        int got;
-        while ((got = SSL_read(tls, round, 1)) == 1 && round[0] == 'r')
+        int got, rounds = 0;
+        while ((got = SSL_read(tls, round, 1)) == 1 && round[0] == 'r' && rounds++ < MOST_ROUNDS)
             if (SSL_write(tls, round, 1) != 1) break;
+        if (got == 1 && round[0] != 'b') got = 0;
         while (got == 1 && left > 0 && (got = SSL_read(tls, buffer, BUFFER)) > 0) left -= got, got = 1;
-        if (left <= 0) SSL_write(tls, none, 1);
+        if (got == 1 && left <= 0) SSL_write(tls, none, 1);
     }
     free(buffer);
+    end_deadline(&deadline);
     atomic_store(&probing, 0);
 }
 
@@ -232,14 +309,16 @@ static void answer_slice(SSL *tls, int tcp, const settings_t *settings, char *li
         write_line(tls, "no, this slice is not served to you\n");
         return;
     }
-    snprintf(path, sizeof path, "%s/socket", folder);
-    const int plain = dial_unix(path);
-    if (plain < 0) {
-        write_line(tls, "no, its server does not run\n");
+    if (use_slice(slice)) {
+        write_line(tls, "no, this slice has too many connections\n");
         return;
     }
-    if (!write_line(tls, "ok\n")) carry(tls, tcp, plain);
-    close(plain);
+    snprintf(path, sizeof path, "%s/socket", folder);
+    const int plain = dial_unix(path);
+    if (plain < 0) write_line(tls, "no, its server does not run\n");
+    else if (!write_line(tls, "ok\n")) carry(tls, tcp, plain);
+    if (plain >= 0) close(plain);
+    leave_slice(slice);
 }
 
 static void *serve_one(void *argument) {
@@ -247,11 +326,16 @@ static void *serve_one(void *argument) {
     char line[LINE];
     free(argument);
     set_times(one.socket);
+    deadline_t deadline;
+    begin_deadline(&deadline, one.socket, HANDSHAKE_S);
     SSL_CTX *context = context_of(&one.settings->files, 1);
     SSL *tls = context ? shake_hands(context, one.socket, NULL) : NULL;
-    if (tls && !read_line(tls, line)) {
+    const int spoke = tls && !read_line(tls, line);
+    end_deadline(&deadline);
+    atomic_fetch_sub(&strangers, 1);
+    if (spoke) {
         if (!strncmp(line, "kerf/1 slice ", 13)) answer_slice(tls, one.socket, one.settings, line + 13);
-        else if (!strncmp(line, "kerf/1 probe ", 13)) answer_probe(tls, line + 13);
+        else if (!strncmp(line, "kerf/1 probe ", 13)) answer_probe(tls, one.socket, line + 13);
         else write_line(tls, "no, this is malformed\n");
     }
     SSL_free(tls);
@@ -295,8 +379,12 @@ static int dial(const char *address) {
 static SSL *request(const settings_t *settings, SSL_CTX *context, const char *line, int *tcp) {
     char answer[LINE] = "";
     if ((*tcp = dial(settings->address)) < 0) return NULL;
+    deadline_t deadline;
+    begin_deadline(&deadline, *tcp, HANDSHAKE_S);
     SSL *tls = shake_hands(context, *tcp, settings->peer);
-    if (tls && !write_line(tls, line) && !read_line(tls, answer) && !strcmp(answer, "ok")) return tls;
+    const int answered = tls && !write_line(tls, line) && !read_line(tls, answer);
+    end_deadline(&deadline);
+    if (answered && !strcmp(answer, "ok")) return tls;
     if (tls) say(settings->address, *answer ? answer : "it broke off");
     SSL_free(tls);
     close(*tcp);
@@ -398,6 +486,8 @@ static int accept_all(int from, const settings_t *settings, void *(*with)(void *
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, STACK);
     pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+    const int serves = settings->folder != NULL;
+    if (pthread_create(&thread, &small, keep_deadlines, NULL)) return say("a thread", strerror(errno)), 1;
     printf("ready\n");
     fflush(stdout);
     for (;;) {
@@ -407,15 +497,17 @@ static int accept_all(int from, const settings_t *settings, void *(*with)(void *
             continue;
         }
         const int socket = accept4(from, NULL, NULL, SOCK_CLOEXEC);
-        if (socket < 0) continue;
-        connection_t *one = malloc(sizeof *one);
-        if (!one || atomic_fetch_add(&connections, 1) >= MOST_CONNECTIONS) {
-            if (one) atomic_fetch_sub(&connections, 1);
-            free(one), close(socket);
+        if (socket < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) usleep(FULL_MS * 1000);
             continue;
         }
-        *one = (connection_t){settings, socket};
-        if (pthread_create(&thread, &small, with, one)) atomic_fetch_sub(&connections, 1), free(one), close(socket);
+        connection_t *one = malloc(sizeof *one);
+        if (one) *one = (connection_t){settings, socket};
+        const int all = atomic_fetch_add(&connections, 1), new = serves ? atomic_fetch_add(&strangers, 1) : 0;
+        if (one && all < MOST_CONNECTIONS && new < MOST_STRANGERS && !pthread_create(&thread, &small, with, one)) continue;
+        atomic_fetch_sub(&connections, 1);
+        if (serves) atomic_fetch_sub(&strangers, 1);
+        free(one), close(socket);
     }
 }
 

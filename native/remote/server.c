@@ -3,11 +3,19 @@
  * It runs in the slice: under the interposer, whose limits hold for all that is called here. Each process of the client
  * gets a process of the server (worker.c), so that a fault of one ends no other, and so that memory is freed by the
  * driver when a program ends, however it ends. This one never touches the GPU. It ends with its agent's signal, and its
- * workers with it. */
+ * workers with it.
+ *
+ *   KERF_REMOTE_UID   the user as which it and its workers run once the socket is there, if it begins as root: 65534. Its
+ *                     programs are another machine's, and nothing of a slice needs root. 0: it stays root
+ *
+ * What workers write to standard error is passed on in a bounded number of lines; what they write to standard output, as
+ * kernels do by printf, is nobody's. */
 #define _GNU_SOURCE
+#include "log.h"
 #include "server.h"
 #include "wire.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,6 +37,7 @@ static worker_t workers[WORKERS];
 static pending_t pending[PENDING];
 static int worker_count, pending_count;
 static char **arguments;
+static int errors[2]; /* a pipe, into which all workers write */
 
 static int64_t now_ms(void) {
     struct timespec now;
@@ -36,8 +45,8 @@ static int64_t now_ms(void) {
     return now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000;
 }
 
-static int refuse(int socket) {
-    const welcome_t no = {.magic = MAGIC, .calls = calls_hash()};
+static int refuse(int socket, enum ok why) {
+    const welcome_t no = {.magic = MAGIC, .calls = calls_hash(), .ok = why};
     send_all(socket, &no, sizeof no);
     return close(socket);
 }
@@ -61,6 +70,8 @@ static worker_t *begin_worker(const hello_t *hello) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         if (dup2(pair[1], WORKER_CONTROL) < 0) _exit(1);
+        const int nowhere = open("/dev/null", O_WRONLY);
+        if (nowhere < 0 || dup2(nowhere, 1) < 0 || dup2(errors[1], 2) < 0) _exit(1);
         execl("/proc/self/exe", arguments[0], "worker", arguments[2], (char *)NULL);
         _exit(1);
     }
@@ -89,10 +100,10 @@ static int listen_to(pending_t *one, int64_t now) {
     ssize_t got = recv(one->socket, (char *)&one->hello + one->got, sizeof one->hello - one->got, MSG_DONTWAIT);
     if (got > 0) one->got += (size_t)got;
     if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return close(one->socket), 1;
-    if (one->got < sizeof one->hello) return now >= one->until_ms ? refuse(one->socket), 1 : 0;
+    if (one->got < sizeof one->hello) return now >= one->until_ms ? refuse(one->socket, REFUSED), 1 : 0;
     worker_t *to = NULL;
     if (one->hello.magic == MAGIC && one->hello.calls == calls_hash()) to = worker_of(&one->hello);
-    if (!to || pass(to->control, one->socket, &one->hello)) return refuse(one->socket), 1;
+    if (!to || pass(to->control, one->socket, &one->hello)) return refuse(one->socket, REFUSED), 1;
     close(one->socket);
     return 1;
 }
@@ -112,23 +123,41 @@ static int listener(const char *path) {
 static void accept_one(int from) {
     const int made = accept4(from, NULL, NULL, SOCK_CLOEXEC);
     if (made < 0) return;
-    if (pending_count == PENDING) refuse(made);
+    if (pending_count == PENDING) refuse(made, TOO_MANY_AT_ONCE);
     else pending[pending_count++] = (pending_t){.socket = made, .until_ms = now_ms() + HELLO_MS};
+}
+
+/* Lines of the workers. One that is too long for a pipe's whole writes may be cut by another. */
+static void pass_errors_on(void) {
+    static char line[512];
+    static size_t count;
+    char got[4096];
+    const ssize_t bytes = read(errors[0], got, sizeof got);
+    for (ssize_t i = 0; i < bytes; i++) {
+        if (got[i] != '\n') line[count++] = got[i];
+        if (got[i] != '\n' && count < sizeof line - 1) continue;
+        line[count] = 0, count = 0;
+        log_line("%s", line);
+    }
 }
 
 static int serve(const char *path) {
     const int from = listener(path);
-    if (from < 0) return 1;
+    if (from < 0 || leave_root()) return 1;
+    if (pipe2(errors, O_CLOEXEC)) return perror("a pipe"), 1;
+    fcntl(errors[0], F_SETFL, O_NONBLOCK);
     printf("serving\n");
     fflush(stdout);
     for (;;) {
-        struct pollfd polled[1 + WORKERS + PENDING];
+        struct pollfd polled[2 + WORKERS + PENDING];
         const int of_workers = worker_count, of_pending = pending_count;
         polled[0] = (struct pollfd){from, POLLIN, 0};
         for (int i = 0; i < of_workers; i++) polled[1 + i] = (struct pollfd){workers[i].control, POLLIN, 0};
         for (int i = 0; i < of_pending; i++)
             polled[1 + of_workers + i] = (struct pollfd){pending[i].socket, POLLIN, 0};
-        if (poll(polled, (nfds_t)(1 + of_workers + of_pending), of_pending ? 1000 : -1) < 0 && errno != EINTR) return 1;
+        struct pollfd *of_errors = &polled[1 + of_workers + of_pending];
+        *of_errors = (struct pollfd){errors[0], POLLIN, 0};
+        if (poll(polled, (nfds_t)(2 + of_workers + of_pending), of_pending ? 1000 : -1) < 0 && errno != EINTR) return 1;
         const int64_t now = now_ms();
         /* From the last to the first: what is removed is replaced by the last. */
         for (int i = of_pending - 1; i >= 0; i--)
@@ -136,6 +165,7 @@ static int serve(const char *path) {
                 pending[i] = pending[--pending_count];
         for (int i = of_workers - 1; i >= 0; i--)
             if (polled[1 + i].revents) end_worker(i);
+        if (of_errors->revents) pass_errors_on();
         if (polled[0].revents) accept_one(from);
     }
 }

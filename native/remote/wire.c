@@ -41,6 +41,8 @@ int arguments_of(int call, argument_t arguments[MAX_ARGUMENTS]) {
     return count;
 }
 
+uint32_t most_bytes(int call) { return strchr(calls[call].arguments, 'm') ? MAX_IMAGE_FRAME : MAX_FRAME; }
+
 int send_all(int socket, const void *bytes, size_t count) {
     for (const char *at = bytes; count;) {
         ssize_t sent = send(socket, at, count, MSG_NOSIGNAL);

@@ -5,17 +5,21 @@
 #include "wire.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-typedef CUresult (*function_t)();
 static function_t *functions;
 static CUresult (*synchronise[2])(CUstream);
 static void (*leave)(void); /* of a fake driver with a clock of its own: this thread waits for something else now */
 static CUresult initialised;
+static int shares;
+static atomic_int connections;
+enum { MOST_CONNECTIONS = 256 };
+static pthread_mutex_t long_image = PTHREAD_MUTEX_INITIALIZER; /* one at a time has the memory of such a frame */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t advanced = PTHREAD_COND_INITIALIZER;
@@ -34,7 +38,9 @@ static void advance(CUresult result) {
     pthread_cond_broadcast(&advanced);
     pthread_mutex_unlock(&mutex);
 }
-static CUresult with_deferred(CUresult result) {
+/* Only what waits for work returns the error of earlier work: the results of other calls would be lost with it. */
+static CUresult with_deferred(enum how how, CUresult result) {
+    if (how != WAITED && how != FINISHED) return result;
     pthread_mutex_lock(&mutex);
     if (!result && deferred) result = deferred, deferred = CUDA_SUCCESS;
     pthread_mutex_unlock(&mutex);
@@ -50,27 +56,22 @@ static uint64_t word(reader_t *from) {
     return from->at += 8, got;
 }
 static void *bytes(reader_t *from, uint64_t count) {
-    const uint64_t padded = count > MAX_FRAME ? count : (count + 7) / 8 * 8;
+    const uint64_t padded = count > MAX_IMAGE_FRAME ? count : (count + 7) / 8 * 8;
     if (from->broken || padded > (uint64_t)(from->end - from->at)) return from->broken = 1, NULL;
     void *found = from->at;
     from->at += padded;
     return found;
 }
 
-typedef struct { size_t bytes; char *data; const char *text; int kind; } output_t;
-typedef struct {
-    uint64_t words[MAX_ARGUMENTS];
-    output_t output[MAX_ARGUMENTS];
-    void *parameters[MAX_PARAMETERS], *extra[5];
-    size_t packed;
-    CUresult wrong; /* why it cannot be made */
-} made_call_t;
-
 static void read_parameters(made_call_t *call, int i, reader_t *from) {
     const uint64_t count = word(from);
     uint32_t parameters, offset;
     char *all = bytes(from, count);
     if (!count || !all) return;
+    if (count < 8) {
+        from->broken = 1;
+        return;
+    }
     memcpy(&parameters, all, 4);
     const size_t head = (4 + 4 * (size_t)parameters + 7) / 8 * 8;
     if (parameters > MAX_PARAMETERS || head > count) {
@@ -80,8 +81,9 @@ static void read_parameters(made_call_t *call, int i, reader_t *from) {
     for (uint32_t p = 0; p < parameters; p++) {
         memcpy(&offset, all + 4 + 4 * p, 4);
         if (offset > count - head) from->broken = 1;
-        else call->parameters[p] = all + head + offset;
+        else call->parameters[p] = all + head + offset, call->offset[p] = offset;
     }
+    call->parameter_count = parameters, call->parameter_bytes = count - head;
     call->words[i] = (uintptr_t)call->parameters;
 }
 
@@ -93,8 +95,9 @@ static void read_call(made_call_t *call, int count, const argument_t *arguments,
         uint64_t said;
         out->kind = arguments[i].kind;
         switch (arguments[i].kind) {
-        case 'u': call->words[i] = word(from); break;
+        case 'u': case 'h': case 'd': call->words[i] = word(from); break;
         case 'o': out->bytes = word(from) ? arguments[i].bytes : 0; break;
+        case 'H': out->bytes = word(from) ? 8 : 0; break;
         case 'B': out->bytes = word(from); break;
         case 'S':
             if (word(from)) out->bytes = 256, call->words[i] = (uintptr_t)&out->text;
@@ -110,17 +113,17 @@ static void read_call(made_call_t *call, int count, const argument_t *arguments,
         case 'z': break;
         default: /* i, a, s, b, m */
             if (!(said = word(from))) break;
-            call->words[i] = (uintptr_t)bytes(from, said);
+            call->words[i] = (uintptr_t)bytes(from, said), call->sent[i] = said;
             if (arguments[i].kind == 's' && !from->broken && ((char *)(uintptr_t)call->words[i])[said - 1])
                 from->broken = 1;
             if (arguments[i].kind == 'i' && said != arguments[i].bytes) from->broken = 1;
         }
-        if (out->bytes > MAX_FRAME) from->broken = 1;
+        if (out->bytes > CHUNK) from->broken = 1;
     }
     /* What the call reads by a count has to be there; what it writes has to have room. */
     for (int i = 0; i < count && !from->broken; i++) {
         output_t *out = &call->output[i];
-        if (out->kind == 'o' || out->kind == 'B') {
+        if (out->kind == 'o' || out->kind == 'H' || out->kind == 'B') {
             if (out->kind == 'B' && out->bytes && out->bytes != call->words[arguments[i].bytes]) from->broken = 1;
             if (out->bytes && !(out->data = calloc(1, out->bytes + 8))) call->wrong = CUDA_ERROR_OUT_OF_MEMORY;
             call->words[i] = (uintptr_t)out->data;
@@ -137,19 +140,30 @@ static int counts_hold(const made_call_t *call, int count, const argument_t *arg
         if (!at || (arguments[i].kind != 'b' && arguments[i].kind != 'a')) continue;
         memcpy(&said, (char *)at - 8, 8);
         if (arguments[i].kind == 'b' && said != call->words[arguments[i].bytes]) return 0;
-        if (arguments[i].kind == 'a' && said != call->words[i + 1] * arguments[i].bytes) return 0;
+        if (arguments[i].kind == 'a' && (said % arguments[i].bytes || said / arguments[i].bytes != call->words[i + 1]))
+            return 0;
     }
     return 1;
 }
 
-static CUresult make(int number, const made_call_t *call) {
+/* It is no client of ours, or one that is out of order for good. */
+__attribute__((noreturn)) static void refuse(int number) {
+    fprintf(stderr, "kerf-remote-server: a client sent a malformed call of %s\n", calls[number].exact);
+    _exit(1);
+}
+
+static CUresult make(int number, made_call_t *call, int count, const argument_t *arguments) {
     const uint64_t *w = call->words;
     function_t f = functions[number];
     if (!f) return CUDA_ERROR_NOT_SUPPORTED;
     if (call->wrong) return call->wrong;
-    CUresult result = f(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]);
+    CUresult result = before_call(number, call, count, arguments);
+    if ((int)result == MALFORMED) refuse(number);
+    if (result) return result;
+    result = f(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10]);
     if (!result && calls[number].how == FINISHED)
         result = synchronise[calls[number].per_thread]((CUstream)(uintptr_t)w[calls[number].count - 1]);
+    if (after_call(number, call, count, arguments, result)) refuse(number); /* no memory: its handles would be lost */
     return result;
 }
 
@@ -178,31 +192,40 @@ static void *serve(void *of_thread) {
     frame_t frame;
     for (;;) {
         if (leave) leave();
-        if (receive_all(socket, &frame, sizeof frame) || frame.bytes > MAX_FRAME || frame.call >= call_count) break;
+        if (receive_all(socket, &frame, sizeof frame) || frame.call >= call_count) break;
+        if (frame.bytes > most_bytes(frame.call)) break;
+        const int is_long = frame.bytes > MAX_FRAME;
+        if (is_long) pthread_mutex_lock(&long_image);
         const int sent = calls[frame.call].how == SENT;
         if (frame.bytes > room) {
             free(body);
-            if (!(body = malloc(room = frame.bytes))) break;
+            if (!(body = malloc((room = frame.bytes) + 1))) _exit(1);
         }
-        if (receive_all(socket, body, frame.bytes)) break;
+        if (!body && !(body = malloc(1))) _exit(1);
+        if (receive_all(socket, body, frame.bytes)) {
+            if (is_long) pthread_mutex_unlock(&long_image);
+            break;
+        }
+        body[frame.bytes] = 0; /* behind the text of a module */
         argument_t arguments[MAX_ARGUMENTS];
         const int count = arguments_of(frame.call, arguments);
         reader_t from = {body, body + frame.bytes, 0};
         read_call(&call, count, arguments, &from);
-        if (from.broken || !counts_hold(&call, count, arguments) || sent == frame.asked) {
-            fprintf(stderr, "kerf-remote-server: a client sent a malformed call of %s\n", calls[frame.call].exact);
-            _exit(1); /* it is no client of ours, or one that is out of order for good */
-        }
+        if (from.broken || !counts_hold(&call, count, arguments) || sent == frame.asked)
+            refuse(frame.call);
         await(frame.ticket);
-        CUresult result = make(frame.call, &call);
+        CUresult result = make(frame.call, &call, count, arguments);
         int failed = 0;
         if (sent) advance(result);
-        else failed = answer(socket, &call, count, with_deferred(result));
+        else failed = answer(socket, &call, count, with_deferred(calls[frame.call].how, result));
         for (int i = 0; i < count; i++) free(call.output[i].data);
+        if (room > KEPT_BYTES) free(body), body = NULL, room = 0;
+        if (is_long) pthread_mutex_unlock(&long_image);
         if (failed) break;
     }
     free(body);
     close(socket);
+    atomic_fetch_sub(&connections, 1);
     return NULL;
 }
 
@@ -216,14 +239,18 @@ static int open_driver(const char *path) {
     *(void **)&synchronise[1] = dlsym(driver, "cuStreamSynchronize_ptsz");
     *(void **)&leave = dlsym(driver, "kerf_virtual_leave");
     *(void **)&init = dlsym(driver, "cuInit");
-    if (!init || !synchronise[0]) return fprintf(stderr, "%s is no driver\n", path), -1;
+    if (!init || !synchronise[0] || find_checks(driver)) return fprintf(stderr, "%s is no driver\n", path), -1;
     initialised = init(0);
+    shares = !initialised && shares_memory(driver);
+    if (shares)
+        fprintf(stderr, "kerf-remote-server: kernels on this GPU can read the memory of this node's processes "
+            "(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS): it is not served\n");
     return 0;
 }
 
-static int welcome(int socket) {
+static int welcome(int socket, enum ok ok) {
     const size_t count = ((size_t)call_count + 7) / 8;
-    welcome_t head = {MAGIC, calls_hash(), !initialised, (uint32_t)count};
+    welcome_t head = {MAGIC, calls_hash(), (uint32_t)ok, (uint32_t)count};
     unsigned char *available = calloc(1, count);
     if (!available) return -1;
     for (int i = 0; i < call_count; i++) available[i / 8] |= (unsigned char)((functions[i] != NULL) << i % 8);
@@ -250,8 +277,15 @@ int work(const char *driver) {
         if (leave) leave();
         if (recvmsg(WORKER_CONTROL, &message, MSG_CMSG_CLOEXEC) != sizeof hello || !CMSG_FIRSTHDR(&message)) return 0;
         memcpy(&socket, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof socket);
-        if (welcome(socket) || pthread_create(&thread, NULL, hello.life ? live : serve, (void *)(intptr_t)socket))
-            close(socket);
-        else pthread_detach(thread);
+        const int full = !hello.life && atomic_fetch_add(&connections, 1) >= MOST_CONNECTIONS;
+        const enum ok ok = shares ? SHARES_MEMORY : initialised || full ? REFUSED : WELCOME;
+        if (!welcome(socket, ok) && ok == WELCOME
+            && !pthread_create(&thread, NULL, hello.life ? live : serve, (void *)(intptr_t)socket)) {
+            pthread_detach(thread);
+            continue;
+        }
+        close(socket);
+        if (hello.life) return 0; /* nobody would end it */
+        atomic_fetch_sub(&connections, 1);
     }
 }

@@ -25,6 +25,8 @@ def node(tmp_path: Path) -> Node:
 def serve(node: Node, tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts a server in a slice with a memory limit in bytes."""
     with ExitStack() as stack:
+        # pytest's folders are for one user: the server stays that user.
+        node.environment["KERF_REMOTE_UID"] = "0"
 
         def start(limit: int = 1 << 30, name: str = "slice") -> Server:
             container = node.container(name, Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=limit),)))

@@ -162,7 +162,7 @@ def welcome(connection: socket.socket) -> tuple[int, bool]:
     assert len(data) == WELCOME.size, "the server closed the connection"
     _, calls, ok, available_bytes = WELCOME.unpack(data)
     connection.recv(available_bytes, socket.MSG_WAITALL)
-    return calls, bool(ok)
+    return calls, ok == 1
 
 
 __all__ = ["FRAME", "Relay", "Server", "hello", "mixed", "until", "welcome"]

@@ -122,6 +122,17 @@ def test_copies_on_the_device_put_no_payload_on_the_wire(serve: Serve, tmp_path:
         assert 8 * MIB <= relay.answered_bytes < 9 * MIB
 
 
+def test_a_fat_binary_arrives_without_its_wrapper(serve: Serve) -> None:
+    """The wrapper points to memory of the program; the server refuses one."""
+    assert serve().run("wrapped") == [0]
+
+
+def test_an_error_of_a_call_without_answer_comes_with_the_next_wait_and_with_no_other_result(serve: Serve) -> None:
+    """An allocation that returned it would lose its memory, and a kernel's layout would have no parameters."""
+    invalid_value = 1
+    assert serve().run("deferred") == [0, 1, 0, invalid_value, 0, mixed(5, 7)]
+
+
 def test_a_malformed_call_ends_its_own_process_alone(serve: Serve) -> None:
     server = serve()
     holds = server.client("hold", "1")

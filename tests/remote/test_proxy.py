@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.remote.nodes import SECRET, SLICE, Ends, Pki, free_port
-from tests.remote.remote import Server, mixed
+from tests.remote.remote import Server, mixed, until
 
 Serve = Callable[..., Server]
 
@@ -110,6 +113,77 @@ def test_a_probe_is_bounded_and_one_at_a_time(ends: Ends) -> None:
         first.sendall(b"kerf/1 probe 1\n")
         assert first.recv(16) == b"ok\n"
         assert ends.ask(ends.pki.node("client"), "kerf/1 probe 1\n") == "no, another probe is under way"
+
+
+def test_a_probe_has_at_most_1000_rounds(ends: Ends) -> None:
+    with ends.dialled(ends.pki.node("client")) as first:
+        first.sendall(b"kerf/1 probe 1\n")
+        assert first.recv(16) == b"ok\n"
+        first.sendall(b"r" * 1001)
+        answered = b""
+        while data := first.recv(1 << 16):
+            answered += data
+        assert answered == b"r" * 1000
+
+
+def test_a_stranger_that_speaks_slowly_is_sent_away(ends: Ends) -> None:
+    """A byte at each look, of a first message that would take minutes."""
+    record = iter(b"\x16\x03\x01\x40\x00\x01" + bytes(1 << 14))
+    with socket.create_connection(("127.0.0.1", ends.port)) as stranger:
+        stranger.setblocking(False)
+
+        def is_sent_away() -> bool:
+            try:
+                stranger.send(bytes([next(record)]))
+                return stranger.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except (ConnectionResetError, BrokenPipeError):
+                return True
+
+        until(is_sent_away)
+
+
+def test_strangers_have_at_most_256_connections_and_those_who_are_known_keep_theirs(ends: Ends) -> None:
+    with contextlib.ExitStack() as stack:
+        known = stack.enter_context(ends.dialled(ends.pki.node("client")))
+        known.sendall(b"kerf/1 probe 1\n")
+        assert known.recv(16) == b"ok\n"
+        made = [stack.enter_context(socket.create_connection(("127.0.0.1", ends.port), timeout=5)) for _ in range(257)]
+        assert _is_closed(made[-1])
+        known.sendall(b"r")
+        assert known.recv(1) == b"r"
+        made[0].close()
+        until(lambda: _is_served(ends))
+
+
+def test_a_node_that_is_silent_is_asked_after_10_s_whether_it_is_there(ends: Ends) -> None:
+    with ends.dialled(ends.pki.node("client")) as known:
+        known.sendall(b"kerf/1 probe 1\n")
+        assert known.recv(16) == b"ok\n"
+        place = f"0100007F:{ends.port:04X}"
+        established, keepalive, ticks = "01", "02", os.sysconf("SC_CLK_TCK")
+
+        def is_due() -> bool:
+            rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+            timers = [row[5].split(":") for row in rows if (row[1], row[3]) == (place, established)]
+            return any(kind == keepalive and int(when, 16) <= 10 * ticks for kind, when in timers)
+
+        until(is_due)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def _is_served(ends: Ends) -> bool:
+    try:
+        return ends.ask(ends.pki.node("client"), "kerf/1 slice\n") == "no, this is malformed"
+    except (ConnectionResetError, ssl.SSLError):
+        return False
 
 
 def test_a_probe_measures_the_network(ends: Ends) -> None:

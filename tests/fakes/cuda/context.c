@@ -68,10 +68,12 @@ CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
     return CUDA_SUCCESS;
 }
 CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+enum { ATTRIBUTE_PAGEABLE = 88 };
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     (void)device;
     const char *processors = getenv("KERF_FAKE_CUDA_SMS");
     if (attribute == ATTRIBUTE_PROCESSORS) return *value = mps_processors(processors ? atoi(processors) : 1), CUDA_SUCCESS;
+    if (attribute == ATTRIBUTE_PAGEABLE) return *value = getenv("KERF_FAKE_CUDA_PAGEABLE") != NULL, CUDA_SUCCESS;
     return *value = attribute == ATTRIBUTE_THREADS ? 1024 : 1, CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {

@@ -332,6 +332,7 @@ CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool)
 }
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     block_t *block = (block_t *)(uintptr_t)pointer;
+    if (pointer == 1) return CUDA_ERROR_INVALID_VALUE; /* no allocation has this address */
     if (stream_of(stream)->capture) return CUDA_SUCCESS;
     if (!block || !block->pool) return drop(block);
     pool_give(block->pool, block->bytes, 1);

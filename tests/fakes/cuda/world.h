@@ -14,6 +14,7 @@
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
  *   KERF_FAKE_CUDA_CONTAINER  the process's container, 0 to 31: the memory of each is known, with its maximum
  *   KERF_FAKE_CUDA_SMS        multiprocessors of each device, 1; a client of MPS sees its percentage of them
+ *   KERF_FAKE_CUDA_PAGEABLE   set: kernels could read the memory of processes (attribute 88), as on some machines
  *   KERF_FAKE_LIMITS          the memory limits of cgroups that the fake NVML keeps there; unset: there are none
  *   KERF_FAKE_LIMITS_MANAGED  1: they bound managed memory, too; by default it passes them, as NVIDIA's pages say
  *   KERF_FAKE_CUDA_CLIENTS    number of clients (below) that must exist before the clock starts, 0

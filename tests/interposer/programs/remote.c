@@ -6,6 +6,8 @@
  * remote order ROUNDS          two threads launch by turns on one word and one stream; what comes out depends on the order
  * remote copies MIB TIMES      copies to the device, TIMES on it, and back: the word
  * remote fault                 a launch that fails: the error of the launch, and of the next wait
+ * remote deferred              a free that fails without an answer, then: allocation, launch, wait, wait; and the word
+ * remote wrapped               loads a fat binary by the wrapper that nvcc makes: the error
  * remote info                  device's memory, its name, and the free memory
  * remote capture ROUNDS        a graph of kernels, launched ROUNDS times: the word
  * remote fork                  a child after the parent has used the GPU: the word of each
@@ -147,6 +149,19 @@ int main(int argc, char **argv) {
         NEED(CALL(cuMemGetInfo, _v2, 3020)(&free_bytes, &all));
         NEED(CALL(cuDeviceGetName, , 2000)(name, (int)sizeof name, 0));
         printf("%zu %zu %zu\n", total, all, strlen(name));
+    } else if (!strcmp(what, "wrapped")) {
+        static const struct { uint32_t magic; uint16_t version, head; uint64_t bytes; char code[8]; } fat = {
+            0xba55ed50, 1, 16, 8, "code"};
+        const struct { uint32_t magic, version; const void *data, *more; } wrapper = {0x466243b1, 1, &fat, NULL};
+        CUmodule module;
+        printf("%d\n", CALL(cuModuleLoadData, , 2000)(&module, (const void *)&wrapper));
+    } else if (!strcmp(what, "deferred")) {
+        CUdeviceptr at = word_of(5), got = 0;
+        (void)CALL(cuMemFreeAsync, , 11020)((CUdeviceptr)1, (CUstream)NULL);
+        CUresult allocation = CALL(cuMemAlloc, _v2, 3020)(&got, (size_t)4096);
+        CUresult launch = launch_mix(at, 7, NULL); /* the first: the layout of the parameters is asked for */
+        CUresult wait = CALL(cuCtxSynchronize, , 2000)(), again = CALL(cuCtxSynchronize, , 2000)();
+        printf("%d %d %d %d %d %lu\n", allocation, got != 0, launch, wait, again, read_word(at));
     } else if (!strcmp(what, "fork")) {
         uint64_t words[2] = {one_word(1), 0};
         int pipes[2], status;
