@@ -31,6 +31,7 @@ class Neighbour(msgspec.Struct, frozen=True):
     max_slowdown_milli: int = 0
     known: bool = True
     """Whether it is known what it does there. Nothing is predicted of the others."""
+    container: str = ""
 
 
 class Slowed(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ def neighbours_on(node: NodeState) -> dict[str, list[Neighbour]]:
             for share in container.gpus:
                 if share.node == node.name:
                     sharer = _in_share(use or UNKNOWN, container.limited_by, share.compute_milli)
-                    one = Neighbour(pod, sharer, way, held.max_slowdown_milli, use is not None)
+                    one = Neighbour(pod, sharer, way, held.max_slowdown_milli, use is not None, name)
                     found.setdefault(share.uuid, []).append(one)
     return found
 

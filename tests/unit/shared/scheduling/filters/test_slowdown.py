@@ -181,7 +181,10 @@ def sample(of: Pod, gpu_milli: int = 1000) -> UsageSample:
     [
         ({USE: "busy=60"}, "must be a percentage"),
         ({USE: "busy=160%"}, "must be a percentage"),
-        ({USE: "heat=60%"}, "none of busy, sm, bandwidth, request, memory"),
+        ({USE: "busy=0%"}, "needs none"),
+        ({USE: "busy=0.0%"}, "needs none"),
+        ({USE: "memory=12Gi"}, "none of busy"),
+        ({USE: "heat=60%"}, "none of busy, sm, bandwidth, request"),
         ({USE: "busy=60%,busy=70%"}, "named twice"),
         ({USE: "request=6"}, "must be a time"),
         ({BOUND: "0.9"}, "at least 1"),
@@ -195,17 +198,11 @@ def test_what_is_refused(notes: dict[str, str], why_not: str) -> None:
 
 
 def test_what_is_read() -> None:
-    request = read_request(pod("p", "busy=62.5%, sm=40%,bandwidth=30%,request=6ms,memory=12Gi", "1.25"))
+    request = read_request(pod("p", "busy=62.5%, sm=40%,bandwidth=30%,request=6ms", "1.25"))
     assert request is not None
     assert request.use is not None
     use = request.use
-    assert (use.busy_milli, use.sm_milli, use.bandwidth_milli, use.request_us, use.peak_mib) == (
-        625,
-        400,
-        300,
-        6000,
-        12288,
-    )
+    assert (use.busy_milli, use.sm_milli, use.bandwidth_milli, use.request_us) == (625, 400, 300, 6000)
     assert request.max_slowdown_milli == 1250
 
 
@@ -220,3 +217,15 @@ def test_a_pod_is_tried_again_when_a_neighbour_turns_out_to_do_little() -> None:
         placement.send(m.Sampled(idle))
     placement.tick(2.0)
     assert grant_of(placement, "b").strategy == "time_slice"
+
+
+def test_neighbours_do_not_depend_on_what_a_pod_says_of_itself() -> None:
+    """It declares a tenth, and was busy all the time: a pod with a bound is not put beside it."""
+    owner = OwnerReference(kind="Job", name="train", uid="o", controller=True)
+    placement = Placement().nodes("n", gpus=1, strategies=GATE)
+    liar = build.newer(pod("liar", "busy=10%,sm=10%"), owner_references=(owner,))
+    (liar,) = run(placement, liar)
+    for _ in range(MIN_SAMPLES):
+        placement.send(m.Sampled(sample(liar)))
+    assert placement.place(pod("victim", LIGHT, "1.2")) == {}
+    assert why(placement, "victim").summary[0].code == "too-slow-beside"
