@@ -12,8 +12,8 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.samples import SliceUse, UsageSample
 from shared.model.use import UseProfile
 from shared.scheduling.slowdown.learning import Learner, Owner, owners_of
-from shared.scheduling.slowdown.local import Sharer, slowdown_of, way_of
-from shared.scheduling.slowdown.outlook import neighbours_on
+from shared.scheduling.slowdown.local import Sharer, way_of
+from shared.scheduling.slowdown.outlook import neighbours_on, slowdown_beside
 
 
 class Profiles:
@@ -65,8 +65,8 @@ class Profiles:
         near = neighbours_on(node).get(room.uuid, [])
         here = (state.key, container)
         mine = next((one.sharer for one in near if (one.pod, one.container) == here and one.known), None)
-        others = [one.sharer for one in near if (one.pod, one.container) != here]
-        predicted = 1.0 if mine is None else slowdown_of(_plain(mine), others, way)
+        others = [(one.sharer, one.way) for one in near if (one.pod, one.container) != here]
+        predicted = 1.0 if mine is None else slowdown_beside(_plain(mine), way, others)
         self.learner.sampled(owner, use, way, predicted, alone=room.containers == 1)
 
     def _learned(self, state: PodState) -> bool:

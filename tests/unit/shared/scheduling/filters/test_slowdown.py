@@ -15,6 +15,7 @@ from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
 from shared.model.request import RequestError
 from shared.model.request_reader import read_request
+from shared.scheduling.slowdown import outlook
 from shared.scheduling.slowdown.learning import MIN_SAMPLES
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -229,3 +230,17 @@ def test_neighbours_do_not_depend_on_what_a_pod_says_of_itself() -> None:
         placement.send(m.Sampled(sample(liar)))
     assert placement.place(pod("victim", LIGHT, "1.2")) == {}
     assert why(placement, "victim").summary[0].code == "too-slow-beside"
+
+
+def test_a_gpu_with_slices_of_another_way_counts_as_full() -> None:
+    """MPS and time slices on one GPU: nobody holds the one back for the other."""
+    placement = Placement().nodes("n", gpus=1, strategies=("exclusive", "mps", "time_slice"))
+    assert placement.place(pod("firm", "busy=10%,sm=10%", notes={"kerf.dev/isolation": "firm"})) == {"firm": "n"}
+    assert grant_of(placement, "firm").strategy == "time_slice"
+    placement.place(pod("soft", LIGHT, "1.2"))
+    assert grant_of(placement, "soft").strategy == "time_slice"
+    near = outlook.neighbours_on(placement.core.book.nodes["n"])["n-gpu-0"]
+    assert {one.way for one in near} == {"turns"}
+    light, way = near[1].sharer, near[1].way
+    assert outlook.slowdown_beside(light, way, [(near[0].sharer, "turns")]) < 1.1
+    assert outlook.slowdown_beside(light, way, [(near[0].sharer, "concurrent")]) > 1.5
