@@ -164,7 +164,6 @@ class GrantState(msgspec.Struct):
     max_slowdown_milli: int = 0
     """What its pod accepts of slowdown; 0: any."""
     network_milli: int = 1000
-    """The part of that which the network to its GPU takes."""
 
     def enter(self, phase: GrantPhase) -> None:
         self.phase = GRANT_PHASES.move(self.phase, phase)
@@ -189,8 +188,7 @@ def grant_state(grant: Grant, pod: PodState, pod_node: str, phase: GrantPhase) -
     serving, meta = serving_node(grant), pod.pod.metadata
     client = pod_node if serving not in ("", pod_node) else ""
     held = GrantState(grant, pod.uid, meta.namespace, meta.name, serving or pod_node, phase, client=client)
-    if client:
-        held.network_milli = pod.network_milli
+    held.network_milli = pod.network_milli if client else 1000
     held.uses, held.max_slowdown_milli = pod.uses, 0 if pod.request is None else pod.request.max_slowdown_milli
     return held
 

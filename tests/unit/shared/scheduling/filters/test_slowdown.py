@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 from typing import Any
 
 import pytest
@@ -119,9 +121,9 @@ def test_the_decision_names_strategy_rule_and_runner_up() -> None:
     (choice,) = event.choice
     assert (choice.strategy, choice.promise, choice.slowdown, choice.beside) == ("time_slice", "firm", 1.0, 0)
     assert choice.rule.endswith("of the places with isolation soft and a slowdown of at most 1.2")
-    assert (
-        choice.second
-        == "next is interposer on GPU 1 of n: 1.00 times as long, 0 thousandths of a container's progress lost"
+    assert choice.second == (
+        "next is interposer on GPU 1 of n: 1.00 times as long, 0 thousandths of a container's progress lost, "
+        "30030 points in all against 30030"
     )
     assert "c is shared by time_slice (firm), expected 1 times as long" in why(placement, "b").second
 
@@ -244,3 +246,24 @@ def test_a_gpu_with_slices_of_another_way_counts_as_full() -> None:
     light, way = near[1].sharer, near[1].way
     assert outlook.slowdown_beside(light, way, [(near[0].sharer, "turns")]) < 1.1
     assert outlook.slowdown_beside(light, way, [(near[0].sharer, "concurrent")]) > 1.5
+
+
+def test_what_came_next_is_never_better_by_the_rule_that_is_stated() -> None:
+    """Across nodes and GPUs, by the totals that are named."""
+    drawn, compared, elsewhere = random.Random(5), 0, 0
+    for _ in range(12):
+        placement = Placement().nodes("m", gpus=2, strategies=MPS).nodes("g", gpus=2, strategies=GATE)
+        for number in range(9):
+            busy, sm, bandwidth = (drawn.randrange(10, 101, 10) for _ in range(3))
+            use = f"busy={busy}%,sm={sm}%,bandwidth={bandwidth}%"
+            bound = drawn.choice(["", "1.5", "2", "3"])
+            placement.place(pod(f"p{number}", use, bound, memory=drawn.choice(["4Gi", "8Gi", "20Gi", "30Gi"])))
+        for command in placement.commands:
+            if isinstance(command, m.Publish) and isinstance(command.event, PlacementDecided):
+                for choice in command.event.choice:
+                    said = re.search(r" of (\S+): .* lost, (-?\d+) points in all against (-?\d+)$", choice.second)
+                    if said is not None:
+                        compared += 1
+                        elsewhere += said[1] != command.event.node
+                        assert int(said[2]) <= int(said[3])
+    assert compared > elsewhere > 0
