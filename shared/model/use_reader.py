@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from shared.model import names
-from shared.model.request import RequestError
+from shared.model.request_error import RequestError
 from shared.model.use import UseProfile
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9])?)%")
