@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from services.placement import messages as m
+from services.placement.service import Placement as PlacementService
 from shared.contracts.events import PlacementDecided
 from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.grant import ContainerGrant, decode_grant
@@ -19,6 +22,7 @@ from shared.model.request import RequestError
 from shared.model.request_reader import read_request
 from shared.scheduling.slowdown import outlook
 from shared.scheduling.slowdown.learning import MIN_SAMPLES
+from shared.telemetry.metrics import Metrics
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.whatif import run, why
@@ -267,3 +271,40 @@ def test_what_came_next_is_never_better_by_the_rule_that_is_stated() -> None:
                         elsewhere += said[1] != command.event.node
                         assert int(said[2]) <= int(said[3])
     assert compared > elsewhere > 0
+
+
+def test_a_bound_that_nothing_can_be_predicted_for_is_said_to_be_none() -> None:
+    placement = Placement().nodes("n", gpus=1, strategies=GATE)
+    placement.place(pod("p", bound="1.2"), pod("known", LIGHT, "1.9"))
+    assert "no bound can be kept: nothing is known of its owner's use" in why(placement, "p").second
+    assert "no bound" not in why(placement, "known").second
+
+
+def test_a_container_is_learned_beside_the_others_of_its_pod() -> None:
+    """Two containers of one pod on one GPU: each waits for the other, as predicted, and the metric says so by name."""
+    owner = OwnerReference(kind="Job", name="train", uid="o", controller=True)
+    placement = Placement().nodes("n", gpus=1, strategies=GATE)
+    single = pod("p", LIGHT)
+    (container,) = single.spec.containers
+    both = structs.replace(single.spec, containers=(container, structs.replace(container, name="d")))
+    (seen,) = run(placement, build.newer(structs.replace(single, spec=both), owner_references=(owner,)))
+    assert len(placement.core.book.nodes["n"].gpus) == 1
+    found = sample(seen, gpu_milli=394)
+    (gpu,) = found.gpus
+    slices = (structs.replace(gpu.slices[0], waited_milli=212),)
+    for _ in range(3 * MIN_SAMPLES):
+        placement.send(m.Sampled(structs.replace(found, gpus=(structs.replace(gpu, slices=slices),))))
+    assert placement.core.profiles.learner.errors["turns"].count > 0
+    assert placement.core.profiles.learner.errors["turns"].absolute < 0.05
+    service, metrics = PlacementService(), Metrics()
+    service._export(SimpleNamespace(metrics=metrics))  # type: ignore[arg-type]
+    service._session_now = SimpleNamespace(  # type: ignore[assignment]
+        core=placement.core, feed=SimpleNamespace(number=0, gaps=0, snapshots=0), waiting=0
+    )
+    (line,) = [
+        line
+        for line in metrics.render().decode().splitlines()
+        if line.startswith("kerf_placement_slowdown_error_ratio{")
+    ]
+    assert 'way="turns"' in line
+    assert float(line.split()[-1]) < 0.05
