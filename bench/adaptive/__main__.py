@@ -4,10 +4,14 @@
 
 Jobs of eleven programs arrive on 44 GPUs of four models (A100, H100, V100, T4) with two nodes beside them that have
 none; `--load` is the work that arrives, of what as many V100 could do. Each strategy is that of the whole fleet:
-`exclusive` gives whole GPUs; `mig`, `mps`, `interposer` and `time_slice` share by that alone (`mps` and `interposer` by
-halves of a GPU, `time_slice` by memory alone, `mig` by what a job needs; GPUs that cannot be divided by MIG, and jobs
+`exclusive` gives whole GPUs; `mig`, `mps`, `interposer` and `time_slice` share by that alone (by halves
+of a GPU, `mig` by what a job needs; GPUs that cannot be divided by MIG, and jobs
 that ask for isolation that MPS does not keep, get whole ones); `remote` is `interposer`, with GPUs of other nodes where
-nothing local fits. `adaptive` has a mixed fleet, and jobs that declare their use and accept 1.8 times the time.
+nothing local fits. `adaptive` has a mixed fleet, and jobs that declare their use and accept twice the time.
+
+`ablation` says which part of that does what: single strategies with the same profiles and bound, the choice without
+remote GPUs or without the bound, and the mixed fleet with nothing weighed. `beyond_bound` is the part of the jobs that
+took more than twice the time, from start to end, that they take on a GPU of that model alone.
 
 Places come from placement's engine and book, remote ones too. How fast jobs then run comes from
 `bench/adaptive/truth.py`: measured pairs and laws that placement does not know. Figures are medians over the seeds, and
@@ -24,9 +28,9 @@ from typing import Any
 
 import msgspec
 
-from bench.adaptive.replay import SETUPS, Outcome, Replay, make_jobs
+from bench.adaptive.replay import ABLATION, ACCEPTED, SETUPS, Outcome, Replay, make_jobs
 
-_LESS_IS_BETTER = ("mean_slowdown", "p99_slowdown", "remote_bytes", "refused")
+_LESS_IS_BETTER = ("mean_slowdown", "p99_slowdown", "beyond_bound", "remote_bytes", "refused")
 
 
 def main() -> None:
@@ -48,24 +52,26 @@ def main() -> None:
     if args.json:
         print(json.dumps(result))
         return
-    for name, found in result["strategies"].items():
+    for name, found in (result["strategies"] | result["ablation"]).items():
         print(
             f"{name}: {found['throughput']} h/h, slowdown {found['mean_slowdown']}, p99 {found['p99_slowdown']}, "
+            f"{100 * found['beyond_bound']:.1f} % beyond {ACCEPTED:g}, "
             f"{found['remote_bytes'] / 1e12:.2f} TB remote, {found['refused']} refused"
         )
 
 
 def compare(jobs: int, load: float, seeds: list[int]) -> dict[str, Any]:
     """All strategies on the same jobs of each seed."""
-    runs: dict[str, list[Outcome]] = {setup.name: [] for setup in SETUPS}
+    runs: dict[str, list[Outcome]] = {setup.name: [] for setup in (*SETUPS, *ABLATION)}
     for seed in seeds:
         arriving = make_jobs(seed, jobs, load)
-        for setup in SETUPS:
+        for setup in (*SETUPS, *ABLATION):
             outcome = Replay(setup, seed).run(arriving)
             runs[setup.name].append(outcome)
             print(f"seed {seed} {setup.name}: {json.dumps(msgspec.to_builtins(outcome))}", file=sys.stderr)
     return {
-        "strategies": {name: _median(found) for name, found in runs.items()},
+        "strategies": {setup.name: _median(runs[setup.name]) for setup in SETUPS},
+        "ablation": {setup.name: _median(runs[setup.name]) for setup in ABLATION},
         "worst": {name: _worst(found) for name, found in runs.items()},
         "jobs": jobs,
         "load": load,

@@ -40,6 +40,8 @@ class Setup(msgspec.Struct, frozen=True):
     """What a job asks for; the next where there is no place for the one before."""
     remote: bool = False
     profile: bool = False
+    bound: bool = False
+    """Jobs declare `kerf.dev/max-slowdown`; those that agree to remote GPUs do so always."""
 
 
 SETUPS = (
@@ -47,10 +49,20 @@ SETUPS = (
     Setup("mig", "mig", ("part", "whole")),
     Setup("mps", "mps", ("half", "whole")),
     Setup("interposer", "interposer", ("half",)),
-    Setup("time_slice", "time_slice", ("memory",)),
+    Setup("time_slice", "time_slice", ("half",)),
     Setup("remote", "interposer", ("half",), remote=True),
     Setup("adaptive", None, ("memory",), remote=True, profile=True),
 )
+ABLATION = (
+    Setup("mps_weighed", "mps", ("memory", "whole"), profile=True),
+    Setup("mps_weighed_bound", "mps", ("memory", "whole"), profile=True, bound=True),
+    Setup("interposer_weighed_bound", "interposer", ("memory",), profile=True, bound=True),
+    Setup("adaptive_local", None, ("memory",), profile=True, bound=True),
+    Setup("adaptive_local_unbound", None, ("memory",), profile=True),
+    Setup("mixed_unweighed", None, ("half", "whole"), remote=True),
+)
+"""Which part of the adaptive choice does what: single strategies with the same profiles and bound, the choice without
+remote GPUs or without the bound, and its fleet with nothing weighed."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -78,6 +90,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Jobs that never got a place."""
     mean_run_slowdown: float
     """The same from start to end, of the run time on a GPU of its own of the model that it got."""
+    beyond_bound: float
+    """The part of the jobs of which that is more than ACCEPTED, whether or not they declared it."""
     by_strategy: dict[str, int]
 
 
@@ -162,6 +176,7 @@ class Replay:
             remote_bytes=round(self._bytes),
             refused=len(waiting),
             mean_run_slowdown=round(sum(run for _, run in ended.values()) / len(ended), 3),
+            beyond_bound=round(sum(run > ACCEPTED for _, run in ended.values()) / len(ended), 3),
             by_strategy=dict(sorted(used.items())),
         )
 
@@ -248,8 +263,9 @@ class Replay:
                 names.ANNOTATION_REMOTE: "allowed",
                 names.ANNOTATION_GPU_CALLS: str(job.app.calls_per_s),
                 names.ANNOTATION_GPU_TRANSFER: str(job.app.copy_mib_per_s),
-                names.ANNOTATION_MAX_SLOWDOWN: str(ACCEPTED),
             }
+        if self._setup.remote or self._setup.bound:
+            notes |= {names.ANNOTATION_MAX_SLOWDOWN: str(ACCEPTED)}
         return notes
 
     def _pod(self, job: Job, request: str) -> PodState:
@@ -279,7 +295,7 @@ class Replay:
             if profile is not None:
                 running.share = profile.compute_slices / GEOMETRIES[geometry].compute_slices
                 running.bandwidth = profile.memory_slices / GEOMETRIES[geometry].memory_slices
-        elif 0 < share.compute_milli < 1000:
+        elif 0 < share.compute_milli < 1000 and container.limited_by != "time_slice":  # the driver limits no time
             running.share = share.compute_milli / 1000
         alone = self._truth.rate(Running(job.number, job.app, "exclusive", model), [])
         live = _Live(job, running, share.uuid, uid, self._now, job.work_s, alone, since_s=self._now)

@@ -27,7 +27,6 @@ from services.admission.quota import quota_gpu_milli
 from shared.model import names
 from shared.model.gang import read_gang
 from shared.model.kube_object import Quantities
-from shared.model.life import read_life
 from shared.model.objects import Pod
 from shared.model.request import RequestError
 from shared.model.request_reader import has_gpu_request, read_request
@@ -53,7 +52,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
         return Allowed()
     rules.check_reserved(typed)
     read_gang(typed)
-    read_life(typed)
+    rules.check_life(typed)
     taken_over = _is_taken_over(request, typed, policy)
     dialect, translation = _dialect(request, pod, typed, policy, taken_over=taken_over)
     if translation is not None:

@@ -12,11 +12,13 @@ import msgspec
 from services.admission.dialects import dialects
 from services.admission.dialects.base import Json, Place, amounts, containers, nonzero
 from shared.model import names
+from shared.model.autoscale import AutoscaleError, read_autoscale
 from shared.model.gang import read_gang
 from shared.model.life import read_life
 from shared.model.objects import Pod
 from shared.model.request import RequestError
 from shared.model.request_reader import has_gpu_request, read_request
+from shared.model.resize import ResizeError, read_resize
 from shared.model.units import QuantityError, quantity
 
 RESOURCES = (*names.GPU_RESOURCES, names.RESOURCE_SLOT)
@@ -69,6 +71,8 @@ _OWN_ANNOTATIONS = (
     names.ANNOTATION_PROFILE,
     names.ANNOTATION_ADMISSION_TRACEPARENT,
 )
+_MOST_TEXT = 1024
+_SIZE_CODES = {names.ANNOTATION_RESIZE: "bad-resize", names.ANNOTATION_AUTOSCALE: "bad-annotation"}
 _MIRROR = "kubernetes.io/config.mirror"
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
@@ -100,6 +104,28 @@ def _lenient(value: Any) -> Any:
 
 _KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTATION_PARKED)
 """A pod that wrote them would have GPUs without a decision, or give up what other pods pay for."""
+
+
+def check_life(pod: Pod) -> None:
+    """Refuses what cannot be read of how the pod runs, and of how its slices change meanwhile."""
+    read_life(pod)
+    check_sizes(pod)
+
+
+def check_sizes(pod: Pod) -> None:
+    """Refuses `kerf.dev/resize` and `kerf.dev/autoscale` in a form that placement and preemptor would not read."""
+    annotations = pod.metadata.annotations
+    try:
+        for key, read in ((names.ANNOTATION_RESIZE, read_resize), (names.ANNOTATION_AUTOSCALE, read_autoscale)):
+            text = annotations.get(key)
+            if text is not None and len(text) > _MOST_TEXT:
+                raise RequestError(_SIZE_CODES[key], f"annotation {key} has more than {_MOST_TEXT} characters")
+            if text:
+                read(text)
+    except ResizeError as error:
+        raise RequestError(error.code, str(error)) from None
+    except AutoscaleError as error:
+        raise RequestError("bad-annotation", str(error)) from None
 
 
 def check_names(named: Iterable[str]) -> None:
@@ -233,6 +259,8 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
             )
     if before != after:
         read_life(new)
+        if any(before.get(key) != after.get(key) for key in _SIZE_CODES):
+            check_sizes(new)
     if not has_gpu_request(new):
         return
     if old.spec.node_name:

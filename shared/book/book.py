@@ -129,7 +129,7 @@ class Book(Ledger):
         state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
         state.seen_bound = old.seen_bound
         state.excluded = old.excluded
-        state.uses = state.uses or old.uses
+        state.uses, state.network_milli = state.uses or old.uses, old.network_milli
         if old.charged:
             # The pod may need another amount now (a resize): take the old one back and charge the new.
             node = old.charged

@@ -73,6 +73,8 @@ class PodState(msgspec.Struct):
     """What its containers do on a GPU, by container: declared, or learned of earlier pods of its owner."""
     adaptive: bool = False
     """Placement weighs for it, and by it, what sharing a GPU slows down."""
+    network_milli: int = 1000
+    """The slowdown by the network with which it was given a GPU of another node."""
     kept_for: str = ""
     """For a placeholder on a node with a reservation: the uid of the pod that the place is reserved for."""
 
@@ -161,6 +163,7 @@ class GrantState(msgspec.Struct):
     """What its containers do on GPUs, as far as that is known."""
     max_slowdown_milli: int = 0
     """What its pod accepts of slowdown; 0: any."""
+    network_milli: int = 1000
 
     def enter(self, phase: GrantPhase) -> None:
         self.phase = GRANT_PHASES.move(self.phase, phase)
@@ -185,6 +188,7 @@ def grant_state(grant: Grant, pod: PodState, pod_node: str, phase: GrantPhase) -
     serving, meta = serving_node(grant), pod.pod.metadata
     client = pod_node if serving not in ("", pod_node) else ""
     held = GrantState(grant, pod.uid, meta.namespace, meta.name, serving or pod_node, phase, client=client)
+    held.network_milli = pod.network_milli if client else 1000
     held.uses, held.max_slowdown_milli = pod.uses, 0 if pod.request is None else pod.request.max_slowdown_milli
     return held
 

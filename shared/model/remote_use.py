@@ -9,6 +9,7 @@ import msgspec
 
 from shared.model import names
 from shared.model.request_error import RequestError
+from shared.model.use_reader import read_max_slowdown
 
 _NUMBER = re.compile(r"[0-9]{1,8}(?:\.[0-9]{1,3})?")
 
@@ -23,7 +24,10 @@ class RemoteUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_remote(annotations: Mapping[str, str]) -> RemoteUse | None:
-    """None where the pod does not agree to a GPU of another node. Raises RequestError on an invalid annotation."""
+    """None where the pod does not agree to a GPU of another node. Raises RequestError on an invalid annotation, also
+    where the pod does not agree."""
+    calls = _number(annotations, names.ANNOTATION_GPU_CALLS, "calls to the GPU per second, such as 400")
+    copied = _number(annotations, names.ANNOTATION_GPU_TRANSFER, "MiB copied per second, such as 120")
     text = annotations.get(names.ANNOTATION_REMOTE)
     if text is None:
         return None
@@ -31,15 +35,10 @@ def read_remote(annotations: Mapping[str, str]) -> RemoteUse | None:
         raise RequestError(
             "bad-annotation", f"annotation {names.ANNOTATION_REMOTE} is {text!r}; it must be allowed, or left out"
         )
-    slowdown = _number(annotations, names.ANNOTATION_MAX_SLOWDOWN, "how many times as long it may take, such as 1.25")
-    if slowdown is not None and slowdown < 1:
-        raise RequestError(
-            "bad-annotation", f"annotation {names.ANNOTATION_MAX_SLOWDOWN} is {slowdown:g}; it must be at least 1"
-        )
     return RemoteUse(
-        calls_per_s=_number(annotations, names.ANNOTATION_GPU_CALLS, "calls to the GPU per second, such as 400"),
-        mib_per_s=_number(annotations, names.ANNOTATION_GPU_TRANSFER, "MiB copied per second, such as 120"),
-        max_slowdown_milli=0 if slowdown is None else round(1000 * slowdown),
+        calls_per_s=calls,
+        mib_per_s=copied,
+        max_slowdown_milli=read_max_slowdown(annotations),
     )
 
 

@@ -21,7 +21,5 @@ class UseProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of the memory bandwidth that its kernels use while one runs."""
     request_us: int = 0
     """GPU time of one request or step, between two pauses; 0: unknown, or it has no pauses."""
-    peak_mib: int = 0
-    """The most memory that it has had; 0: unknown."""
     sensitivity_milli: int = 1000
     """How much of the slowdown that is predicted for it has been observed; learned."""

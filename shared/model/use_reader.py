@@ -6,22 +6,19 @@ import re
 from collections.abc import Mapping
 
 from shared.model import names
-from shared.model.request import RequestError
-from shared.model.request_amounts import read_number
-from shared.model.units import mib
+from shared.model.request_error import RequestError
 from shared.model.use import UseProfile
 
 _PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9])?)%")
 _TIME = re.compile(r"([0-9]{1,7})(us|ms|s)")
 _FACTOR = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3})?")
 _US = {"us": 1, "ms": 1000, "s": 1_000_000}
-_FORM = "busy=60%,sm=40%,bandwidth=30%,request=6ms,memory=12Gi"
+_FORM = "busy=60%,sm=40%,bandwidth=30%,request=6ms"
 _FIELDS = {
     "busy": "busy_milli",
     "sm": "sm_milli",
     "bandwidth": "bandwidth_milli",
     "request": "request_us",
-    "memory": "peak_mib",
 }
 
 
@@ -55,8 +52,6 @@ def read_max_slowdown(annotations: Mapping[str, str]) -> int:
 
 
 def _read(text: str, key: str, value: str) -> int:
-    if key == "memory":
-        return mib(read_number({key: value}, key, f"annotation {names.ANNOTATION_GPU_USE}"))
     if key == "request":
         time = _TIME.fullmatch(value)
         if time is None:
@@ -65,6 +60,8 @@ def _read(text: str, key: str, value: str) -> int:
     percent = _PERCENT.fullmatch(value)
     if percent is None or float(percent[1]) > 100:
         raise _wrong(text, f"{key} is {value!r}, and must be a percentage from 0% to 100%")
+    if key == "busy" and not float(percent[1]):
+        raise _wrong(text, "busy is 0, and a pod that never uses its GPU needs none")
     return round(10 * float(percent[1]))
 
 

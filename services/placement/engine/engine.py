@@ -9,7 +9,7 @@ from itertools import islice
 import msgspec
 import numpy as np
 
-from services.placement.engine.choice import choices
+from services.placement.engine.choice import Rated, choices
 from services.placement.engine.node_classes import NodeClasses
 from services.placement.engine.shape import INFEASIBLE, Row, shape_key
 from services.placement.policies import Policy, make_policies
@@ -137,16 +137,17 @@ class Engine:
             cards = () if chosen is None else cards_for(state, chosen.values(), node)
             if chosen is not None and cards is not None:
                 feasible = int(np.count_nonzero(total != INFEASIBLE))
-                why = choices(state, node, chosen, self._next_to(row, total)) if state.adaptive else ()
+                rated, gpus = Rated(node, int(total[row])), self.gpu_policy_of(state)
+                why = choices(state, rated, chosen, self._next_to(row, total), gpus) if state.adaptive else ()
                 return Place(node.name, chosen, int(total[row]), feasible, policy.name, cards, why)
         return None
 
-    def _next_to(self, row: int, total: Ints) -> NodeState | None:
+    def _next_to(self, row: int, total: Ints) -> Rated | None:
         """The node that comes after the one in this row, by its scores alone."""
         rest = total.copy()
         rest[row] = INFEASIBLE
         other = int(rest.argmax())
-        return None if rest[other] == INFEASIBLE else self._node(other)
+        return None if rest[other] == INFEASIBLE else Rated(self._node(other), int(rest[other]))
 
     def nodes_for(self, state: PodState) -> Iterator[NodeState]:
         """The nodes where the pod fits, best first, but for extended resources and actual GPUs (`_fit_node`)."""

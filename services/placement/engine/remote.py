@@ -50,6 +50,8 @@ class Option(msgspec.Struct, frozen=True):
     containers: dict[str, ContainerGrant]
     link: NetworkLink
     slowdown: float
+    network: float
+    """The network's part of it."""
 
 
 class RemotePlaces:
@@ -68,6 +70,7 @@ class RemotePlaces:
         if not isinstance(found, Option):
             return None
         policy = self._engine.policy_of(state)
+        state.network_milli = round(1000 * found.network)
         choice = tuple(remote_choice(name, part.strategy, found.slowdown) for name, part in found.containers.items())
         seen = len(self.links.clients)
         return Place(
@@ -116,10 +119,11 @@ class RemotePlaces:
                 link = self.links.between(client, node.name)
                 if link is None:
                     continue
-                slowdown = local * remote_slowdown(calls, mib, link)
+                network = remote_slowdown(calls, mib, link)
+                slowdown = local * network
                 rank = (slowdown, _free(node, containers), near.names[client])
                 if best is None or rank < best[0]:
-                    best = rank, Option(client, node.name, containers, link, slowdown)
+                    best = rank, Option(client, node.name, containers, link, slowdown, network)
         if best is None:
             return _why_none(has_room=has_room, clients=bool(near.names))
         limit = use.max_slowdown_milli / 1000 or self._max_slowdown

@@ -309,6 +309,9 @@ def _summary(verdicts: Verdicts) -> tuple[Reason, ...]:
 
 def _choice(state: PodState, again: Trial, node: str) -> str:
     """How its strategies would be chosen on its node again, as far as sharing is weighed for it."""
+    request = state.request
+    if request is not None and request.max_slowdown_milli and not request.asks.keys() <= state.uses.keys():
+        return "no bound can be kept: nothing is known of its owner's use"
     place = again.engine.decide(state, again.engine.only(node)) if state.adaptive and node in again.book.nodes else None
     return "" if place is None else "; ".join(sentence(one) for one in place.choice)
 

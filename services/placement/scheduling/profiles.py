@@ -12,8 +12,8 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.samples import SliceUse, UsageSample
 from shared.model.use import UseProfile
 from shared.scheduling.slowdown.learning import Learner, Owner, owners_of
-from shared.scheduling.slowdown.local import Sharer, slowdown_of, way_of
-from shared.scheduling.slowdown.outlook import neighbours_on
+from shared.scheduling.slowdown.local import Sharer, way_of
+from shared.scheduling.slowdown.outlook import neighbours_on, slowdown_beside
 
 
 class Profiles:
@@ -21,7 +21,7 @@ class Profiles:
         """`weigh_learned`: a pod that declares nothing is weighed as soon as its owner is known. `changed` is called
         when a running pod turns out to do something else than was known, and that may help one that waits."""
         self._book, self._weigh_learned, self._changed = book, weigh_learned, changed
-        self.learner = Learner()
+        self.learner = Learner(runs=book.pods.__contains__)
         self._weighs = False
         """Whether there has been a pod that is weighed: what is learned wakes no others."""
 
@@ -63,14 +63,15 @@ class Profiles:
             return
         way = way_of(granted.limited_by)
         near = neighbours_on(node).get(room.uuid, [])
-        mine = next((one.sharer for one in near if one.pod == state.key and one.known), None)
-        others = [one.sharer for one in near if one.pod != state.key]
-        predicted = 1.0 if mine is None else slowdown_of(_plain(mine), others, way)
+        here = (state.key, container)
+        mine = next((one.sharer for one in near if (one.pod, one.container) == here and one.known), None)
+        others = [(one.sharer, one.way) for one in near if (one.pod, one.container) != here]
+        predicted = 1.0 if mine is None else slowdown_beside(_plain(mine), way, others)
         self.learner.sampled(owner, use, way, predicted, alone=room.containers == 1)
 
     def _learned(self, state: PodState) -> bool:
-        """Gives a pod the newest that is known of it. Returns whether that is something else than before. What it
-        declares stays, with the sensitivity that was learned."""
+        """Gives a pod the newest that is known of it. Returns whether that is something else than before. Of what it
+        declares and what was measured the larger counts: neighbours' bounds are not to hang on its word."""
         declared = None if state.request is None else state.request.use
         changed = False
         for container, owner in owners_of(state).items():
@@ -78,7 +79,12 @@ class Profiles:
             if found is None:
                 continue
             if declared is not None:
-                found = msgspec.structs.replace(declared, sensitivity_milli=found.sensitivity_milli)
+                found = msgspec.structs.replace(
+                    declared,
+                    busy_milli=max(declared.busy_milli, found.busy_milli),
+                    bandwidth_milli=max(declared.bandwidth_milli, found.bandwidth_milli),
+                    sensitivity_milli=found.sensitivity_milli,
+                )
             if state.uses.get(container) != found:
                 state.uses = {**state.uses, container: found}
                 changed = True

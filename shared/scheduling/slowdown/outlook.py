@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,9 @@ UNKNOWN = UseProfile()
 """What a container is taken to do of which nothing is known: all that it has reserved, or all of the GPU."""
 
 
+_SHARED: tuple[Way, ...] = ("concurrent", "turns")
+
+
 class Neighbour(msgspec.Struct, frozen=True):
     """A container on a GPU."""
 
@@ -29,8 +32,10 @@ class Neighbour(msgspec.Struct, frozen=True):
     sharer: Sharer
     way: Way
     max_slowdown_milli: int = 0
+    """What it accepts by sharing, beside what the network to it takes."""
     known: bool = True
     """Whether it is known what it does there. Nothing is predicted of the others."""
+    container: str = ""
 
 
 class Slowed(msgspec.Struct, frozen=True):
@@ -69,7 +74,8 @@ def neighbours_on(node: NodeState) -> dict[str, list[Neighbour]]:
             for share in container.gpus:
                 if share.node == node.name:
                     sharer = _in_share(use or UNKNOWN, container.limited_by, share.compute_milli)
-                    one = Neighbour(pod, sharer, way, held.max_slowdown_milli, use is not None)
+                    accepted_milli = 1000 * held.max_slowdown_milli // held.network_milli
+                    one = Neighbour(pod, sharer, way, accepted_milli, use is not None, name)
                     found.setdefault(share.uuid, []).append(one)
     return found
 
@@ -159,11 +165,20 @@ def best(candidates: Iterable[Outlook]) -> Outlook | None:
     return min((one for one in candidates if one.too_slow is None), key=lambda one: one.lost_milli, default=None)
 
 
+def slowdown_beside(me: Sharer, way: Way, others: Sequence[tuple[Sharer, Way]]) -> float:
+    """As `slowdown_of`, beside containers that share the GPU in ways of their own. MPS and the gate know nothing of
+    each other: all take turns by the driver then, no GPU time is reserved, and one of the other way counts as full."""
+    if all(theirs == way for _, theirs in others):
+        return slowdown_of(me, [other for other, _ in others], way)
+    beside = [Sharer(other.use if theirs == way else UNKNOWN) for other, theirs in others]
+    return slowdown_of(Sharer(me.use), beside, "turns")
+
+
 def _outlook(uuid: str, strategy: StrategyName, me: Sharer, near: list[Neighbour], accepted_milli: int) -> Outlook:
     way = way_of(strategy)
-    beside = [one for one in near if one.way == way] if way in ("concurrent", "turns") else []
-    sharers = [one.sharer for one in beside]
-    own = slowdown_of(me, sharers, way)
+    beside = [one for one in near if one.way in _SHARED] if way in _SHARED else []
+    here = [(one.sharer, one.way) for one in beside]
+    own = slowdown_beside(me, way, here)
     lost = 1 - 1 / own
     worst = 1.0
     too_slow = None
@@ -172,9 +187,9 @@ def _outlook(uuid: str, strategy: StrategyName, me: Sharer, near: list[Neighbour
     for place, one in enumerate(beside):
         if not one.known:
             continue
-        others = [*sharers[:place], *sharers[place + 1 :]]
-        before = slowdown_of(one.sharer, others, way)
-        after = slowdown_of(one.sharer, [*others, me], way)
+        others = [*here[:place], *here[place + 1 :]]
+        before = slowdown_beside(one.sharer, one.way, others)
+        after = slowdown_beside(one.sharer, one.way, [*others, (me, way)])
         lost += 1 / before - 1 / after
         worst = max(worst, after)
         # one that is too slow already is made no reason to keep a pod away that does not make it slower

@@ -14,8 +14,9 @@ from bench.adaptive.__main__ import main
 from bench.adaptive.apps import APPS, BY_NAME, beside
 from bench.adaptive.fleet import BY_NAME as MACHINE
 from bench.adaptive.fleet import make_book
-from bench.adaptive.replay import SETUPS, Replay, make_jobs
+from bench.adaptive.replay import ABLATION, SETUPS, Replay, make_jobs
 from bench.adaptive.truth import Link, Running, Truth
+from shared.model import names
 
 
 def running(app: str, strategy: str, model: str = "V100", **rest: float) -> Running:
@@ -101,5 +102,16 @@ def test_one_object_on_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: p
     main()
     printed = json.loads(capsys.readouterr().out)
     assert set(printed["strategies"]) == {setup.name for setup in SETUPS}
-    keys = {"throughput", "mean_slowdown", "p99_slowdown", "remote_bytes", "refused"}
-    assert all(set(found) == keys for found in printed["strategies"].values())
+    keys = {"throughput", "mean_slowdown", "p99_slowdown", "beyond_bound", "remote_bytes", "refused"}
+    assert all(set(found) == keys for found in (printed["strategies"] | printed["ablation"]).values())
+    assert set(printed["ablation"]) == {setup.name for setup in ABLATION}
+
+
+def test_single_strategies_are_weighed_with_the_profiles_and_the_bound_that_adaptive_has() -> None:
+    jobs = make_jobs(1, 3, 2.0)
+    adaptive = Replay(SETUPS[-1], 1)._notes(jobs[0], "memory")
+    for setup in ABLATION:
+        notes = Replay(setup, 1)._notes(jobs[0], "memory")
+        assert (names.ANNOTATION_MAX_SLOWDOWN in notes) == (setup.bound or setup.remote)
+        weighed = {names.ANNOTATION_GPU_USE, names.ANNOTATION_MAX_SLOWDOWN} & set(notes)
+        assert not setup.profile or all(notes[key] == adaptive[key] for key in weighed)

@@ -293,3 +293,16 @@ def test_no_pair_of_nodes_is_nearer_than_the_one_that_is_taken(draw: Any) -> Non
     link = places.links.between(found.node, share.node)
     assert link is not None
     assert remote_slowdown(1000, 100, link) == pytest.approx(least)
+
+
+def test_a_later_neighbour_keeps_to_what_the_network_leaves_of_the_bound() -> None:
+    """The network takes 1.41 of 1.5; a pod beside it on the serving node would take 1.33 more."""
+    use, bound = names.ANNOTATION_GPU_USE, names.ANNOTATION_MAX_SLOWDOWN
+    here = {"kubernetes.io/hostname": "s"}
+    notes = {use: "busy=60%,sm=50%", bound: "2"}
+    for rtt_us, expected in ((400, False), (10, True)):
+        placement = site({"s": NetworkLink(rtt_us=rtt_us, mib_s=10_000)})
+        far = pod("far", notes={use: "busy=60%,sm=50%", bound: "1.5"})
+        assert placed(placement, far) == ("c", "s")
+        placement.facts(build.gpu_pod("near", memory="8Gi", annotations=notes, node_selector=here))
+        assert ("uid-team-near" in placement.binds()) is expected
