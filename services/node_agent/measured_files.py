@@ -18,6 +18,15 @@ def load(path: Path, kind: type[T]) -> T | None:
         return None
 
 
+def load_each(folder: Path, name: str, kind: type[T]) -> list[tuple[Path, T]]:
+    """The folders below `folder` that have such a file, by name, with its value; others are being made or removed."""
+    try:
+        inside = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [(one, value) for one in inside if (value := load(one / name, kind)) is not None]
+
+
 def store(path: Path, value: Any) -> None:
     """Replaces the file as a whole. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)

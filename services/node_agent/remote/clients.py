@@ -6,7 +6,6 @@ A container gets the socket of its own proxy. Certificate, key and secret stay o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import struct
 from collections.abc import Callable, Collection
@@ -136,13 +135,7 @@ class Clients:
         measured_files.store(kept, way)
 
     def _ways(self) -> list[tuple[Path, Way]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for folder in sorted(self._folder.iterdir()):
-                # None: it is being made or removed.
-                if (way := measured_files.load(folder / WAY, Way)) is not None:
-                    found.append((folder, way))
-        return found
+        return measured_files.load_each(self._folder, WAY, Way)
 
     def _cgroup(self, folder: Path) -> OwnCgroup:
         return OwnCgroup(self._cgroups, f"{CGROUP}/{folder.name}")

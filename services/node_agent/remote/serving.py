@@ -7,7 +7,6 @@ so that whatever looks at processes on a GPU (usage, escapes, the police, the dr
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -125,13 +124,7 @@ class Serving:
         return programs.mounted(edits.mounts, CONTAINER_DIR, server, self._hidden)
 
     def _owners(self) -> list[tuple[Path, Owner]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError):
-            for folder in sorted(self.folder.iterdir()):
-                # None: it is being made or removed.
-                if (owner := measured_files.load(folder / OWNER, Owner)) is not None:
-                    found.append((folder, owner))
-        return found
+        return measured_files.load_each(self.folder, OWNER, Owner)
 
     def _cgroup(self, uid: str, name: str) -> OwnCgroup:
         return OwnCgroup(self._cgroups, f"{CGROUP}/pod{uid}/{name}")
