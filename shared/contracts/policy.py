@@ -7,7 +7,9 @@ from collections import Counter
 
 import msgspec
 
+from shared.model.life import Turns
 from shared.model.units import QuantityError, milli, whole
+from shared.turns.rules import TurnRules
 
 CONFIG_MAP = "kerf-policy"
 CONFIG_NAMESPACE = "kerf-system"
@@ -64,6 +66,8 @@ class QueueDefaults(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True
     guaranteed: Amounts = Amounts()
     limit: Amounts = Amounts()
     """Never more than this, its children included."""
+    turns: Turns = "never"
+    """Whether its pods take turns with each other; a pod's annotation kerf.dev/turns says otherwise."""
 
 
 class QueueRule(QueueDefaults, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +87,8 @@ class QueuePolicy(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Pods of this priority and above use no more than the guarantees of their queue and its parents: what is borrowed
     must be able to be given back. Pods of kerf.dev/tier opportunistic may borrow all the same. Left out: all may
     borrow."""
+    turns: TurnRules = TurnRules()
+    """How pods that allow it take turns."""
 
 
 def read_queues(text: str) -> QueuePolicy:

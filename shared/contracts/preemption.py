@@ -48,6 +48,8 @@ class Beneficiary(Message, frozen=True):
     name: str
     node: str
     """The node on which the victims free capacity for it."""
+    resumes: bool = False
+    """It is suspended there, and gets back what it has given up."""
 
 
 class Plan(Message, frozen=True):
@@ -64,6 +66,8 @@ class Plan(Message, frozen=True):
     consolidates: bool = False
     """All victims move to reserved capacity, so pods of equal priority may be victims. Otherwise victims are chosen by
     priority or by the fair shares of queues."""
+    turn: bool = False
+    """The victims' turn ends (`shared.turns.rules`): they are of equal priority, and all of them are suspended."""
 
     @property
     def gains(self) -> str:

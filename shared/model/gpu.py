@@ -96,6 +96,16 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many pods may have it at the same time."""
 
 
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node's host has for the GPU memory of suspended pods."""
+
+    park_mib: int = 0
+    """So much GPU memory may be on the host at the same time, of all pods together; 0: none."""
+
+    def __post_init__(self) -> None:
+        checked("park_mib", self.park_mib)
+
+
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node agent's report of its node. `generation` grows with every change under one boot id."""
 
@@ -118,6 +128,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why no GPU is known, where none is: no driver, or it has none."""
     remote: RemoteAbility = RemoteAbility()
     """What it offers for GPUs over the network."""
+    host_memory: HostMemory = HostMemory()
+    """What it offers for suspended pods."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from math import inf
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +20,9 @@ _GO_DURATION = re.compile(rf"(?=.)(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?"
 _DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 _SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _DURATION = re.compile(r"(?=.)(?:([0-9]{1,4})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,9})s)?|([0-9]{1,9})")
+
+
+Turns = Literal["allowed", "never"]
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     and cluster-autoscaler.kubernetes.io/safe-to-evict. Infinite: never."""
     preemptible: bool = True
     """kerf.dev/preemptible: False: it is never evicted, migrated, reclaimed or suspended for another pod."""
+    turns: Turns | None = None
+    """kerf.dev/turns: whether it may be suspended for another pod's turn; None: as its queue says."""
 
 
 NOT_PREEMPTIBLE = f"marked {names.ANNOTATION_PREEMPTIBLE}: false"
@@ -47,14 +53,15 @@ STUCK_S = 30.0
 
 
 def read_life(pod: Pod) -> Life:
-    """Raises RequestError (bad-annotation) on durations that are none, and on a word for preemptible that is none."""
+    """Raises RequestError (bad-annotation) on durations that are none, and on words for preemptible and turns that are
+    none."""
     notes = pod.metadata.annotations
     expected_s, min_runtime_s, restart_cost_s = (
         _duration(notes, key)
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
-    preemptible, stays_s = _preemptible(notes), _stays_s(notes)
-    if preemptible and not stays_s and expected_s is min_runtime_s is restart_cost_s is None:
+    preemptible, stays_s, turns = _preemptible(notes), _stays_s(notes), _turns(notes)
+    if preemptible and not stays_s and turns is None and expected_s is min_runtime_s is restart_cost_s is None:
         return UNTOLD
     return Life(
         expected_s=expected_s,
@@ -62,6 +69,7 @@ def read_life(pod: Pod) -> Life:
         restart_cost_s=restart_cost_s,
         stays_s=stays_s,
         preemptible=preemptible,
+        turns=turns,
     )
 
 
@@ -132,6 +140,16 @@ def _preemptible(notes: Mapping[str, str]) -> bool:
             "whose pods are preempted for all others; keep one of the two",
         )
     return text == "true"
+
+
+def _turns(notes: Mapping[str, str]) -> Turns | None:
+    text = notes.get(names.ANNOTATION_TURNS)
+    match text:
+        case None | "allowed" | "never":
+            return text
+    raise RequestError(
+        "bad-annotation", f"annotation {names.ANNOTATION_TURNS} is {text!r}; it must be one of allowed, never"
+    )
 
 
 def _duration(notes: Mapping[str, str], key: str) -> int | None:

@@ -1,0 +1,65 @@
+"""Who takes the next turn: queues of levels by attained GPU time (Tiresias, NSDI 2019, discretised 2D-LAS). Pure.
+
+A job is a pod, or a gang as a whole. A new job is at level 0, and falls a level whenever its GPU time passes a bound.
+A waiting job takes the turn of a running one of a higher-numbered level, once that has run for `min_turn_s`. Within a
+level the first to wait is the first to run, and none yields to another. A job that has waited for `max_wait_s` is
+overdue: it goes before all levels, the longest wait first, may end any turn that has lasted `min_turn_s`, and begins
+again at level 0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+import msgspec
+
+OVERDUE = -1
+"""The level of a job that has waited too long."""
+
+
+class TurnRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The block `turns` of queues.yaml."""
+
+    level_bounds_gpu_s: tuple[int, ...] = (600, 7_200, 86_400)
+    """Attained GPU-seconds at which a job falls to the next level; ascending."""
+    min_turn_s: int = 120
+    """A turn lasts at least so long, from the moment at which the job runs."""
+    max_wait_s: int = 21_600
+    """A job that has waited for so long goes first."""
+
+    def __post_init__(self) -> None:
+        bounds = self.level_bounds_gpu_s
+        if not bounds or bounds[0] <= 0 or any(a >= b for a, b in pairwise(bounds)):
+            raise ValueError(f"level_bounds_gpu_s is {list(bounds)}; write numbers above 0, each above the one before")
+        if self.min_turn_s < 1 or self.max_wait_s < self.min_turn_s:
+            raise ValueError(
+                f"min_turn_s is {self.min_turn_s} and max_wait_s {self.max_wait_s}; write at least 1, and no shorter a "
+                "wait than a turn"
+            )
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules look at."""
+
+    key: str
+    attained_gpu_ms: int
+    """Since it was last lifted to level 0."""
+    since: float
+    """Running or waiting since then, in seconds since 1970."""
+
+
+def level(job: Job, rules: TurnRules) -> int:
+    """The level by attained GPU time alone; 0 is served first."""
+    return bisect_right(rules.level_bounds_gpu_s, job.attained_gpu_ms / 1000)
+
+
+def rank(waiting: Job, rules: TurnRules, now: float) -> tuple[int, float, str]:
+    """The order in which waiting jobs are served, the smallest first."""
+    overdue = now - waiting.since >= rules.max_wait_s
+    return (OVERDUE if overdue else level(waiting, rules), waiting.since, waiting.key)
+
+
+def yields(running: Job, waiting: Job, rules: TurnRules, now: float) -> bool:
+    """Whether a running job's turn ends for a waiting one's."""
+    return now - running.since >= rules.min_turn_s and level(running, rules) > rank(waiting, rules, now)[0]
