@@ -18,8 +18,10 @@ from services.watcher.core import Core
 from services.watcher.executors.batches import Batches
 from services.watcher.executors.bindings import Bindings
 from services.watcher.executors.patches import Patches
+from services.watcher.executors.raised_amounts import SEEN_AFTER_S, RaisedAmounts
 from shared.contracts import commands as c
 from shared.contracts.base import encode
+from shared.kube.outcomes import Result
 from shared.kube.transport import JSON, Response
 from shared.kube.writes import Writes
 from shared.model import names
@@ -235,6 +237,51 @@ async def test_a_binding_that_the_kubelet_would_refuse_raises_what_the_node_adve
         harness.follow()
         advertised.append(harness.core.find("Node", "n").status.allocatable["kerf.dev/gpu-compute"])
     assert advertised == ["100", "100", "188"]
+
+
+async def test_no_pod_is_bound_to_a_node_before_its_kubelet_can_have_seen_the_raised_amounts() -> None:
+    """The kubelet's watch of its node may be behind that of its pods; it would refuse the pod for ever."""
+    harness, waits = ExecutorHarness(), list[float]()
+    amounts = {"kerf.dev/gpu-compute": "40"}
+    harness.cluster.patch("Node", "", "n", {"status": {"capacity": amounts, "allocatable": amounts}})
+    harness.follow()
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    raised = RaisedAmounts(harness.core, Writes(harness.gate, reporter="test"), sleep=sleep)
+    orders = []
+    for name in ("a", "b", "c"):
+        limits = {"kerf.dev/gpu-compute": "40"}
+        spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+        harness.cluster.create("Pod", {"metadata": {"name": name}, "spec": spec}, 0.0)
+        orders.append(harness.bind(harness.now(name)))
+    assert (await raised.count(orders[0]), waits) == (Result("done"), [])  # it fits
+    assert await raised.count(orders[1]) == Result("done")
+    assert [0 < seconds <= SEEN_AFTER_S for seconds in waits] == [True]
+    assert harness.core.find("Node", "n").status.allocatable["kerf.dev/gpu-compute"] == "100"
+    raised.uncount(orders[0])
+    assert await raised.count(orders[2]) == Result("done")  # it fits by the raised amounts, which are new
+    assert len(waits) == 2
+
+
+async def test_a_binding_is_tried_again_where_this_watcher_has_not_seen_the_raised_amounts_itself() -> None:
+    harness = ExecutorHarness()
+    amounts = {"kerf.dev/gpu-compute": "40"}
+    harness.cluster.patch("Node", "", "n", {"status": {"capacity": amounts, "allocatable": amounts}})
+    harness.follow()
+    limits = {"kerf.dev/gpu-compute": "50"}
+    spec = {"schedulerName": "kerf", "containers": [{"name": "c", "resources": {"limits": limits}}]}
+    harness.cluster.create("Pod", {"metadata": {"name": "p"}, "spec": spec}, 0.0)
+    order = harness.bind(harness.now())
+
+    async def sleep(_: float) -> None:
+        """The watch does not go on."""
+
+    raised = RaisedAmounts(harness.core, Writes(harness.gate, reporter="test"), sleep=sleep)
+    harness.gate.answers.append(Response(200, b"{}"))  # accepted, and not in this watcher's watch yet
+    result = await raised.count(order)
+    assert (result.outcome, "have not been seen" in result.message) == ("throttled", True)
 
 
 async def test_a_pod_is_not_bound_where_what_the_node_advertises_cannot_be_raised() -> None:
