@@ -24,6 +24,7 @@ from services.placement.pod_events import pod_event
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery, touch
+from services.placement.protocol.resize_limits import ResizeLimits
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduling.fair.fair import Fair
 from shared.book.book import Book
@@ -34,12 +35,11 @@ from shared.contracts.log import Amendment, DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.autoscale import AutoscaleError, read_autoscale
-from shared.model.grant import Grant, encode_grant, sum_shares
+from shared.model.grant import Grant, encode_grant
 from shared.model.resize import (
     MAX_TEXT,
     ResizeError,
     amended,
-    beyond_request,
     exceeds,
     lower,
     next_amendment,
@@ -78,8 +78,9 @@ class Resizer:
         beyond_request: bool,
     ) -> None:
         """`beyond_request`: whether slices may have more than their pods request, where no ResourceQuota forbids it."""
-        self._book, self._nodes, self._fair, self._batcher = book, nodes, fair, batcher
-        self._capacity_changes, self._beyond_request = capacity_changes, beyond_request
+        self._book, self._nodes, self._batcher = book, nodes, batcher
+        self._capacity_changes = capacity_changes
+        self._limits = ResizeLimits(book, nodes, fair, capacity_changes, beyond_request=beyond_request)
         self._open: dict[str, Growth] = {}
         """By uid: what is booked and not seen in the annotation yet."""
         self._promised: dict[str, Grant] = {}
@@ -102,8 +103,6 @@ class Resizer:
         """By uid: what a text and a grant have led to. Pods that wait are looked at again and again."""
         self._changes = -1
         """How many changes of capacity there were by then."""
-        self._quotas: dict[str, str] | None = None
-        """By namespace, a ResourceQuota that counts GPUs. None: they may have changed."""
         self._said: dict[str, str] = {}
         """The last Event of each pod, so that it is not repeated."""
         self._autoscales: dict[str, str] = {}
@@ -124,7 +123,7 @@ class Resizer:
                 continue
             if not same_slices(found.grant, held.given):
                 continue
-            fits = not (self._lacks_room(held, found.grant) or self._forbidden(state, held, found.grant))
+            fits = not (self._limits.lacks_room(held, found.grant) or self._limits.forbidden(state, held, found.grant))
             self._book.grow(held.grant_id, found.grant)
             self._open[state.uid] = Growth(found, now, logged=True, fits=fits)
 
@@ -181,7 +180,6 @@ class Resizer:
         if self._changes != self._capacity_changes.count:
             self._changes = self._capacity_changes.count
             self._tried.clear()
-            self._quotas = None
 
     def amended(self, uid: str, now: float) -> list[m.Command]:
         """Handles a grant that was seen amended, or a growth that can never be written any more."""
@@ -331,7 +329,7 @@ class Resizer:
             wanted = self._wanted(state.uid, given, text)
         except ResizeError as error:
             return self._say(state, "refused", f"{error}", code=error.code) + self._withdraw(state, held, now)
-        if obstacle := self._obstacle(state, held):
+        if obstacle := self._limits.obstacle(state, held):
             return self._say(state, "waiting", obstacle)
         smaller = amended(given, lower(wanted, given))
         if smaller is not given:
@@ -388,7 +386,7 @@ class Resizer:
         except ResizeError as error:
             self._waiting.discard(state.uid)
             return self._say(state, "refused", f"{error}", code=error.code)
-        lacks = self._obstacle(state, held) or self._lacks(state, held, wanted)
+        lacks = self._limits.obstacle(state, held) or self._limits.lacks(state, held, wanted)
         if lacks:
             return self._say(state, "waiting", lacks) + self._withdraw(state, held, now)
         self._waiting.discard(state.uid)
@@ -417,79 +415,7 @@ class Resizer:
         self._sent[state.uid] = version, now
         return [m.SendPatches((_amend(_amendment(state, grant)),))]
 
-    # --- may it -----------------------------------------------------------------------------------------------
-
-    def _obstacle(self, state: PodState, held: GrantState) -> str:
-        """Why nothing of the pod's slices can change now."""
-        node = self._book.nodes.get(held.node)
-        if held.client:
-            return f"its GPU is of another node, {held.node}: such slices are not resized"
-        if state.suspension is not None or held.suspension is not None:
-            return "the pod is suspended; its slices are resized when it has resumed"
-        if node is None or node.agent_trouble:
-            return f"node {held.node}: {'it is gone' if node is None else node.agent_trouble}"
-        if held.node not in self._nodes.resizing:
-            return f"the agent of node {held.node} is of a version that resizes no slices; update it"
-        return ""
-
-    def _lacks(self, state: PodState, held: GrantState, wanted: Grant) -> str:
-        """Why the pod may not have these larger amounts now; empty if it may."""
-        node = self._book.nodes[held.node]
-        for _, uuid in sum_shares((wanted,)):
-            room = node.by_uuid.get(uuid)
-            if room is None or not room.usable:
-                return f"GPU {uuid}: {'the node does not have it' if room is None else room.why_unusable}"
-        return self._forbidden(state, held, wanted) or self._lacks_room(held, wanted)
-
-    def _lacks_room(self, held: GrantState, wanted: Grant) -> str:
-        given = sum_shares((held.given,))
-        for (name, uuid), (mib, milli) in sum_shares((wanted,)).items():
-            node = self._book.nodes.get(name)
-            room = None if node is None else node.by_uuid.get(uuid)
-            if room is None:
-                return f"GPU {uuid}: it is not known yet"
-            more_mib, more_milli = mib - given[name, uuid][0], milli - given[name, uuid][1]
-            kept = "; a place on it is kept for a plan" if room.kept else ""
-            if 0 < more_mib > room.free_mib:
-                return (
-                    f"Insufficient memory on GPU {uuid}: it needs {format_mib(more_mib, up=True)} more, and "
-                    f"{format_mib(max(0, room.free_mib))} of {format_mib(room.total_mib)} are free{kept}"
-                )
-            if 0 < more_milli > room.free_milli:
-                return (
-                    f"Insufficient compute on GPU {uuid}: it needs {more_milli / 10:g} % more, and "
-                    f"{max(0, room.free_milli) / 10:g} % are free{kept}"
-                )
-        return ""
-
-    def _forbidden(self, state: PodState, held: GrantState, wanted: Grant) -> str:
-        """Why quotas do not allow the pod these larger amounts; empty if they do."""
-        over = self._fair.growth_exceeded(state, held.given, wanted)
-        return self._beyond(state, wanted) or ("" if over is None else f"{over.sentence}; {over.helps}")
-
-    def _beyond(self, state: PodState, wanted: Grant) -> str:
-        """Why the pod may not have more than it requests; empty if it has not, or may.
-
-        The API server has counted its request. It does not count what a slice has grown by, so a later pod would get
-        all that the quota leaves, and the namespace more than its quota.
-        """
-        self._wake()
-        if self._quotas is None:
-            self._quotas = {
-                quota.metadata.namespace: quota.metadata.name
-                for quota in self._book.others.get("ResourceQuota", {}).values()
-                if any(_counts_gpus(key.removeprefix("requests.")) for key in quota.spec.get("hard") or {})
-            }
-        rule = "" if self._beyond_request else "the setting resize_beyond_request is off"
-        if quota := self._quotas.get(state.pod.metadata.namespace):
-            rule = f"ResourceQuota {quota} counts what pods request"
-        beyond = beyond_request(wanted, state.request, self._total_mib) if rule else ""
-        return beyond and f"{rule}, and {beyond}; it cannot grow beyond that: create the pod anew with a larger request"
-
-    def _total_mib(self, node: str, uuid: str) -> int | None:
-        state = self._book.nodes.get(node)
-        room = None if state is None else state.by_uuid.get(uuid)
-        return None if room is None else room.total_mib
+    # --- what is said ----------------------------------------------------------------------------------------
 
     def _held(self, state: PodState) -> GrantState | None:
         """The grant of a pod that runs, or may."""
@@ -547,10 +473,6 @@ def _words(grant: Grant) -> str:
         compute = f" and {milli / 10:g} % compute" if milli else ""
         parts.append(f"{format_mib(mib)}{compute} ({name})")
     return ", ".join(parts)
-
-
-def _counts_gpus(resource: str) -> bool:
-    return names.is_gpu_resource(resource) or resource == names.RESOURCE_QUOTA
 
 
 def _without_figures(why: str) -> str:
