@@ -25,6 +25,7 @@ import msgspec
 from services.node_agent.cdi.host import Host
 from services.node_agent.messages import SliceNotReady
 from services.node_agent.mps.plan import Seen, Server
+from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.processes.owner import owner_of
 from services.node_agent.processes.stat import fields
 from services.node_agent.strategies.mps import PIPE, SHM
@@ -278,7 +279,7 @@ class Daemon:
 
     def _leave_cgroup(self, pid: int) -> None:
         """Moves the daemon out of the agent's cgroups, before it starts a server. Raises MpsError."""
-        if self._tools.cgroups is not None and not move(pid, self._tools.cgroups):
+        if self._tools.cgroups is not None and not OwnCgroup(self._tools.cgroups, CGROUP).take(pid):
             raise MpsError(f"the MPS daemon cannot leave the agent's cgroup, with which it would end: {CGROUP}")
 
 
@@ -325,17 +326,3 @@ def _is_ours(folder: Path, pipe: Path) -> bool:
         return False
     of, own = owner_of(int(folder.name), folder.parent), owner_of(os.getpid())
     return of is not None and of.pod_uid in ("", "" if own is None else own.pod_uid)
-
-
-def move(pid: int, cgroups: Path) -> bool:
-    """Moves a process into a cgroup of its own below the root, in each hierarchy. Whether it was moved in any."""
-    roots = [cgroups] if (cgroups / "cgroup.procs").exists() else sorted(cgroups.iterdir())
-    moved = False
-    for root in roots:
-        try:
-            (root / CGROUP).mkdir(exist_ok=True)
-            (root / CGROUP / "cgroup.procs").write_text(str(pid))
-        except OSError:
-            continue  # such as cpuset of version 1, whose new cgroups have no CPUs
-        moved = True
-    return moved

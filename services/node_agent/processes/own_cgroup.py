@@ -36,6 +36,19 @@ class OwnCgroup:
             raise errors[0] if errors else FileNotFoundError(f"no cgroups are mounted at {self._root}")
         return " ".join(made)
 
+    def take(self, pid: int) -> bool:
+        """Moves a running process into it, in each hierarchy that takes it. Returns whether any has."""
+        taken = False
+        for hierarchy in self._hierarchies():
+            folder = hierarchy / self._name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "cgroup.procs").write_text(str(pid))
+            except OSError:
+                continue  # such as cpuset of version 1, whose new cgroups have no CPUs
+            taken = True
+        return taken
+
     def limit(self, memory_bytes: int, pids: int) -> None:
         """Limits the host memory and the number of tasks of all that runs in it. Raises OSError if that cannot be
         done."""

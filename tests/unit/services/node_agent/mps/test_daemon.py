@@ -8,7 +8,7 @@ import pytest
 
 from services.node_agent.cdi.host import Host
 from services.node_agent.config import Config
-from services.node_agent.mps.daemon import CGROUP, Process, find, move, tools_of
+from services.node_agent.mps.daemon import Process, find, tools_of
 
 PIPE = Path("/run/kerf/mps/GPU-1/pipe")
 POD = "1:name=systemd:/kubepods/burstable/pod0a1b2c3d-0000-4000-8000-000000000000/" + "f" * 64
@@ -40,22 +40,6 @@ def test_a_container_cannot_have_its_processes_ended_in_place_of_a_daemons(tmp_p
     """Name and environment are what a program says of itself; its cgroup is not."""
     process(tmp_path, 20, "nvidia-cuda-mps-control", "-d", cgroup=POD)
     assert find(PIPE, tmp_path) == ()
-
-
-@pytest.mark.parametrize("folders", [(".",), ("memory", "pids")])
-def test_a_daemon_leaves_the_agents_cgroup_in_every_hierarchy(tmp_path: Path, folders: tuple[str, ...]) -> None:
-    """Version 2 has one hierarchy, version 1 a folder for each."""
-    for folder in folders:
-        (tmp_path / folder).mkdir(exist_ok=True)
-        (tmp_path / folder / "cgroup.procs").touch()
-    assert move(4711, tmp_path)
-    assert {(tmp_path / folder / CGROUP / "cgroup.procs").read_text() for folder in folders} == {"4711"}
-
-
-def test_a_daemon_that_can_leave_no_cgroup_is_told(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.procs").touch()
-    (tmp_path / CGROUP).touch()
-    assert not move(4711, tmp_path)
 
 
 def test_an_agent_in_a_container_runs_the_hosts_program_in_the_hosts_mount_namespace(tmp_path: Path) -> None:
