@@ -16,6 +16,8 @@ from shared.contracts.commands import Evict
 STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 _EMPTIES = ("pod-deletion-required", "drain-required", "pod-restart-required")
 """The states in which no pod may use the GPUs any more."""
+LOOK_S = 1.0
+"""How often all nodes are looked at: the operator waits for minutes."""
 
 
 class DriverUpgrades:
@@ -23,11 +25,13 @@ class DriverUpgrades:
         """`evicts`: False if the operator has switched this off."""
         self._book, self._evicts = book, evicts
         self._evictions = RepeatedEvictions("driver upgrade of")
+        self._look_at = float("-inf")
 
     def due(self, now: float) -> list[m.Command]:
         """Returns the evictions that are due now."""
-        if not self._evicts:
+        if not self._evicts or now < self._look_at:
             return []
+        self._look_at = now + LOOK_S
         nodes = [node.name for node in self._book.nodes.values() if _state(node) in _EMPTIES]
         return self._evictions.due(nodes, lambda name: _pods_of(self._book.nodes[name]), now)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.driver_upgrades import STATE_LABEL
+from services.preemptor.driver_upgrades import LOOK_S, STATE_LABEL
 from services.preemptor.repeated_evictions import AGAIN_S
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
@@ -42,6 +42,15 @@ def test_its_pods_are_evicted_while_the_operator_waits_for_an_empty_node(state: 
     assert evicted(preemptor, AGAIN_S) == ["on-a"], "a budget may have denied it"
     preemptor.send(m.FactsSeen(build.gone(preemptor.pods["on-a"])))
     assert evicted(preemptor, AGAIN_S) == []
+
+
+def test_a_node_that_is_marked_between_two_looks_is_found_by_the_next_one() -> None:
+    """With thousands of nodes they are not all looked at ten times a second."""
+    preemptor = ready()
+    assert evicted(preemptor) == []
+    label(preemptor, "a", "drain-required")
+    assert evicted(preemptor, LOOK_S / 2) == []
+    assert evicted(preemptor, LOOK_S / 2) == ["on-a"]
 
 
 @pytest.mark.parametrize("state", ["", "upgrade-required", "cordon-required", "uncordon-required", "upgrade-done"])
