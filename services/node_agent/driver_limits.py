@@ -7,7 +7,7 @@ and when the canary has proven that such limits hold.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from services.node_agent.core import Agent
@@ -15,6 +15,7 @@ from services.node_agent.devices.memory_limits import MemoryLimitError
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.slice_registry import SliceRegistry
+from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import registered
 from shared.model.strategy import Strategy
 from shared.model.units import MIB
@@ -48,7 +49,7 @@ class DriverLimits:
     async def apply(self, uid: str) -> None:
         """Sets the limits of a pod as its slices are now. Raises MemoryLimitError: then no container may start."""
         async with self._serial:
-            wanted = self._wanted(uid)
+            wanted = self._wanted(one for one in self._agent.live() if one.uid == uid)
             if not wanted:
                 return
             folder = self._folder(uid)
@@ -63,8 +64,11 @@ class DriverLimits:
 
     async def refresh(self) -> None:
         """Sets the limits of running pods that are not as they should be. Logs those that fail."""
-        for uid in sorted({live.uid for live in self._agent.live()}):
-            wanted = self._wanted(uid)
+        slices: dict[str, list[LiveSlice]] = {}
+        for live in self._agent.live():
+            slices.setdefault(live.uid, []).append(live)
+        for uid, of_pod in sorted(slices.items()):
+            wanted = self._wanted(of_pod)
             if not wanted or wanted == self._set.get(uid):
                 continue
             try:
@@ -78,9 +82,9 @@ class DriverLimits:
         """Forgets all other pods: a pod is released when its cgroup is gone, and the limits are gone with it."""
         self._set = {uid: limits for uid, limits in self._set.items() if uid in uids}
 
-    def _wanted(self, uid: str) -> dict[str, int]:
-        """The pod's limits by GPU. A GPU on which no slice needs one has none."""
-        live = [one for one in self._agent.live() if one.uid == uid]
+    def _wanted(self, slices: Iterable[LiveSlice]) -> dict[str, int]:
+        """A pod's limits by GPU, of its slices. A GPU on which no slice needs one has none."""
+        live = list(slices)
         gpus = {uuid for one in live if self._is_limited(registered()[one.strategy]) for uuid in one.gpus}
         return {uuid: sum(self._registry.allowed_mib(one, uuid) for one in live) * MIB for uuid in sorted(gpus)}
 

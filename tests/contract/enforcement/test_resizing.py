@@ -213,8 +213,10 @@ async def world(
     write, patch = ControlBlock.write, SimulatedCluster.patch
 
     def audited(block: ControlBlock, rules: Rules, **costs: Any) -> None:
+        before = block.rules
         write(block, rules, **costs)
-        made.wrote(block)
+        if block.rules is not before:  # rules that are as they were are not written
+            made.wrote(block)
 
     def noted(cluster: SimulatedCluster, kind: str, namespace: str, name: str, body: dict[str, Any], **how: Any) -> Any:
         reply = patch(cluster, kind, namespace, name, body, **how)
