@@ -229,10 +229,9 @@ class Site:
 
     def new_leader(self) -> None:
         """Another leader with this one's log. What was on its way to the API server is still written."""
-        begin = self.placement.next_term()
         self.placement.succeed(build.node("n"), *self.api.values())
         self.unanswered.clear()
-        self.send(begin)
+        self.send(self.placement.next_term())
         self.send(m.InventorySeen(build.inventory("n", gpus=self.gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
         for uid, pod in list(self.api.items()):  # suspended pods are touched
             if names.ANNOTATION_SUSPENDED in pod.metadata.annotations:
