@@ -22,6 +22,8 @@ class Job(msgspec.Struct, frozen=True):
     milli: int
     """Of each GPU; below 1000 only where `gpus` is 1."""
     qos: str
+    host_mib: int = 0
+    """Memory of the host that it asks for; 0 where the list says nothing of it."""
 
     @property
     def work_milli_s(self) -> int:
@@ -67,7 +69,7 @@ def read_jobs(path: Path, gpus: int) -> Jobs:
             raise ValueError(
                 f"{path}: pod {name} asks for {wanted} GPUs and would wait for ever; name --gpus {wanted} or more"
             )
-        found.append(Job(name, created, run_s, wanted, milli, row["qos"]))
+        found.append(Job(name, created, run_s, wanted, milli, row["qos"], int(row.get("memory_mib") or 0)))
     if not found:
         raise ValueError(f"{path} has no pod with a GPU and a life")
     return Jobs(tuple(sorted(found, key=lambda job: (job.created_s, job.name))), without_gpu, without_life)
