@@ -52,7 +52,9 @@ def host_mib_per_gpu(nodes: Path, jobs: tuple[Job, ...]) -> int:
     where it is no such list or nothing would remain.
     """
     found = [
-        int(row["memory_mib"]) // int(row["gpu"]) for row in read_rows(nodes, ("memory_mib", "gpu")) if row["gpu"] == "8"
+        int(row["memory_mib"]) // int(row["gpu"])
+        for row in read_rows(nodes, ("memory_mib", "gpu"))
+        if row["gpu"] == "8"
     ]
     if not found:
         raise ValueError(f"{nodes} has no node with eight GPUs; name --host-mib-per-gpu")

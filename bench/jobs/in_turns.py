@@ -3,7 +3,8 @@
 Free GPUs go to the waiting jobs in order. A job that does not fit takes the turn of running ones that yield to it, the
 cheapest set that suffices: no more GPUs than necessary, then the worst in order first. What they give up is reserved
 for it while they are copied. A job whose memory has no room on the host is not asked, and one whose suspension failed
-is not asked for ten minutes. None may pass a job that is overdue.
+is not asked for ten minutes. None may pass an overdue job that could take turns as soon as they have lasted for long
+enough.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 
 from bench.jobs.costs import Costs
-from bench.jobs.orders import Had, Order
+from bench.jobs.orders import Had, Order, Rank
 from bench.jobs.replay import Copied, Resume, Scheduler, Share, Start, Suspend
 from bench.jobs.replay import Order as Move
 from bench.jobs.trace import Job
@@ -133,14 +134,22 @@ class InTurns(Scheduler):
             else:
                 unfit.add(shape)
                 if not self._take_turn(job, now):
-                    if self._order.is_overdue(self._had[job], now):
+                    if self._order.is_overdue(self._had[job], now) and self._could(job):
                         return
                     continue
                 heappop(self._lines[line])
             if self._lines[line]:
                 heappush(heads, self._entry(line, now))
 
-    def _entry(self, line: _Line, now: float) -> tuple[tuple[float, float, str], _Line]:
+    def _room(self) -> int:
+        return self._costs.host_mib - sum(self._host.values())
+
+    def _could(self, job: int) -> bool:
+        """Whether it could take a turn if all running jobs had run for long enough."""
+        able = [one for one in self._on if one not in self._copies]
+        return bool(self._sets(job, able, self._room()))
+
+    def _entry(self, line: _Line, now: float) -> tuple[Rank, _Line]:
         job = self._lines[line][0][1]
         return self._order.rank(self._jobs[job], self._had[job], now), line
 
@@ -158,7 +167,7 @@ class InTurns(Scheduler):
             self._copies.add(job)
         else:
             self._moves.append(Start(job, shares))
-        if self._order.is_overdue(had, now):
+        if self._order.lifts and self._order.is_overdue(had, now):
             had.lifted_s = had.ran_s
         had.since_s = now
         self._on[job] = gpus
@@ -167,7 +176,7 @@ class InTurns(Scheduler):
     def _take_turn(self, job: int, now: float) -> bool:
         if not self._order.preempts:
             return False
-        room = self._costs.host_mib - sum(self._host.values())
+        room = self._room()
         waiting = (self._jobs[job], self._had[job])
         able = [
             one

@@ -33,6 +33,8 @@ class Had(msgspec.Struct):
 
 class Order(Protocol):
     preempts: bool
+    lifts: bool
+    """Whether a job that was overdue begins again at level 0."""
 
     def group(self, job: Job, waiting: Had) -> int:
         """Waiting jobs of one group and shape are served in the order of `within`; neither changes while they wait."""
@@ -57,13 +59,14 @@ class Order(Protocol):
 class Attained(Order):
     preempts = True
 
-    def __init__(self, rules: TurnRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: TurnRules, *, lifts: bool = True) -> None:
+        self._rules, self.lifts = rules, lifts
 
     def group(self, job: Job, waiting: Had) -> int:
         return level(self._known(job, waiting, waiting.since_s, runs=False), self._rules)
 
     def within(self, job: Job, waiting: Had) -> float:
+        del job
         return waiting.since_s
 
     def rank(self, job: Job, waiting: Had, now: float) -> Rank:
@@ -73,9 +76,7 @@ class Attained(Order):
         return now - waiting.since_s >= self._rules.max_wait_s
 
     def yields(self, running: tuple[Job, Had], waiting: tuple[Job, Had], now: float) -> bool:
-        return yields(
-            self._known(*running, now, runs=True), self._known(*waiting, now, runs=False), self._rules, now
-        )
+        return yields(self._known(*running, now, runs=True), self._known(*waiting, now, runs=False), self._rules, now)
 
     def worst(self, job: Job, running: Had, now: float) -> tuple[float, ...]:
         return (-level(self._known(job, running, now, runs=True), self._rules), running.since_s)
@@ -87,9 +88,7 @@ class Attained(Order):
         for bound in self._rules.level_bounds_gpu_s:
             ran_s = bound / (job.gpus * job.milli / WHOLE_GPU_MILLI)
             falls.append(had.since_s + ran_s - (had.ran_s - had.lifted_s) + 0.001)
-        return min(
-            (at for at in (had.since_s + self._rules.min_turn_s, *falls) if at > now), default=float("inf")
-        )
+        return min((at for at in (had.since_s + self._rules.min_turn_s, *falls) if at > now), default=float("inf"))
 
     def _known(self, job: Job, had: Had, now: float, *, runs: bool) -> Known:
         ran_s = had.ran_s - had.lifted_s + (now - had.since_s if runs else 0)
@@ -100,26 +99,32 @@ class ShortestFirst(Order):
     """The shortest run time first. No job yields."""
 
     preempts = False
+    lifts = False
 
     def group(self, job: Job, waiting: Had) -> int:
+        del job, waiting
         return 0
 
     def within(self, job: Job, waiting: Had) -> float:
         return job.run_s - waiting.ran_s
 
     def rank(self, job: Job, waiting: Had, now: float) -> Rank:
+        del now
         return (self.within(job, waiting), 0.0, waiting.key)
 
     def is_overdue(self, waiting: Had, now: float) -> bool:
+        del waiting, now
         return False
 
     def yields(self, running: tuple[Job, Had], waiting: tuple[Job, Had], now: float) -> bool:
+        del running, waiting, now
         return False
 
     def worst(self, job: Job, running: Had, now: float) -> tuple[float, ...]:
         return (-self._left(job, running, now),)
 
     def changes_s(self, job: Job, had: Had, now: float, *, runs: bool) -> float:
+        del job, had, now, runs
         return float("inf")
 
     def _left(self, job: Job, running: Had, now: float) -> float:
@@ -127,7 +132,7 @@ class ShortestFirst(Order):
 
 
 class ShortestLeft(ShortestFirst):
-    """The shortest remaining time first (SRTF): any job with more left yields, once it has run for the shortest turn."""
+    """The shortest remaining time first (SRTF): a job with more left yields, once it has run for the shortest turn."""
 
     preempts = True
 
@@ -138,5 +143,6 @@ class ShortestLeft(ShortestFirst):
         return now - running[1].since_s >= self._min_turn_s and self._left(*running, now) > self.within(*waiting)
 
     def changes_s(self, job: Job, had: Had, now: float, *, runs: bool) -> float:
+        del job
         at = had.since_s + self._min_turn_s
         return at if runs and at > now else float("inf")

@@ -8,6 +8,7 @@ begins anew. Deciding, binding, starting and ending take no time, on either side
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from random import Random
 from typing import Literal, Protocol
 
@@ -69,7 +70,7 @@ Move = Order | End | Copied
 
 
 class Scheduler(Protocol):
-    def step(self, now_s: float, ended: list[int], arrived: list[int]) -> list[Order]:
+    def step(self, now_s: float, ended: list[int], arrived: list[int]) -> Sequence[Order]:
         """What is done at this instant, in order. Of several arrivals the older one stands first."""
 
     def copied(self, copied: list[Copied]) -> None:
@@ -266,7 +267,9 @@ class Replay:
             self._touched.add(share.gpu)
         self._running[job] = _Running(shares, now, left_s, now)
         told = self.told[job]
-        told.longest_wait_s = max(told.longest_wait_s, now - (now if told.waits_since_s is None else told.waits_since_s))
+        told.longest_wait_s = max(
+            told.longest_wait_s, now - (now if told.waits_since_s is None else told.waits_since_s)
+        )
         told.waits_since_s = None
 
     def _leave(self, job: int, now: float) -> float:

@@ -75,6 +75,17 @@ def read_jobs(path: Path, gpus: int) -> Jobs:
     return Jobs(tuple(sorted(found, key=lambda job: (job.created_s, job.name))), without_gpu, without_life)
 
 
+def at_load(jobs: tuple[Job, ...], gpus: int, load: float) -> tuple[Job, ...]:
+    """The same jobs, with their arrivals so much closer together, or further apart, that until the last one arrives
+    they ask for `load` times what the GPUs can do. ValueError where all arrive at once."""
+    first, last = jobs[0].created_s, jobs[-1].created_s
+    if first == last:
+        raise ValueError("all jobs arrive at once: their arrivals cannot be scaled")
+    span_s = sum(job.work_milli_s for job in jobs) / (gpus * WHOLE_GPU_MILLI * load)
+    factor = span_s / (last - first)
+    return tuple(msgspec.structs.replace(job, created_s=round((job.created_s - first) * factor)) for job in jobs)
+
+
 def _number(row: dict[str, str], column: str) -> int | None:
     """Whole seconds or parts; None where nothing stands there. ValueError where it is no number."""
     text = row[column]
