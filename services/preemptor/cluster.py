@@ -72,6 +72,8 @@ class Cluster:
         held = self.book.grants.get(state.grant_id)
         if held is not None and held.suspension != state.suspension:
             self.book.suspend(held.grant_id, state.suspension)
+            if state.suspension is None:
+                self.book.park(held.grant_id, parked=False)
 
     def _read_policy(self) -> None:
         """Reads the queue policy. An unreadable text leaves the last good one in force; placement reports it."""

@@ -117,7 +117,10 @@ class Book(Ledger):
             return changes
         if state.ended:
             return changes + self._end(state)
-        return changes + self._bind(state)
+        changes += self._bind(state)
+        if state.suspension is not None and state.suspension.action == "checkpoint":
+            self.park(state.grant_id)
+        return changes
 
     def _read(self, pod: Pod) -> PodState:
         if pod.spec.resource_claims:

@@ -77,9 +77,15 @@ class Ledger:
         if suspension is None:
             self._book(msgspec.structs.replace(held, grant=given, whole=None, suspension=None))
         else:
-            self._book(
-                msgspec.structs.replace(held, grant=left_of(given, suspension), whole=given, suspension=suspension)
-            )
+            left, parked = left_of(given, suspension), held.parked or suspension.action == "checkpoint"
+            self._book(msgspec.structs.replace(held, grant=left, whole=given, suspension=suspension, parked=parked))
+
+    def park(self, grant_id: str, *, parked: bool = True) -> None:
+        """From now on its GPU memory counts as on the host, or no longer."""
+        held = self.grants.get(grant_id)
+        if held is not None and held.parked != parked:
+            self._unbook(grant_id)
+            self._book(msgspec.structs.replace(held, parked=parked))
 
     def grow(self, grant_id: str, grant: Grant) -> None:
         """From now on it takes these larger amounts, because its annotation may come to have them at any time."""

@@ -28,6 +28,7 @@ from shared.model.strategies import MIG
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 from shared.model.use import UseProfile
+from shared.turns.gpu_time import GpuTime, read_gpu_time
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
 """reserved: for a pod that has no place yet; the capacity booked under it may still be in use by another pod."""
@@ -66,6 +67,8 @@ class PodState(msgspec.Struct):
     life: Life = UNTOLD
     suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
+    gpu_time: GpuTime | None = None
+    """The GPU time that it has had, as of its last suspension or resumption; None: it has had neither."""
     excluded: str = ""
     """Why it cannot be touched. A Binding of the past may still succeed for it, with a void grant: it is not placed
     until it is seen at another version."""
@@ -153,6 +156,8 @@ class GrantState(msgspec.Struct):
     whole: Grant | None = None
     """Of a suspended pod: the grant as it was given. `grant` is what it takes now."""
     suspension: Suspension | None = None
+    parked: bool = False
+    """Its GPU memory is on the host, or may be, or is ordered to be (`host_memory`)."""
     client: str = ""
     """Of a grant on GPUs of another node: the node of its pod."""
     noted: Grant | None = None
@@ -294,6 +299,7 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         gang=gang,
         life=life,
         suspension=_suspension_of(pod),
+        gpu_time=read_gpu_time(pod.metadata.annotations),
         uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
         adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
     )

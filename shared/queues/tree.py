@@ -44,7 +44,7 @@ class Branch:
 
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
-        self.weight, self.priority = rule.weight, rule.priority
+        self.weight, self.priority, self.turns = rule.weight, rule.priority, rule.turns
         self.namespaces = rule.namespaces if isinstance(rule, QueueRule) else ()
         self.limit: Bound = rule.limit.vector()
         self.guaranteed: Bound = rule.guaranteed.vector()

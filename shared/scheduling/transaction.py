@@ -29,6 +29,8 @@ class Transaction:
         self._inverses: list[Callable[[], object]] = []
         self._lifted: dict[str, list[tuple[str, GrantState | None]]] = {}
         """By uid of lifted pods: node and grant, the last ones of a pod that was lifted twice at the end."""
+        self._parked: dict[str, bool] = {}
+        """By grant id of suspended pods: whether their memory counted as on the host before."""
 
     @property
     def mark(self) -> int:
@@ -73,8 +75,14 @@ class Transaction:
     def suspend(self, grant_id: str, suspension: Suspension | None) -> None:
         """Leaves a pod what it keeps while it is suspended; None: gives it back all that it was granted."""
         before = self._fork.grants[grant_id].suspension
+        self._suspend(grant_id, suspension)
+        self._inverses.append(partial(self._suspend, grant_id, before))
+
+    def _suspend(self, grant_id: str, suspension: Suspension | None) -> None:
+        # What was on the host before stays there: only a node's confirmation empties it.
+        parked = self._parked.setdefault(grant_id, self._fork.grants[grant_id].parked)
         self._fork.suspend(grant_id, suspension)
-        self._inverses.append(partial(self._fork.suspend, grant_id, before))
+        self._fork.park(grant_id, parked=parked or (suspension is not None and suspension.action == "checkpoint"))
 
     def _hold_again(self, uid: str, node: str, held: GrantState | None) -> None:
         self.book.hold(uid, node, None if held is None else held.given)

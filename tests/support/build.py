@@ -8,7 +8,7 @@ import msgspec
 
 from shared.contracts.facts import Gone, Put
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory, Link, Nic
+from shared.model.gpu import Gpu, HostMemory, Inventory, Link, Nic
 from shared.model.grant import Grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import (
@@ -124,13 +124,21 @@ def inventory(
     strategies: tuple[StrategyName, ...] = ("exclusive", "advisory"),
     states: dict[int, str] | None = None,
     nics: tuple[Nic, ...] = (),
+    park_mib: int = 0,
 ) -> Inventory:
     made = tuple(
         Gpu(uuid=f"{name}-gpu-{i}", index=i, model=model, memory_mib=memory_mib, state=(states or {}).get(i, "healthy"))  # type: ignore[arg-type]
         for i in range(gpus)
     )
     return Inventory(
-        node=name, boot_id=boot, generation=generation, gpus=made, links=links, nics=nics, strategies=strategies
+        node=name,
+        boot_id=boot,
+        generation=generation,
+        gpus=made,
+        links=links,
+        nics=nics,
+        strategies=strategies,
+        host_memory=HostMemory(park_mib=park_mib),
     )
 
 

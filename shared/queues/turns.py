@@ -1,0 +1,211 @@
+"""Which pods take turns with which, and whose turn ends for which job. Placement and the preemptor decide by it.
+
+A job is a pod, or a gang as a whole. It takes turns only with jobs of its own queue and priority that allow it too: by
+the annotation `kerf.dev/turns`, else by `turns` of the pod's own queue. `shared.turns.rules` has the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shared.book.disruption_cost import gpu_milli, why_not_disruptable
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+from shared.contracts.preemption import Action
+from shared.model.grant import Grant
+from shared.model.life import created_at, started_at
+from shared.model.suspension import Suspension, can_suspend, left_of
+from shared.queues.amounts import NOTHING, gpus_of, whole_gpus_of
+from shared.queues.queues import Queues
+from shared.turns.gpu_time import GpuTime
+from shared.turns.rules import Job, TurnRules, rank, yields
+
+TURN_ACTIONS: tuple[Action, ...] = ("pause", "checkpoint")
+"""How a turn ends; the gentler first."""
+
+
+def is_waiting(state: PodState) -> bool:
+    """Whether the pod does not run: it is pending, or it is paused or checkpointed by its annotation."""
+    return not state.seen_bound or (state.suspension is not None and state.suspension.action in TURN_ACTIONS)
+
+
+class TurnPolicy:
+    """All times are seconds since 1970."""
+
+    def __init__(self, queues: Queues, gangs: Gangs) -> None:
+        self._queues, self._gangs, self._book = queues, gangs, queues.book
+
+    @property
+    def rules(self) -> TurnRules:
+        """The rules in force: the block `turns` of queues.yaml, or the defaults."""
+        return TurnRules() if self._queues.tree is None else self._queues.tree.policy.turns
+
+    def allows(self, state: PodState) -> bool:
+        """Whether the pod itself takes turns: with other pods of its job it does only if all of them do."""
+        if not state.ours or state.request is None or state.refusal or state.claims or not state.life.preemptible:
+            return False
+        usage = self._queues.usage
+        if usage is None:
+            return state.life.turns == "allowed"
+        queue = usage.queue_of(state)
+        return queue is not usage.tree.unassigned and (state.life.turns or queue.turns) == "allowed"
+
+    def takes_turns(self, state: PodState) -> bool:
+        """Whether its whole job does."""
+        return all(map(self.allows, self.members(state)))
+
+    def circle(self, state: PodState) -> tuple[str, int]:
+        """Returns what jobs that take turns with each other have in common: queue and priority."""
+        usage = self._queues.usage
+        return ("" if usage is None else usage.queue_of(state).name, state.pod.spec.priority)
+
+    # --- jobs -------------------------------------------------------------------------------------------------
+
+    def members(self, state: PodState) -> list[PodState]:
+        """Returns the pods of its job: those of its gang that have places if it has one, else those that wait."""
+        gang = self._gangs.of(state.uid)
+        if gang is None:
+            return [state]
+        uids = gang.placed if state.charged or state.seen_bound else gang.waiting
+        found = [self._book.pods[uid] for uid in sorted(uids) if uid in self._book.pods]
+        return found if any(member.uid == state.uid for member in found) else [state]
+
+    def job(self, state: PodState, now: float) -> Job:
+        """Returns the pod's job, as the rules look at it.
+
+        It has attained what all pods of the gang have together. It runs since its last pod began to; it waits since its
+        first one did.
+        """
+        gang, members = self._gangs.of(state.uid), self.members(state)
+        counted = {member.uid: member for member in members}
+        if gang is not None:
+            counted |= {uid: self._book.pods[uid] for uid in gang.known if uid in self._book.pods}
+        times = [self._since(member, now) for member in members]
+        return Job(
+            key=state.uid if gang is None else gang.key,
+            attained_gpu_ms=sum(self._since_lifted(member, now) for member in counted.values()),
+            since=min(times) if any(map(is_waiting, members)) else max(times),
+        )
+
+    def attained_gpu_ms(self, state: PodState, now: float) -> int:
+        """Returns the GPU time that a pod has had; without a record, since its start."""
+        runs = state.seen_bound and not state.ended and not is_waiting(state)
+        record = state.gpu_time
+        if record is not None:
+            return record.attained(gpu_milli(state, self._book), now, runs=runs)
+        started = started_at(state.pod) if state.seen_bound else None
+        return 0 if started is None else GpuTime(since=started).attained(gpu_milli(state, self._book), now, runs=True)
+
+    def _since_lifted(self, state: PodState, now: float) -> int:
+        lifted = 0 if state.gpu_time is None else state.gpu_time.lifted_at_gpu_ms
+        return max(0, self.attained_gpu_ms(state, now) - lifted)
+
+    @staticmethod
+    def _since(state: PodState, now: float) -> float:
+        if state.gpu_time is not None:
+            return state.gpu_time.since
+        found = started_at(state.pod) if state.seen_bound else created_at(state.pod)
+        return now if found is None else found
+
+    def rank(self, waiting: PodState, now: float) -> tuple[int, float, str]:
+        """Returns the order in which waiting jobs of one circle are served, the smallest first."""
+        return rank(self.job(waiting, now), self.rules, now)
+
+    # --- whose turn ends --------------------------------------------------------------------------------------
+
+    def why_it_stays(self, victim: PodState, now: float) -> str:
+        """Returns in a few words why a pod's turn cannot end now, whichever job it would be for; empty if it can."""
+        for member in self.members(victim):
+            held = self._book.grants.get(member.grant_id)
+            why = why_not_disruptable(member, self._book, now, stays=True)
+            if why:
+                return why
+            if not self.allows(member):
+                return "takes no turns"
+            if member.suspension is not None or held is None or held.phase != "bound" or held.suspension is not None:
+                return "suspended already"
+            if held.client or not any(
+                can_suspend(act, held.given.containers.values()) for act in ("pause", "checkpoint")
+            ):
+                return "its strategy can neither pause nor checkpoint it"
+            least_s, started, record = member.life.min_runtime_s, started_at(member.pod), member.gpu_time
+            first = record is None or not record.turns
+            if least_s is not None and first and (started is None or now - started < least_s):
+                return "minimum run time"
+        return ""
+
+    def denial_reason(self, beneficiary: PodState, victim: PodState, now: float) -> str:
+        """Returns in a few words why a pod's turn does not end for this one; empty if it does.
+
+        What this denies, `refuses` denies too.
+        """
+        if not self.takes_turns(beneficiary):
+            return "the waiting pod takes no turns"
+        if self.circle(beneficiary) != self.circle(victim):
+            return "of another queue or priority"
+        gang = self._gangs.of(victim.uid)
+        if victim.uid == beneficiary.uid or (gang is not None and gang is self._gangs.of(beneficiary.uid)):
+            return "the same job"
+        why = self.why_it_stays(victim, now)
+        if why:
+            return why
+        goes_on = not yields(self.job(victim, now), self.job(beneficiary, now), self.rules, now)
+        return "its turn goes on" if goes_on else ""
+
+    def refuses(
+        self,
+        beneficiaries: Sequence[PodState],
+        victims: Sequence[PodState],
+        actions: Mapping[str, Action],
+        now: float,
+    ) -> str:
+        """Returns why the victims' turns do not end for the beneficiaries; empty if they do.
+
+        `actions`: by the victims' uids, how their turns end.
+        """
+        going = {victim.uid for victim in victims}
+        checked: set[str] = set()
+        for victim in victims:
+            action = actions[victim.uid]
+            if action not in TURN_ACTIONS:
+                return f"{victim.key}: a turn ends by pause or checkpoint, not by {action}"
+            if victim.uid in checked:
+                continue
+            why = self.denial_reason(beneficiaries[0], victim, now)
+            if why:
+                return f"the turn of {victim.key} does not end: {why}"
+            members = self.members(victim)
+            left = next((member for member in members if member.uid not in going), None)
+            if left is not None:
+                return f"the gang of {victim.key} takes turns as a whole, and {left.key} is no victim"
+            checked |= {member.uid for member in members}
+        return ""
+
+    def quota_exceeded(
+        self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], actions: Mapping[str, Action]
+    ) -> str:
+        """Returns which quota the beneficiaries would exceed when the turns have ended; empty if none."""
+        usage = self._queues.usage
+        if usage is None:
+            return ""
+        asked, freed_milli = NOTHING, 0
+        for state in beneficiaries:
+            held = self._book.grants.get(state.grant_id)
+            if held is None:
+                asked = asked.plus(self._queues.ask(state))
+            else:
+                lacking = max(0, self._milli(held.given) - usage.gpu_milli(state.uid))
+                asked = asked.plus(NOTHING._replace(gpu_milli=lacking))
+        for victim in victims:
+            held, action = self._book.grants.get(victim.grant_id), actions[victim.uid]
+            if held is not None and action in ("pause", "checkpoint"):
+                left = left_of(held.given, Suspension(action=action, plan_id=""))
+                freed_milli += max(0, usage.gpu_milli(victim.uid) - self._milli(left))
+        extra = asked._replace(gpu_milli=max(0, asked.gpu_milli - freed_milli))
+        hit = self._queues.hit(beneficiaries[0], extra)
+        return "" if hit is None else f"{beneficiaries[0].key} would exceed the quota of queue {hit.queue.name}"
+
+    def _milli(self, grant: Grant) -> int:
+        usage = self._queues.usage
+        found = None if usage is None else gpus_of(grant, usage.total_of)
+        return whole_gpus_of(grant) if found is None else found

@@ -1,0 +1,203 @@
+"""Which pods take turns with which, and whose turn ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from shared.book.book import Book
+from shared.book.gangs import Gangs
+from shared.book.states import PodState
+from shared.contracts.facts import Put
+from shared.contracts.policy import read_queues
+from shared.contracts.preemption import Action
+from shared.model import names
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.objects import Pod, PodStatus
+from shared.model.strategies import StrategyName
+from shared.model.suspension import Suspension, encode_suspension
+from shared.queues.queues import Queues
+from shared.queues.turns import TurnPolicy
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
+from shared.turns.rules import OVERDUE
+from tests.support import build
+
+NOW = 1_800_000_000.0
+ALLOWED = {names.ANNOTATION_TURNS: "allowed"}
+NEVER = {names.ANNOTATION_TURNS: "never"}
+
+
+def stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Circle:
+    """One node of eight GPUs; every pod has or wants one of them."""
+
+    def __init__(self, queues: str | None = None) -> None:
+        self.book = Book()
+        self.book.apply(Put(object=build.node("n")))
+        self.book.put_inventory(build.inventory("n", gpus=8))
+        self.book.set_agent_trouble("n", "")
+        self.gangs = Gangs(self.book)
+        self.queues = Queues(self.book)
+        self.queues.enact(None if queues is None else read_queues(queues))
+        self.turns = TurnPolicy(self.queues, self.gangs)
+        self._next = 0
+
+    def run(
+        self,
+        name: str,
+        notes: dict[str, str] | None = None,
+        *,
+        for_s: float = 3_600,
+        strategy: StrategyName = "interposer",
+        **rest: object,
+    ) -> PodState:
+        share = GpuShare(node="n", uuid=f"n-gpu-{self._next}", memory_mib=81_920, compute_milli=1000)
+        self._next += 1
+        grant = Grant(
+            grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=(share,))}
+        )
+        pod = build.bound(build.gpu_pod(name, gpus=1, annotations=ALLOWED | (notes or {}), **rest), "n", grant)  # type: ignore[arg-type]
+        return self.see(msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=stamp(NOW - for_s))))
+
+    def wait(self, name: str, notes: dict[str, str] | None = None, *, for_s: float = 60, **rest: object) -> PodState:
+        made = build.gpu_pod(name, gpus=1, annotations=ALLOWED | (notes or {}), created=stamp(NOW - for_s), **rest)  # type: ignore[arg-type]
+        return self.see(made)
+
+    def see(self, pod: Pod) -> PodState:
+        self.book.apply(Put(object=pod))
+        state = self.book.pods[pod.metadata.uid]
+        self.gangs.see(state, 0.0)
+        return state
+
+    def annotate(self, state: PodState, notes: dict[str, str]) -> PodState:
+        pod = state.pod
+        return self.see(build.newer(pod, annotations=pod.metadata.annotations | notes))
+
+    def denies(self, waiting: PodState, running: PodState) -> str:
+        return self.turns.denial_reason(waiting, running, NOW)
+
+    def refuses(self, waiting: PodState, *victims: PodState, action: Action = "pause") -> str:
+        return self.turns.refuses([waiting], victims, {v.uid: action for v in victims}, NOW)
+
+
+def test_a_new_job_takes_the_turn_of_one_that_has_had_more() -> None:
+    circle = Circle()
+    long, new = circle.run("long"), circle.wait("new")
+    assert circle.denies(new, long) == ""
+    assert circle.refuses(new, long) == ""
+
+
+@pytest.mark.parametrize("ran_s", [30, 300])
+def test_a_turn_lasts_for_its_minimum_and_within_its_level(ran_s: int) -> None:
+    circle = Circle()
+    assert circle.denies(circle.wait("new"), circle.run("young", for_s=ran_s)) == "its turn goes on"
+
+
+@pytest.mark.parametrize(
+    ("queue", "annotation", "takes"),
+    [("allowed", None, True), ("never", None, False), ("never", "allowed", True), ("allowed", "never", False)],
+)
+def test_the_annotation_counts_before_the_queue(queue: str, annotation: str | None, takes: bool) -> None:
+    circle = Circle(f"queues: [{{name: top, turns: allowed}}, {{name: leaf, parent: top, turns: {queue}}}]")
+    notes = {} if annotation is None else {names.ANNOTATION_TURNS: annotation}
+    state = circle.see(build.gpu_pod("p", gpus=1, annotations=notes, labels={names.LABEL_QUEUE: "leaf"}))
+    assert circle.turns.takes_turns(state) is takes
+
+
+def test_without_queues_the_annotation_alone_counts() -> None:
+    circle = Circle()
+    assert not circle.turns.takes_turns(circle.see(build.gpu_pod("p", gpus=1)))
+    assert circle.turns.takes_turns(circle.wait("q"))
+
+
+def test_jobs_take_turns_within_their_queue_and_priority() -> None:
+    circle = Circle("queues: [{name: a}, {name: b}]")
+    long = circle.run("long", labels={names.LABEL_QUEUE: "a"})
+    other = circle.wait("other", labels={names.LABEL_QUEUE: "b"})
+    higher = circle.wait("higher", labels={names.LABEL_QUEUE: "a"}, priority=1)
+    assert circle.denies(other, long) == circle.denies(higher, long) == "of another queue or priority"
+    assert circle.denies(circle.wait("same", labels={names.LABEL_QUEUE: "a"}), long) == ""
+
+
+@pytest.mark.parametrize(
+    ("notes", "strategy", "why"),
+    [
+        (NEVER, "interposer", "takes no turns"),
+        ({names.ANNOTATION_PREEMPTIBLE: "false"}, "interposer", "marked kerf.dev/preemptible: false"),
+        ({names.ANNOTATION_MIN_RUNTIME: "2h"}, "interposer", "minimum run time"),
+        ({}, "advisory", "its strategy can neither pause nor checkpoint it"),
+    ],
+)
+def test_pods_that_never_yield(notes: dict[str, str], strategy: StrategyName, why: str) -> None:
+    circle = Circle()
+    assert circle.denies(circle.wait("new"), circle.run("long", notes, strategy=strategy)) == why
+
+
+def test_the_minimum_run_time_is_over_once_a_turn_has_ended() -> None:
+    circle = Circle()
+    record = encode_gpu_time(GpuTime(since=NOW - 3_600, attained_gpu_ms=1_000, turns=1))
+    notes = {names.ANNOTATION_MIN_RUNTIME: "2h", names.ANNOTATION_GPU_TIME: record}
+    assert circle.denies(circle.wait("new"), circle.run("long", notes)) == ""
+
+
+@pytest.mark.parametrize("action", ["throttle", "shrink", "evict"])
+def test_a_turn_ends_by_pause_or_checkpoint_alone(action: Action) -> None:
+    circle = Circle()
+    assert f"not by {action}" in circle.refuses(circle.wait("new"), circle.run("long"), action=action)
+
+
+def test_a_gang_yields_as_a_whole_and_is_weighed_as_a_whole() -> None:
+    circle = Circle()
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    one, two = circle.run("one", notes, for_s=400), circle.run("two", notes, for_s=400)
+    new = circle.wait("new")
+    job = circle.turns.job(one, NOW)
+    assert (job.key, job.attained_gpu_ms) == ("team/g", 800_000), "each alone would still be at level 0"
+    assert "team/two is no victim" in circle.refuses(new, one)
+    assert circle.refuses(new, one, two) == ""
+    assert circle.denies(circle.wait("three", notes), one) == "the same job"
+
+
+def test_a_gang_stays_where_one_of_it_takes_no_turns() -> None:
+    circle = Circle()
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    one = circle.run("one", notes)
+    circle.run("two", notes | NEVER)
+    assert circle.denies(circle.wait("new"), one) == "takes no turns"
+
+
+def test_a_suspended_job_waits_since_its_suspension_with_what_it_has_had() -> None:
+    circle = Circle()
+    record = GpuTime(since=NOW - 100, attained_gpu_ms=700_000, turns=1, lifted_at_gpu_ms=200_000)
+    state = circle.annotate(
+        circle.run("long"),
+        {
+            names.ANNOTATION_GPU_TIME: encode_gpu_time(record),
+            names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="pause", plan_id="p")),
+        },
+    )
+    job = circle.turns.job(state, NOW)
+    assert (job.attained_gpu_ms, job.since) == (500_000, NOW - 100)
+    assert circle.turns.attained_gpu_ms(state, NOW) == 700_000
+    assert circle.denies(circle.wait("new"), state) == "suspended already"
+    assert circle.turns.rank(state, NOW + 30_000)[0] == OVERDUE
+
+
+def test_what_has_run_since_the_last_resumption_counts() -> None:
+    circle = Circle()
+    record = GpuTime(since=NOW - 50, attained_gpu_ms=700_000, turns=1)
+    state = circle.annotate(circle.run("long"), {names.ANNOTATION_GPU_TIME: encode_gpu_time(record)})
+    assert circle.turns.attained_gpu_ms(state, NOW) == 750_000
+
+
+def test_the_quota_counts_what_the_turns_end_frees() -> None:
+    circle = Circle("queues: [{name: a, limit: {gpus: 1}}]")
+    long = circle.run("long", labels={names.LABEL_QUEUE: "a"})
+    new = circle.wait("new", labels={names.LABEL_QUEUE: "a"})
+    assert circle.turns.quota_exceeded([new], [long], {long.uid: "checkpoint"}) == ""
+    assert "quota of queue a" in circle.turns.quota_exceeded([new], [long], {long.uid: "pause"})
