@@ -183,9 +183,16 @@ class Agent:
         return [m.Save(), self._granted(grant_id, order.reason, ok=order.ok, not_resized=too_large)]
 
     def _granted(self, grant_id: str, reason: str = "", *, ok: bool = True, not_resized: str = "") -> m.Answer:
-        suspension = suspensions.applied_to(self.store, grant_id)
+        known, suspension = self.store.get(grant_id), suspensions.applied_to(self.store, grant_id)
         said = Accepted(
-            ok=ok, reason=reason, term=self.terms.newest, node=self.node, grant_id=grant_id, suspension=suspension
+            ok=ok,
+            reason=reason,
+            term=self.terms.newest,
+            node=self.node,
+            grant_id=grant_id,
+            suspension=suspension,
+            number=0 if known is None else known.grant.number,
+            whole=known is not None and known.grant.suspension is None and not known.on_host,
         )
         return self.resizes.told(said, not_resized)
 

@@ -76,7 +76,7 @@ class GrantStore:
         """
         before = self._known.get(received.grant.grant_id)
         if before is None:
-            known = KnownGrant(grant=received)
+            known = KnownGrant(grant=received, on_host=_goes_to_host(received))
         else:
             if received.unbound and not before.unbound:
                 received = msgspec.structs.replace(received, unbound=False)
@@ -89,6 +89,7 @@ class GrantStore:
                 applied=before.applied if before.applied == received.suspension else None,
                 in_force=before.in_force or before.effective if amended else before.in_force,
                 shrunk=None if amended else before.shrunk,
+                on_host=before.on_host or _goes_to_host(received),
             )
         self.put(known)
         return known
@@ -223,3 +224,7 @@ class GrantStore:
 
 def _size(share: ContainerGrant) -> tuple[int, int, int]:
     return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)
+
+
+def _goes_to_host(received: NodeGrant) -> bool:
+    return received.suspension is not None and received.suspension.action == "checkpoint"

@@ -39,6 +39,9 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shrunk: Grant | None = None
     """Until the grant is amended, slices use no more than this: placement was promised so."""
 
+    on_host: bool = False
+    """A checkpoint was ordered, and it is not known that all GPU memory is on the GPU again."""
+
     @property
     def grant_id(self) -> str:
         return self.grant.grant.grant_id

@@ -68,11 +68,15 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
             # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
             applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
             received = msgspec.structs.replace(known.grant, suspension=task.previous)
+            on_host = known.on_host and (task.suspension is None or is_checkpoint(task.previous))
             store.put(
-                msgspec.structs.replace(known, grant=received, applied=applied, restore_pending=task.suspension is None)
+                msgspec.structs.replace(
+                    known, grant=received, applied=applied, restore_pending=task.suspension is None, on_host=on_host
+                )
             )
         else:
-            store.put(msgspec.structs.replace(known, applied=task.suspension))
+            on_host = known.on_host and is_checkpoint(task.suspension)
+            store.put(msgspec.structs.replace(known, applied=task.suspension, on_host=on_host))
     return failed
 
 
@@ -85,6 +89,10 @@ def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> lis
 def applied_to(store: GrantStore, grant_id: str) -> Suspension | None:
     known = store.get(grant_id)
     return None if known is None else known.applied
+
+
+def is_checkpoint(suspension: Suspension | None) -> bool:
+    return suspension is not None and suspension.action == "checkpoint"
 
 
 def _unsupported(received: NodeGrant) -> str:

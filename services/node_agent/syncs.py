@@ -87,6 +87,7 @@ class Syncs:
                 live=self._store.live(self._node),
                 tombstones=dead,
                 suspension=suspension,
+                on_host=tuple(i for i in ids if (known := self._store.get(i)) is not None and known.on_host),
                 resizes=True,
                 amendments={
                     grant_id: amendment

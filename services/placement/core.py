@@ -21,13 +21,16 @@ from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.decision_events import DecisionEvents
+from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.holds import Holds
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.remote import RemoteGrants
 from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.resource_slices import Slices
+from services.placement.protocol.resumption_order import ResumptionOrder
 from services.placement.protocol.suspension import Suspender
+from services.placement.protocol.unix_time import UnixTime
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
 from services.placement.scheduling.fair.fair import Fair
@@ -50,6 +53,7 @@ from shared.contracts.preemption import Reserved
 from shared.model.causes import Inputs
 from shared.model.objects import ConfigMap, Gang, Pod
 from shared.queues.preemption_policy import PreemptionPolicy
+from shared.queues.turns import TurnPolicy
 
 
 class Core:
@@ -110,8 +114,16 @@ class Core:
         self.profiles = Profiles(
             self.book, weigh_learned=self.config.weigh_learned, changed=self._capacity_changes.note
         )
+        self.unix_time, self.turns = UnixTime(), TurnPolicy(self.fair, self.gangs)
+        policy = PreemptionPolicy(self.fair, self.gangs)
         self.suspension = Suspender(
-            self.book, self.nodes, PreemptionPolicy(self.fair, self.gangs), self._capacity_changes
+            self.book,
+            self.nodes,
+            policy,
+            self._capacity_changes,
+            order=ResumptionOrder(self.gangs, policy, self.turns),
+            gpu_times=GpuTimes(self.book, self.turns, self.unix_time),
+            clock=self.unix_time,
         )
         changes, beyond = self._capacity_changes, self.config.resize_beyond_request
         self.resizer = Resizer(self.book, self.nodes, self.fair, self.batcher, changes, beyond_request=beyond)
@@ -142,6 +154,8 @@ class Core:
             batcher=self.batcher,
             suspension=self.suspension,
             capacity_changes=self._capacity_changes,
+            turns=self.turns,
+            clock=self.unix_time,
         )
         self.signals = Signals(
             self.book,
@@ -225,6 +239,7 @@ class Core:
             case m.AbandonAsked():
                 self._out += self.preemption.abandon(event.plan_id, event.reason, self.term, now)
             case m.Tick():
+                self.unix_time.learn(event.unix_s, now)
                 self._tick(now)
         self._advance(now)
         self._out += self.pending_reasons.refusals()
@@ -359,6 +374,7 @@ class Core:
         self.suspension.synced(
             {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
         )
+        self.suspension.host_memory.synced(answer.node, answer.on_host)
         self.resizer.synced(answer)
         self._out += said
 
@@ -375,7 +391,8 @@ class Core:
         told = self.suspension.is_current(event.grant_id, event.suspension) and self.resizer.is_current(event)
         if event.reason or told:
             self.nodes.acknowledged(event.grant_id, event.node)
-        self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason)
+        self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason, now=now)
+        self.suspension.memory_answered(event)
         self._out += self.resizer.node_answered(event, now)
         if event.reason and event.suspension is None:
             self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
@@ -389,7 +406,7 @@ class Core:
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             self.scheduler.wake()
-        self._out += self.committer.turn(self.term, now, self.preemption.reservations)
+        self._out += self.committer.turn(self.term, now)
         if self.committer.idle:
             self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)
             self._out += self.pending_reasons.explain_one(now)

@@ -80,6 +80,10 @@ class GrantAcknowledged(Input, frozen=True):
     """The newest amendment whose amounts the slices have; -1: the agent does not resize."""
     shrunk: Grant | None = None
     not_resized: str = ""
+    number: int = 0
+    """That of the newest order about this grant that the agent has met."""
+    whole: bool = False
+    """By that order it gives nothing up, and all of its GPU memory is on the GPU."""
 
 
 class ReleaseSeen(Input, frozen=True):
@@ -129,6 +133,9 @@ class AbandonAsked(Input, frozen=True):
 
 class Tick(Input, frozen=True):
     """Sent about ten times a second, and at once after `Again`."""
+
+    unix_s: float | None = None
+    """Seconds since 1970; None: not said."""
 
 
 class Wake(Input, frozen=True):

@@ -38,6 +38,8 @@ class Ledger:
         self.row_names: list[str] = []
         """Node name by row; empty for a row without a node."""
         self.grants: dict[str, GrantState] = {}
+        self.parked: set[str] = set()
+        """Of these, the ids of those whose GPU memory is on the host, or may be (`GrantState.parked`)."""
         self.remote: dict[str, GrantState] = {}
         """Of these, the grants on GPUs of another node than their pod's."""
         self.exclusive_pods: dict[str, PodState] = {}
@@ -56,6 +58,8 @@ class Ledger:
     def _book(self, held: GrantState) -> None:
         self._unbook(held.grant_id)  # a pod's end may be reported twice, and its grant is freed once
         self.grants[held.grant_id] = held
+        if held.parked:
+            self.parked.add(held.grant_id)
         for name in _nodes_of(held.grant):
             node = self._node(name)
             node.grants[held.grant_id] = held
@@ -176,6 +180,7 @@ class Ledger:
         held = self.grants.pop(grant_id, None)
         if held is None:
             return None
+        self.parked.discard(grant_id)
         nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
         if self.remote.pop(grant_id, None) is not None:
             client = self.nodes[held.client]

@@ -187,6 +187,8 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     reason: str
     resource_version: str = ""
     """The only version that it is for: a decision of an earlier leader must not be carried out later."""
+    gpu_time: str = ""
+    """Written to the annotation kerf.dev/gpu-time with it; empty: that stays as it is."""
 
 
 class AmendGrant(Message, tag="amend", tag_field="patch", frozen=True):

@@ -119,6 +119,8 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync that were amended, and the newest amendment whose amounts their slices have."""
     shrunk: dict[str, Grant] = {}
     """Grants of the sync of which the node has promised to use less, and what it uses at most."""
+    on_host: tuple[str, ...] = ()
+    """Grants of the sync whose GPU memory is on the host, or may be."""
 
 
 class NodeCordon(Message, frozen=True):
@@ -178,6 +180,10 @@ class Accepted(Message, frozen=True):
     """Until the grant is amended, its slices use no more than this. The promise is on the node's disk."""
     not_resized: str = ""
     """Why the slices do not have the amounts of the grant yet, or do not promise those of `shrink`."""
+    number: int = 0
+    """The number of the newest order about the grant that the agent has met."""
+    whole: bool = False
+    """By that order it gives nothing up, and none of its GPU memory is on the host. False: that is not known."""
 
 
 class Released(Message, frozen=True):

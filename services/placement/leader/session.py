@@ -159,6 +159,8 @@ class LeaderSession:
                 amendment=answer.amendment,
                 shrunk=answer.shrunk,
                 not_resized=answer.not_resized,
+                number=answer.number,
+                whole=answer.whole,
             )
         )
 
@@ -185,7 +187,7 @@ class LeaderSession:
     async def _ticks(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._put(m.Tick())
+            self._put(m.Tick(time.time()))
 
     # --- out --------------------------------------------------------------------------------------------------
 
@@ -234,7 +236,7 @@ class LeaderSession:
                 case m.TakeSnapshot():
                     self.feed.want_snapshot()
                 case m.Again():
-                    self._put(m.Tick())
+                    self._put(m.Tick(time.time()))
                 case m.Later():
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.CheckTerm():
@@ -349,7 +351,7 @@ class LeaderSession:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
-            self._put(m.Tick())
+            self._put(m.Tick(time.time()))
 
 
 def _own_word(incoming: Incoming, *nodes: str) -> None:

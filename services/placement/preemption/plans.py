@@ -12,10 +12,12 @@ from services.placement.engine.engine import Engine
 from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
 from services.placement.preemption.migration import Migrations
 from services.placement.preemption.reservations import Reservation, Reservations
+from services.placement.preemption.turns import Turns
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.suspension import REPEAT_S, Suspender, is_suspension
+from services.placement.protocol.unix_time import UnixTime
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
 from services.placement.scheduling.fair.fair import Fair
@@ -26,6 +28,7 @@ from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecut
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Plan, Reserved
 from shared.queues.preemption_policy import PreemptionPolicy
+from shared.queues.turns import TurnPolicy
 
 
 class Preemption:
@@ -41,11 +44,16 @@ class Preemption:
         batcher: WriteBatcher,
         suspension: Suspender,
         capacity_changes: CapacityChanges,
+        turns: TurnPolicy,
+        clock: UnixTime,
     ) -> None:
         self._committer, self._scheduler, self._book, self._fair = committer, scheduler, book, fair
         self._batcher, self._suspender, self._capacity_changes = batcher, suspension, capacity_changes
         self.migrations = Migrations(committer, book, capacity_changes)
-        self.reservations = Reservations(engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations)
+        self.turns = Turns(book, turns, suspension, clock)
+        self.reservations = Reservations(
+            engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations, turns=self.turns
+        )
         self._said_at = 0.0
 
     def reserve(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -79,6 +87,9 @@ class Preemption:
             out += self._answer(found)
         for found in self.reservations.ready():
             plan = found.plan
+            if plan.beneficiaries[0].resumes:
+                out += self._resume(found, term, now)
+                continue
             self._end(found, now)
             if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
                 out += self._over(
@@ -90,6 +101,18 @@ class Preemption:
                 found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
             )
         return out
+
+    def _resume(self, found: Reservation, term: int, now: float) -> list[m.Command]:
+        """Resumes the suspended beneficiaries of a plan together. The plan is over when all annotations are gone: a
+        leader that dies before leaves it to its successor."""
+        left = self.turns.still_suspended(found.plan)
+        if left:
+            found.resuming = True
+            self.reservations.release_places(found)
+            return self._suspender.resume(left, now)
+        self._end(found, now)
+        executed = PreemptionExecuted(plan=found.plan, took_ms=round((now - found.since) * 1000))
+        return self._over(found, term, _publish(found.plan, executed))
 
     def suspension_refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """Cancels the plan that depends on a suspension which the node of this grant cannot do."""
@@ -114,7 +137,7 @@ class Preemption:
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._mark_victims(plan, now, going=True)
         return [
-            *self._suspender.order(plan),
+            *self._suspender.order(plan, now),
             *self._answer(found),
             *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
             *preemption_started(plan, self._book),
@@ -180,16 +203,16 @@ class Preemption:
         self.migrations.tick(now)
         self.reservations.see_ends(now)
         if now - self._said_at < REPEAT_S:
-            return self._suspender.tick(set(self.reservations), term, now)
+            return self._suspender.tick(term, now)
         self._said_at = now
         return [
             *(
                 order
                 for found in self.reservations.values()
                 if found.logged
-                for order in self._suspender.order(found.plan)
+                for order in self._suspender.order(found.plan, now)
             ),
-            *self._suspender.tick(set(self.reservations), term, now),
+            *self._suspender.tick(term, now),
         ]
 
     def records(self, term: int) -> list[ReservationRecord]:

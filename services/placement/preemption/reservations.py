@@ -15,17 +15,19 @@ import msgspec
 from services.placement.engine.engine import Engine
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
+from services.placement.preemption.turns import Turns
 from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from services.placement.scheduling.grants import TrialGrants
 from services.placement.scheduling.trial import Trial
+from shared.book import host_memory
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.levels import topology_violation
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
-from shared.contracts.preemption import HeldPlace, Plan, Victim
+from shared.contracts.preemption import Beneficiary, HeldPlace, Plan, Victim
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -42,6 +44,8 @@ class Reservation(msgspec.Struct):
     logged: bool = False
     changed: bool = False
     """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
+    resuming: bool = False
+    """Its suspended beneficiaries resume: all of what they gave up is booked to them."""
     answered: bool = False
     """The preemptor was told to evict: all suspensions of the plan are done."""
     ending: dict[str, float] = {}
@@ -61,6 +65,8 @@ class Reservations(dict[str, Reservation]):
         preemption_policy: PreemptionPolicy,
         suspension: Suspender,
         moves: Migrations,
+        *,
+        turns: Turns,
     ) -> None:
         super().__init__()
         self._engine, self._gangs, self._preemption_policy, self._suspender, self._migrations = (
@@ -70,18 +76,21 @@ class Reservations(dict[str, Reservation]):
             suspension,
             moves,
         )
+        self.turns = turns
 
     @property
     def book(self) -> Book:
         return self._engine.book
 
-    def refusal(self, plan: Plan) -> str:
+    def refusal(self, plan: Plan, now: float) -> str:
         """Returns why a plan is refused; empty if it may be reserved."""
         states = [self.book.pods.get(b.uid) for b in plan.beneficiaries]
         for beneficiary, state in zip(plan.beneficiaries, states, strict=True):
+            if beneficiary.resumes:
+                continue
             if state is None or not state.wants_place or state.charged or state.refusal:
                 return f"{beneficiary.namespace}/{beneficiary.name} is not pending"
-            if state.never_preempts:
+            if state.never_preempts and not plan.turn:
                 return f"{state.key} has preemptionPolicy Never"
         waiting = [state for state in states if state is not None]
         if not waiting or not plan.victims:
@@ -91,14 +100,15 @@ class Reservations(dict[str, Reservation]):
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
         return (
-            self._check_gang(waiting, plan)
-            or self._check_victims(plan, waiting)
-            or self._unneeded_victims(plan, waiting)
+            self.turns.why_not_resumed(plan, states)
+            or self._check_gang(waiting, plan)
+            or self._check_victims(plan, waiting, now)
+            or self._unneeded_victims(plan, waiting, now)
         )
 
     def reserve(self, plan: Plan, term: int, now: float) -> ReservationRecord | str:
         """Books the plan's places; returns the record to be logged, or why the plan is refused."""
-        refused = self.refusal(plan)
+        refused = self.refusal(plan, now)
         if refused:
             return refused
         places = self._try_plan(plan, plan.victims)
@@ -125,9 +135,8 @@ class Reservations(dict[str, Reservation]):
 
         Its deadline starts again, because no clock outlives a leader.
         """
-        states = [self.book.pods.get(b.uid) for b in record.plan.beneficiaries]
-        if all(s is not None and s.wants_place and not s.charged for s in states) and all(
-            b.node in self.book.nodes for b in record.plan.beneficiaries
+        if all(self._waits(b) and b.node in self.book.nodes for b in record.plan.beneficiaries) and (
+            not record.plan.beneficiaries[0].resumes or self.turns.still_suspended(record.plan)
         ):
             kept = self._book_places(record.plan, record.places, now)
             kept.logged = True
@@ -144,13 +153,20 @@ class Reservations(dict[str, Reservation]):
     def end(self, plan_id: str) -> Reservation | None:
         """Releases the reservation."""
         found = self.pop(plan_id, None)
-        for placeholder in () if found is None else found.placeholders:
-            self.book.unreserve(placeholder)
+        if found is not None:
+            self.release_places(found)
+            self._suspender.open_plans.pop(plan_id, None)
+            self._suspender.reserved -= {b.uid for b in found.plan.beneficiaries}
         for uid in () if found is None else [b.uid for b in found.plan.beneficiaries]:
             gang = self._gangs.of(uid)
             if gang is not None:
                 gang.kept.pop(uid, None)
         return found
+
+    def release_places(self, found: Reservation) -> None:
+        for placeholder in found.placeholders:
+            self.book.unreserve(placeholder)
+        found.placeholders = []
 
     def ready(self) -> list[Reservation]:
         """Returns the reservations whose victims have returned everything, on nodes that have synced."""
@@ -160,13 +176,16 @@ class Reservations(dict[str, Reservation]):
             if r.logged
             and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
+            and self.turns.can_resume(r.plan)
         ]
 
     def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
         """Returns the reservations that are obsolete or have exceeded their deadline, with the reason."""
         found = []
         for reservation in self.values():
-            lost = [b for b in reservation.plan.beneficiaries if not self._waits(b.uid)]
+            lost = [b for b in reservation.plan.beneficiaries if not self._waits(b)]
+            if reservation.resuming and len(lost) < len(reservation.plan.beneficiaries):
+                continue  # it ends when all that are left have resumed
             if lost:
                 found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more"))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
@@ -192,11 +211,15 @@ class Reservations(dict[str, Reservation]):
         left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
-    def _waits(self, uid: str) -> bool:
-        state = self.book.pods.get(uid)
+    def _waits(self, beneficiary: Beneficiary) -> bool:
+        state = self.book.pods.get(beneficiary.uid)
+        if beneficiary.resumes:  # one that runs again already, by the order of an earlier leader, waits for its gang
+            return state is not None and state.seen_bound and not state.ended
         return state is not None and state.wants_place and not state.charged
 
     def _check_gang(self, waiting: list[PodState], plan: Plan) -> str:
+        if plan.beneficiaries[0].resumes:
+            return ""
         gangs = {None if gang is None else gang.key for state in waiting for gang in (self._gangs.of(state.uid),)}
         if len(waiting) == 1 and gangs == {None}:
             return ""
@@ -210,7 +233,7 @@ class Reservations(dict[str, Reservation]):
             return f"another plan is in progress for gang {gang.name}"
         return topology_violation(gang, {b.uid: b.node for b in plan.beneficiaries}, self.book)
 
-    def _check_victims(self, plan: Plan, waiting: list[PodState]) -> str:
+    def _check_victims(self, plan: Plan, waiting: list[PodState], now: float) -> str:
         giving = {v.uid for r in self.values() for v in r.plan.victims}
         going: list[PodState] = []
         for victim in plan.victims:
@@ -225,9 +248,12 @@ class Reservations(dict[str, Reservation]):
                 return f"{state.key} cannot {victim.action}: the strategy of its slices does not support it"
             going.append(state)
         self._preemption_policy.begin()
-        return self._refuses(plan, waiting, going)
+        to_host = [self.book.grants[v.grant_id] for v in plan.victims if v.action == "checkpoint"]
+        return self._refuses(plan, waiting, going, now) or host_memory.lacking(self.book, to_host)
 
-    def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState]) -> str:
+    def _refuses(self, plan: Plan, waiting: list[PodState], going: list[PodState], now: float) -> str:
+        if plan.turn:
+            return self.turns.refuses(plan, waiting, going, now)
         if plan.consolidates:
             return consolidating.refuses(
                 plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
@@ -238,14 +264,14 @@ class Reservations(dict[str, Reservation]):
             waiting, gone
         )
 
-    def _unneeded_victims(self, plan: Plan, waiting: list[PodState]) -> str:
+    def _unneeded_victims(self, plan: Plan, waiting: list[PodState], now: float) -> str:
         """Returns which victims are unnecessary, single pods, gangs or subgroups; empty if all are needed."""
         everyone = {victim.uid for victim in plan.victims}
         units = [{victim.uid} for victim in plan.victims]
         gangs = self._gangs.together_among(everyone)
 
         def is_enough(victims: Sequence[Victim]) -> bool:
-            return self._would_let(plan, waiting, victims) and self._try_plan(plan, victims) is not None
+            return self._would_let(plan, waiting, victims, now) and self._try_plan(plan, victims) is not None
 
         stays = first_unneeded(plan.victims, (*units, *gangs), is_enough)
         if stays is None:
@@ -253,8 +279,8 @@ class Reservations(dict[str, Reservation]):
         unneeded = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.uid in stays)
         return f"{waiting[0].key} would fit without preempting {unneeded}"
 
-    def _would_let(self, plan: Plan, waiting: list[PodState], victims: Sequence[Victim]) -> bool:
-        return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(v.uid for v in victims)])
+    def _would_let(self, plan: Plan, waiting: list[PodState], victims: Sequence[Victim], now: float) -> bool:
+        return not self._refuses(plan, waiting, [self.book.pods[uid] for uid in sorted(v.uid for v in victims)], now)
 
     def _try_plan(self, plan: Plan, victims: Sequence[Victim]) -> dict[str, HeldPlace] | None:
         """Returns the places of all beneficiaries if these victims were gone; None if one does not fit.
@@ -271,6 +297,12 @@ class Reservations(dict[str, Reservation]):
         for beneficiary in plan.beneficiaries:
             if beneficiary.node not in trial.book.nodes:
                 return None
+            if beneficiary.resumes:
+                back = self.turns.resume_on(trial.transaction, beneficiary)
+                if back is None:
+                    return None
+                places[beneficiary.uid] = back
+                continue
             state = trial.book.add(self.book.pods[beneficiary.uid])
             place = trial.place_on(state, beneficiary.node)
             if place is None:
@@ -289,13 +321,20 @@ class Reservations(dict[str, Reservation]):
         placeholders = []
         for victim in [v for v in plan.victims if v.uid in places]:
             self._migrations.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
-        for uid in [b.uid for b in plan.beneficiaries]:
-            place, state = places[uid], self.book.pods[uid]
-            placeholder = state.placeholder(f"reserved/{plan.plan_id}/{uid}")
+        self._suspender.open_plans[plan.plan_id] = plan
+        self._suspender.reserved |= {b.uid for b in plan.beneficiaries if b.resumes}
+        for victim in [v for v in plan.victims if v.action == "checkpoint"]:
+            self._suspender.host_memory.take(victim.grant_id)
+        for beneficiary in plan.beneficiaries:
+            uid = beneficiary.uid
+            place, state, kept_as = places[uid], self.book.pods[uid], f"reserved/{plan.plan_id}/{uid}"
+            if beneficiary.resumes and state.suspension is None:
+                continue  # it has resumed before a leader died, and has all of it
+            placeholder = self.turns.placeholder(state, kept_as) if beneficiary.resumes else state.placeholder(kept_as)
             self.book.reserve(placeholder, place.node, place.grant)
             placeholders.append(placeholder)
             gang = self._gangs.of(uid)
-            if gang is not None:
+            if gang is not None and not beneficiary.resumes:
                 gang.kept[uid] = place.node
         kept = self[plan.plan_id] = Reservation(plan, places, placeholders, now, now + plan.deadline_s)
         return kept

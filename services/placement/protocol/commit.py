@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from services.placement import messages as m
 from services.placement.config import Config
@@ -57,11 +57,11 @@ class Committer:
         self.idle = False
         """Whether the last turn found no pod to try."""
 
-    def turn(self, term: int, now: float, open_plans: Collection[str]) -> list[m.Command]:
+    def turn(self, term: int, now: float) -> list[m.Command]:
         """Tries pods in order until the batch is full or too many holds are open, and appends what is due. Before each
-        of them, suspended pods resume (for none of the open plans, and not preemptible by it) and slices grow."""
+        of them, suspended pods resume (for no open plan, and not preemptible by it) and slices grow."""
         self._grants.term = term
-        self._suspender.begin_turn(open_plans)
+        self._suspender.begin_turn()
         out: list[m.Command] = []
         attempts = 0
         while not self._batcher.full and len(self._holds) < self._config.max_holds:

@@ -9,23 +9,29 @@ a little longer.
 
 Each order to the API server is for one resourceVersion of the pod, and a new leader touches all suspended pods. Until
 it has seen them at another version, no other pod gets what they gave up: an order of an earlier leader may still
-arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed.
+arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed. A checkpoint that an
+earlier leader ordered for a plan that is over is withdrawn when it is seen, before its node learns of it: the host
+memory may be another pod's by now (`tests/model/turns.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.gpu_times import GpuTimes
+from services.placement.protocol.host_memory import HostMemory
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import touch
+from services.placement.protocol.resumption_order import ResumptionOrder, Unit
+from services.placement.protocol.unix_time import UnixTime
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import SuspendPod
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
-from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
+from shared.model.suspension import SUSPEND_ACTIONS, Suspension, annotated_suspension, encode_suspension
 from shared.queues.preemption_policy import PreemptionPolicy
 
 REPEAT_S = 5.0
@@ -47,7 +53,15 @@ def suspension_by(victim: Victim, plan_id: str) -> Suspension:
 
 class Suspender:
     def __init__(
-        self, book: Book, nodes: Nodes, preemption_policy: PreemptionPolicy, capacity_changes: CapacityChanges
+        self,
+        book: Book,
+        nodes: Nodes,
+        preemption_policy: PreemptionPolicy,
+        capacity_changes: CapacityChanges,
+        *,
+        order: ResumptionOrder,
+        gpu_times: GpuTimes,
+        clock: UnixTime,
     ) -> None:
         self._book, self._nodes, self._preemption_policy, self._capacity_changes = (
             book,
@@ -55,9 +69,16 @@ class Suspender:
             preemption_policy,
             capacity_changes,
         )
-        self._open_plans: Collection[str] = ()
-        self._resumable: list[PodState] | None = None
+        self._order, self._gpu_times, self._clock = order, gpu_times, clock
+        self.host_memory = HostMemory(book, nodes, capacity_changes)
+        self.open_plans: dict[str, Plan] = {}
+        """The plans whose reservations are in force, by id."""
+        self.reserved: set[str] = set()
+        """By uid: suspended pods that resume by an open plan alone."""
+        self._resumable: list[Unit] | None = None
         """In this turn of the committer: the pods that could be resumed; None until that is asked."""
+        self._late: dict[str, float] = {}
+        """By uid of pods whose late order is being withdrawn: when that was last ordered."""
         self._told: dict[str, Suspension] = {}
         """What each pod's agent was told last, by uid."""
         self._resuming: dict[str, float] = {}
@@ -71,19 +92,27 @@ class Suspender:
 
     # --- to suspend ------------------------------------------------------------------------------------------------
 
-    def order(self, plan: Plan) -> list[m.Command]:
+    def order(self, plan: Plan, now: float) -> list[m.Command]:
         """Returns the orders that suspend the victims of a logged plan."""
         orders = []
         for victim in plan.victims:
             state = self._book.pods.get(victim.uid)
             if is_suspension(victim) and state is not None and state.suspension != suspension_by(victim, plan.plan_id):
-                because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
-                reason = (
-                    f"{_DOES[victim.action]} for {plan.gains}, {because}; it resumes when there is capacity "
-                    f"(plan {plan.plan_id})"
-                )
-                orders.append(_patch(state, encode_suspension(suspension_by(victim, plan.plan_id)), reason))
+                suspension = suspension_by(victim, plan.plan_id)
+                if suspension.action == "checkpoint":
+                    self.host_memory.ordered(state)
+                gpu_time = self._gpu_times.at_suspension(state, suspension, now, turn=plan.turn)
+                orders.append(_patch(state, encode_suspension(suspension), self._reason(plan, victim, state), gpu_time))
         return [m.SendPatches(tuple(orders))] if orders else []
+
+    def _reason(self, plan: Plan, victim: Victim, state: PodState) -> str:
+        does = _DOES[victim.action]
+        if plan.turn:
+            return (
+                f"{does}: it is the turn of {plan.gains}; it resumes by itself in its next turn (plan {plan.plan_id})"
+            )
+        because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
+        return f"{does} for {plan.gains}, {because}; it resumes when there is capacity (plan {plan.plan_id})"
 
     def returns(self, state: PodState) -> bool:
         """Whether a pod is resuming: no other pod gets what it gave up, and its node may not know yet."""
@@ -115,19 +144,47 @@ class Suspender:
         held = self._book.grants.get(state.grant_id)
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
             return []
-        if state.suspension is None and held.suspension is not None and not self._fits(held):
-            return [
-                m.SendPatches((_patch(state, encode_suspension(held.suspension), "other pods have what it gave up"),))
-            ]
+        if self._is_late(state):
+            state.suspension = None  # nobody is told of it: neither the node, nor who may have the host memory
+            return self._withdraw_late(now, state.uid)
+        if state.suspension is None and held.suspension is not None and not self._fits((held,)):
+            restored, gpu_time = encode_suspension(held.suspension), self._gpu_times.still_stopped(state, now)
+            return [m.SendPatches((_patch(state, restored, "other pods have what it gave up", gpu_time),))]
         if state.suspension is None:
             self._told.pop(state.uid, None)
             self._resuming.pop(state.uid, None)
             self._book.suspend(held.grant_id, None)
+            held = self._book.grants[held.grant_id]
         else:
             self._told[state.uid] = state.suspension
-        return self._nodes.granted(held, now)
+        orders = self._nodes.granted(held, now)
+        if state.suspension is None:
+            self.host_memory.told(held, orders, now)
+        return orders
 
-    def node_answered(self, grant_id: str, suspension: Suspension | None, reason: str = "") -> list[m.Command]:
+    def _is_late(self, state: PodState) -> bool:
+        """Whether it is a checkpoint that an earlier leader ordered, and that no plan of this one wants."""
+        wanted = state.suspension
+        return wanted is not None and wanted.action == "checkpoint" and wanted.plan_id not in self.open_plans
+
+    def _withdraw_late(self, now: float, *uids: str) -> list[m.Command]:
+        orders = []
+        for uid in uids:
+            state = self._book.pods.get(uid)
+            if (
+                state is None
+                or state.suspension is not None
+                or not annotated_suspension(state.pod.metadata.annotations)
+            ):
+                self._late.pop(uid, None)
+                continue
+            self._late[uid] = now
+            orders.append(_patch(state, "", "the plan that ordered it is over", ""))
+        return [m.SendPatches(tuple(orders))] if orders else []
+
+    def node_answered(
+        self, grant_id: str, suspension: Suspension | None, reason: str = "", *, now: float = 0.0
+    ) -> list[m.Command]:
         """Handles an agent's answer about a grant: what is given up now.
 
         A late answer to another order is ignored. If the agent cannot do it, the order is withdrawn, and a plan that
@@ -143,8 +200,16 @@ class Suspender:
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
         elif suspension is None and reason:
-            return [m.SendPatches((_patch(state, "", f"its node cannot do it: {reason}"),))]
+            gpu_time = self._gpu_times.never_stopped(state, now)
+            return [m.SendPatches((_patch(state, "", f"its node cannot do it: {reason}", gpu_time),))]
         return []
+
+    def memory_answered(self, event: m.GrantAcknowledged) -> None:
+        """Handles what an agent's answer says of the host memory."""
+        self.host_memory.answered(event, self._open_checkpoints())
+
+    def _open_checkpoints(self) -> set[str]:
+        return {v.grant_id for plan in self.open_plans.values() for v in plan.victims if v.action == "checkpoint"}
 
     def is_current(self, grant_id: str, suspension: Suspension | None) -> bool:
         """Whether an agent's confirmation is about the latest order; otherwise that order has to be repeated."""
@@ -164,57 +229,82 @@ class Suspender:
 
     # --- to resume ----------------------------------------------------------------------------------------------
 
-    def tick(self, plans: set[str], term: int, now: float) -> list[m.Command]:
-        """Resumes pods whose plan is over (not in `plans`) and whose capacity has been free for a while.
-
-        The highest priority comes first, then the oldest.
-        """
+    def tick(self, term: int, now: float) -> list[m.Command]:
+        """Resumes pods whose plan is over and whose capacity has been free for a while, in their order."""
         self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
-        waiting = self._over(plans)
-        self._room_since = {s.uid: self._room_since[s.uid] for s in waiting if s.uid in self._room_since}
+        units = self._over(now)
+        waiting = {state.uid for unit in units for state in unit}
+        self._room_since = {uid: at for uid, at in self._room_since.items() if uid in waiting}
         orders = []
-        for state in waiting:
-            said = self._resuming.get(state.uid)
-            if said is not None and now - said < REPEAT_S:
-                continue
-            if said is None and not self._may_resume(state, now):
-                continue
-            orders.append(self._resume(state, now))
-        return self._touch_again(term, now) + ([m.SendPatches(tuple(orders))] if orders else [])
+        for unit in units:
+            said = [self._resuming[state.uid] for state in unit if state.uid in self._resuming]
+            if said:
+                orders += [self._resume(s, now) for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
+            elif self._may_resume(unit, now):
+                orders += [self._resume(state, now) for state in unit]
+        return [
+            *self._touch_again(term, now),
+            *([m.SendPatches(tuple(orders))] if orders else []),
+            *self._withdraw_late(now, *[uid for uid, at in self._late.items() if now - at >= REPEAT_S]),
+            *self.host_memory.tick(self._open_checkpoints(), term, now),
+        ]
 
-    def begin_turn(self, open_plans: Collection[str]) -> None:
-        """Begins a turn of the committer. `open_plans`: plans whose reservations are in force."""
-        self._open_plans, self._resumable = open_plans, None
+    def begin_turn(self) -> None:
+        """Begins a turn of the committer."""
+        self._resumable = None
 
     def resume_before(self, waiter: PodState, now: float) -> list[m.Command]:
-        """Resumes suspended pods before a pending pod is tried: those that it could not preempt.
+        """Resumes suspended pods before a pending pod is tried: those that it could not preempt, and whose turn comes
+        before its own.
 
         Otherwise any pending pod, however low its priority, would keep pods suspended that have precedence.
         """
         if self._resumable is None:
-            self._resumable = [state for state in self._over(self._open_plans) if self._has_room(state)]
+            self._resumable = [unit for unit in self._over(now) if self._has_room(unit)]
             self._preemption_policy.begin()
-        going = [
-            s
-            for s in self._resumable
-            if s.uid not in self._resuming and not self._preemption_policy.may_preempt(waiter, s)
-        ]
-        orders = tuple(self._resume(state, now) for state in going if self._has_room(state))
-        return [m.SendPatches(orders)] if orders else []
+        unix_s = self._clock.at(now)
+        orders: list[SuspendPod] = []
+        for unit in self._resumable:
+            if any(state.uid in self._resuming for state in unit) or not self._has_room(unit):
+                continue
+            if self._order.comes_before(unit, waiter, unix_s):
+                orders += [self._resume(state, now) for state in unit]
+        return [m.SendPatches(tuple(orders))] if orders else []
 
-    def _over(self, plans: Collection[str]) -> list[PodState]:
-        """Returns the pods that are suspended for no open plan: the highest priority first, then the oldest."""
+    def resume(self, states: Sequence[PodState], now: float) -> list[m.Command]:
+        """Resumes the beneficiaries of a plan, all of them at once; repeated until their annotations are gone."""
+        due = [s for s in states if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
+        return [m.SendPatches(tuple(self._resume(state, now) for state in due))] if due else []
+
+    def can_resume(self, state: PodState) -> bool:
+        """Whether what the pod has given up is known: its node has confirmed it to this leader."""
+        held = self._book.grants.get(state.grant_id)
+        return (
+            state.uid not in self._unmoved
+            and state.uid not in self._resuming
+            and state.suspension is not None
+            and held is not None
+            and held.suspension == state.suspension
+        )
+
+    def _over(self, now: float) -> list[Unit]:
+        """Returns the pods that are suspended for no open plan and resume by none, in the order in which they resume;
+        those together that resume together."""
         suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
         found = [
-            state for state in suspension if state.suspension is not None and state.suspension.plan_id not in plans
+            state
+            for state in suspension
+            if state.suspension is not None
+            and state.suspension.plan_id not in self.open_plans
+            and state.uid not in self.reserved
         ]
-        return sorted(found, key=lambda s: (-s.pod.spec.priority, s.pod.metadata.creation_timestamp, s.uid))
+        return self._order.units(found, self._clock.at(now)) if found else []
 
     def _resume(self, state: PodState, now: float) -> SuspendPod:
         self._book.suspend(state.grant_id, None)
         self._resuming[state.uid] = now
-        return _patch(state, "", "all of its grant is free again")
+        return _patch(state, "", "all of its grant is free again", self._gpu_times.at_resumption(state, now))
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}
@@ -223,22 +313,28 @@ class Suspender:
         self._touched_at = now
         return [m.SendPatches(tuple(touch(self._book.pods[uid], term) for uid in self._unmoved))]
 
-    def _may_resume(self, state: PodState, now: float) -> bool:
-        if not self._has_room(state):
-            self._room_since.pop(state.uid, None)
+    def _may_resume(self, unit: Unit, now: float) -> bool:
+        if not self._has_room(unit):
+            for state in unit:
+                self._room_since.pop(state.uid, None)
             return False
-        return now - self._room_since.setdefault(state.uid, now) >= FREE_FOR_S
+        since = [self._room_since.setdefault(state.uid, now) for state in unit]
+        return now - max(since) >= FREE_FOR_S
 
-    def _has_room(self, state: PodState) -> bool:
-        held, node = self._book.grants.get(state.grant_id), self._book.nodes.get(state.charged)
-        # Until the node has synced with this leader the book counts the whole grant: what others have is unknown.
-        heard = node is not None and not node.agent_trouble
-        return heard and held is not None and held.phase == "bound" and self._fits(held)
+    def _has_room(self, unit: Unit) -> bool:
+        parts = []
+        for state in unit:
+            held, node = self._book.grants.get(state.grant_id), self._book.nodes.get(state.charged)
+            # Until the node has synced with this leader the book counts the whole grant: what others have is unknown.
+            if node is None or node.agent_trouble or held is None or held.phase != "bound":
+                return False
+            parts.append(held)
+        return self._fits(parts)
 
-    def _fits(self, held: GrantState) -> bool:
-        """Whether all that was granted fits again. What was never booked to other pods is free."""
-        taken = sum_shares((held.grant,))
-        for (node, uuid), (mib, milli) in sum_shares((held.given,)).items():
+    def _fits(self, parts: Sequence[GrantState]) -> bool:
+        """Whether all that was granted to these fits again. What was never booked to other pods is free."""
+        given, taken = sum_shares(held.given for held in parts), sum_shares(held.grant for held in parts)
+        for (node, uuid), (mib, milli) in given.items():
             room = self._book.nodes[node].by_uuid.get(uuid) if node in self._book.nodes else None
             now_mib, now_milli = taken.get((node, uuid), (0, 0))
             # Processes outside Kerf may use more than is left, or a GPU may be smaller now. That does not matter for
@@ -256,7 +352,7 @@ _DOES = {
 }
 
 
-def _patch(state: PodState, suspension: str, reason: str) -> SuspendPod:
+def _patch(state: PodState, suspension: str, reason: str, gpu_time: str) -> SuspendPod:
     meta = state.pod.metadata
     return SuspendPod(
         uid=state.uid,
@@ -265,4 +361,5 @@ def _patch(state: PodState, suspension: str, reason: str) -> SuspendPod:
         suspension=suspension,
         reason=reason,
         resource_version=meta.resource_version,
+        gpu_time=gpu_time,
     )

@@ -14,6 +14,7 @@ from functools import cached_property
 import msgspec
 
 from services.preemptor.planning.actions import evict, move
+from services.preemptor.planning.actions.checkpoint import fitting_on_host
 from services.preemptor.planning.alternatives import Alternatives
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.attempt import Attempt
@@ -316,6 +317,8 @@ class Planner:
         candidates = [c for c in self._candidates.on(attempt.node, state) if c.uid not in self._gone]
         for action in self._candidates.non_disruptive:
             suspended = [one for c in candidates if action.name in c.suspends and (one := action.apply(c)) is not None]
+            if action.name == "checkpoint":
+                suspended = fitting_on_host(suspended, self._trial.book)
             option = self._suspension_option(attempt, suspended)
             if option is not None:
                 return option

@@ -89,7 +89,8 @@ class Patches:
             order.namespace,
             order.name,
             order.uid,
-            suspension_patch(order.suspension),
+            suspension_patch(order.suspension)
+            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),
             order.resource_version,
         )
         if result.outcome == "done":

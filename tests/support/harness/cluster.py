@@ -30,6 +30,8 @@ from tests.support.harness.preemptor import Preemptor
 
 STEP_S = 0.5
 SAMPLED_S = 10.0
+PARK_MIB = 8 * 81_920
+"""What a node's host takes of checkpointed GPU memory, unless a test says otherwise."""
 """The interval of the nodes' usage samples."""
 
 
@@ -50,6 +52,7 @@ class Cluster:
         queues: str | None = None,
         racks: Mapping[str, str] | None = None,
         conditions: Conditions | None = None,
+        park_mib: int = PARK_MIB,
         **preemptor: Any,
     ) -> None:
         self.plans: dict[str, Plan] = {}
@@ -66,12 +69,13 @@ class Cluster:
         self.placement = Placement(respond=self._respond, begins=False, max_holds=1_000)
         self.clock = Clock(self.placement)
         self.api = ApiServer(self.clock, numbers, self.send, self._assert_justified, least=least or {})
-        self.nodes = Nodes(dict(gpus), self.placement, self.api, gives_back_s=gives_back_s)
+        self.nodes = Nodes(dict(gpus), self.placement, self.api, gives_back_s=gives_back_s, park_mib=park_mib)
         self.conditions.begin(self)
         self.send(self.placement.beginning)
         for name, count in gpus.items():
             self.facts(build.node(name))
-            self.send(m.InventorySeen(build.inventory(name, gpus=count, strategies=STRATEGIES)))
+            seen = build.inventory(name, gpus=count, strategies=STRATEGIES, park_mib=park_mib)
+            self.send(m.InventorySeen(seen))
             if racks is not None:
                 self.facts(build.node(name, labels={RACK: racks[name]}))
         if queues is not None:
@@ -95,7 +99,7 @@ class Cluster:
         self.nodes.assert_memory_breakdown()
         self.api.show_budgets()
         self.send(m.BeatSeen(self.nodes.alive))
-        self.send(m.Tick())
+        self.send(m.Tick(self.clock.wall))
         self.ask(pm.Tick())
 
     def helped(self) -> list[str]:

@@ -77,7 +77,15 @@ class Faults(Conditions):
     def _inventory(self, name: str) -> m.InventorySeen:
         self._generation += 1
         gpus = self.cluster.nodes.gpus[name]
-        return m.InventorySeen(build.inventory(name, gpus=gpus, strategies=STRATEGIES, generation=self._generation))
+        return m.InventorySeen(
+            build.inventory(
+                name,
+                gpus=gpus,
+                strategies=STRATEGIES,
+                generation=self._generation,
+                park_mib=self.cluster.nodes.park_mib,
+            )
+        )
 
     def _replace_leader(self) -> None:
         cluster = self.cluster

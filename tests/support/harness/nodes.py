@@ -24,8 +24,12 @@ STRATEGIES = ("exclusive", "advisory", "interposer")
 class Nodes:
     """Nodes whose GPUs have `GPU_MIB` and are shared by slices with enforced limits."""
 
-    def __init__(self, gpus: dict[str, int], placement: Placement, api: ApiServer, *, gives_back_s: float) -> None:
-        """`gpus`: by node. `gives_back_s`: how long after a pod's end its node releases the grant."""
+    def __init__(
+        self, gpus: dict[str, int], placement: Placement, api: ApiServer, *, gives_back_s: float, park_mib: int
+    ) -> None:
+        """`gpus`: by node. `gives_back_s`: how long after a pod's end its node releases the grant. `park_mib`: what
+        each host takes of checkpointed GPU memory."""
+        self.park_mib = park_mib
         self.gpus = gpus
         self._placement, self._api = placement, api
         self.gives_back_s = gives_back_s
@@ -59,7 +63,8 @@ class Nodes:
         self._enforce(grant_id, order.suspension)
         self.assert_no_double_booking()
         node = self._api.live[order.uid].spec.node_name if order.uid in self._api.live else ""
-        return m.GrantAcknowledged(node, grant_id, suspension=order.suspension)
+        whole = order.suspension is None
+        return m.GrantAcknowledged(node, grant_id, suspension=order.suspension, number=order.number, whole=whole)
 
     def _enforce(self, grant_id: str, suspension: Suspension | None) -> None:
         if suspension is None:
@@ -164,6 +169,11 @@ class Nodes:
     # --- properties ---------------------------------------------------------------------------------------------
 
     def assert_no_double_booking(self) -> None:
+        on_host: dict[str, int] = defaultdict(int)
+        for grant_id, suspension in self.suspension.items():
+            for share in (s for part in self.grants[grant_id].containers.values() for s in part.gpus):
+                on_host[share.node] += share.memory_mib if suspension.action == "checkpoint" else 0
+        assert all(mib <= self.park_mib for mib in on_host.values())
         taken: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         for grant_id, given in self.grants.items():
             grant = left_of(given, self.suspension[grant_id]) if grant_id in self.suspension else given

@@ -92,7 +92,9 @@ class Placement:
                 )
                 return [m.SyncAnswered(answer)]
             case m.SendGrant():
-                return [m.GrantAcknowledged(command.node, command.grant.grant.grant_id)]
+                grant = command.grant
+                whole = grant.suspension is None
+                return [m.GrantAcknowledged(command.node, grant.grant.grant_id, number=grant.number, whole=whole)]
             case m.Again():
                 return [m.Tick()]
             case m.Later():

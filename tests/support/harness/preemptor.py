@@ -28,8 +28,15 @@ TOTAL_MIB = 81_920
 class Preemptor:
     """Feeds inputs; the caller carries out the commands, or answers plans by `reserve` and `evicted`."""
 
-    def __init__(self, *nodes: str, gpus: int = 2, numbers: Iterator[int] | None = None, **settings: Any) -> None:
-        """`numbers`: of the plans."""
+    def __init__(
+        self,
+        *nodes: str,
+        gpus: int = 2,
+        numbers: Iterator[int] | None = None,
+        park_mib: int = 8 * TOTAL_MIB,
+        **settings: Any,
+    ) -> None:
+        """`numbers`: of the plans. `park_mib`: what each host takes of checkpointed GPU memory."""
         self._numbers = itertools.count(1) if numbers is None else numbers
         self.config = Config(**settings)
         self.core = self._new_core()
@@ -38,7 +45,7 @@ class Preemptor:
         self.gpus = gpus
         for name in nodes:
             self.send(m.FactsSeen((Put(object=build.node(name)),)))
-            self.send(m.InventorySeen(build.inventory(name, gpus=gpus)))
+            self.send(m.InventorySeen(build.inventory(name, gpus=gpus, park_mib=park_mib)))
 
     def _new_core(self) -> Core:
         return Core(self.config, lambda: f"plan-{next(self._numbers)}")

@@ -112,7 +112,13 @@ def test_each_suspend_action_frees_exactly_its_capacity(
 def test_a_failed_suspension_changes_and_frees_nothing() -> None:
     core = slices("a")
     assert said(core, share("a", PAUSE), "its control block cannot be written") == Accepted(
-        ok=True, reason="its control block cannot be written", term=1, node=NODE, grant_id="g-a", amendment=0
+        ok=True,
+        reason="its control block cannot be written",
+        term=1,
+        node=NODE,
+        grant_id="g-a",
+        amendment=0,
+        whole=True,
     )
     assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
@@ -169,7 +175,8 @@ def test_a_grant_without_containers_is_suspended_at_once() -> None:
 def test_a_resumed_pod_has_its_whole_share_again() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
-    assert said(core, share("a")) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", amendment=0)
+    whole = Accepted(ok=True, term=1, node=NODE, grant_id="g-a", amendment=0, whole=True)
+    assert said(core, share("a")) == whole
     assert core.store.ordered_suspension("u-a") is None
     assert starts(core, "b", memory=400) == "gpu-compute-full"
 

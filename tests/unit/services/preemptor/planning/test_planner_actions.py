@@ -91,6 +91,13 @@ def test_pods_are_checkpointed_if_the_setting_allows_it() -> None:
     assert actions(preemptor) == [("low", "checkpoint")]
 
 
+def test_no_pod_is_checkpointed_to_a_full_host() -> None:
+    preemptor = Preemptor("n", gpus=1, checkpoints=True, park_mib=60 * 1024 - 1)
+    soft(preemptor, "low", gib=60, milli=500)
+    preemptor.wait("high", **asks(60, 20))  # type: ignore[arg-type]
+    assert actions(preemptor) == [("low", "evict")]
+
+
 def test_a_pod_whose_suspension_failed_may_only_be_evicted() -> None:
     preemptor = Preemptor("n", gpus=1, checkpoints=True)
     soft(preemptor, "low", gib=60, milli=500)

@@ -1,0 +1,57 @@
+"""What is written to `kerf.dev/gpu-time` with each suspension and each resumption."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.placement.protocol.unix_time import UnixTime
+from shared.book.book import Book
+from shared.book.disruption_cost import gpu_milli
+from shared.book.states import PodState
+from shared.model.suspension import Suspension
+from shared.queues.turns import TURN_ACTIONS, TurnPolicy, is_waiting
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
+from shared.turns.rules import OVERDUE
+
+
+class GpuTimes:
+    """Every pod that is paused or checkpointed gets the record, for its next plan may be a turn's."""
+
+    def __init__(self, book: Book, turns: TurnPolicy, clock: UnixTime) -> None:
+        self._book, self._turns, self._clock = book, turns, clock
+
+    def at_suspension(self, state: PodState, suspension: Suspension, now: float, *, turn: bool) -> str:
+        """Returns the record of a pod that stops running now; empty for an action that lets it run."""
+        if suspension.action not in TURN_ACTIONS:
+            return ""
+        at = self._clock.at(now)
+        before = state.gpu_time or GpuTime(since=at)
+        if is_waiting(state):  # by another action already: it goes on waiting
+            return encode_gpu_time(before)
+        return encode_gpu_time(
+            replace(before, since=at, attained_gpu_ms=self._turns.attained_gpu_ms(state, at), turns=before.turns + turn)
+        )
+
+    def at_resumption(self, state: PodState, now: float) -> str:
+        """Returns the record of a pod that runs from now on. One that has waited too long begins again at level 0."""
+        if not is_waiting(state):
+            return ""
+        at = self._clock.at(now)
+        before = state.gpu_time or GpuTime(since=at)
+        attained = self._turns.attained_gpu_ms(state, at)
+        lifted = before.lifted_at_gpu_ms
+        if self._turns.takes_turns(state) and self._turns.rank(state, at)[0] == OVERDUE:
+            lifted = attained
+        return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, lifted_at_gpu_ms=lifted))
+
+    def never_stopped(self, state: PodState, now: float) -> str:
+        """Returns the record of a pod whose node could not suspend it: it has run all the time."""
+        if not is_waiting(state) or state.gpu_time is None:
+            return ""
+        at, milli = self._clock.at(now), gpu_milli(state, self._book)
+        attained = state.gpu_time.attained(milli, at, runs=True)
+        return encode_gpu_time(replace(state.gpu_time, since=at, attained_gpu_ms=attained))
+
+    def still_stopped(self, state: PodState, now: float) -> str:
+        """Returns the record of a pod whose resumption was written too late, and that has not run since."""
+        return "" if state.gpu_time is None else encode_gpu_time(replace(state.gpu_time, since=self._clock.at(now)))

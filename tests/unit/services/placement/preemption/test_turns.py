@@ -1,0 +1,519 @@
+"""Plans that end turns: what placement refuses, what it orders when, and what a new leader does with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from shared.book import host_memory
+from shared.contracts.commands import SuspendPod
+from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.facts import Put
+from shared.contracts.node_commands import NodeSyncAnswer
+from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
+from shared.model import names
+from shared.model.objects import Pod, PodStatus
+from shared.model.suspension import Suspension, decode_suspension
+from shared.turns.gpu_time import GpuTime, read_gpu_time
+from tests.support import build
+from tests.support.harness.placement import Placement, only
+
+GPU_MIB = 81_920
+EPOCH_S = 1_800_000_000.0
+STRATEGIES = ("exclusive", "advisory", "interposer")
+
+
+def stamp(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Site:
+    """One node of two GPUs, each as large as a pod, with room on its host for `park` pods. Nodes answer when the test
+    says so, and patches are written when it says so."""
+
+    def __init__(self, *, gpus: int = 2, park: float = 1, memory: str = f"{GPU_MIB}Mi", **placement: Any) -> None:
+        self.memory, self.park_mib, self.gpus = memory, round(park * GPU_MIB), gpus
+        self.api: dict[str, Pod] = {}
+        self.unwritten: list[SuspendPod] = []
+        self.unanswered: list[m.SendGrant] = []
+        self.on_host: set[str] = set()
+        """Grants whose memory is on the host, as the node has it."""
+        self.has: dict[str, Suspension | None] = {}
+        self.placement = Placement(respond=self._respond, begins=False, **placement)
+        self.send(self.placement.beginning)
+        self.placement.facts(build.node("n"))
+        self.send(m.InventorySeen(build.inventory("n", gpus=gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
+        self.wait(1)
+
+    # --- surroundings -------------------------------------------------------------------------------------------
+
+    def _respond(self, command: m.Command, default: Any) -> list[m.Input]:
+        match command:
+            case m.SendPatches():
+                self.unwritten += [p for p in command.patches if isinstance(p, SuspendPod)]
+            case m.SendGrant():
+                self.unanswered.append(command)
+                return []
+            case m.SendSync():
+                for grant in command.sync.grants:
+                    self._execute(grant.grant.grant_id, grant.suspension)
+                answer = NodeSyncAnswer(
+                    node="n",
+                    boot_id="boot-1",
+                    term=command.sync.term,
+                    accepted=True,
+                    number=command.sync.number,
+                    suspension={i: s for i, s in self.has.items() if s is not None},
+                    on_host=tuple(sorted(self.on_host)),
+                )
+                return [m.SyncAnswered(answer)]
+        answers: list[m.Input] = default(command)
+        return answers
+
+    def _execute(self, grant_id: str, suspension: Suspension | None) -> None:
+        self.has[grant_id] = suspension
+        if suspension is not None and suspension.action == "checkpoint":
+            self.on_host.add(grant_id)
+        elif suspension is None:
+            self.on_host.discard(grant_id)
+        core = self.placement.core
+        used = sum(
+            host_memory.needed_mib(core.book.grants[i]).get("n", 0) for i in self.on_host if i in core.book.grants
+        )
+        assert used <= self.park_mib, "the host has not so much memory"
+
+    def send(self, event: m.Input) -> list[m.Command]:
+        return self.placement.send(event)
+
+    def wait(self, seconds: float) -> list[m.Command]:
+        said: list[m.Command] = []
+        for _ in range(round(seconds)):
+            self.placement.now += 1
+            said += self.send(m.BeatSeen(("n",))) + self.send(m.Tick(EPOCH_S + self.placement.now))
+        return said
+
+    def write(self, *names_: str) -> None:
+        """The API server carries out the orders that were sent, of these pods; of all if none is named."""
+        now, self.unwritten = self.unwritten, [p for p in self.unwritten if names_ and p.name not in names_]
+        for order in now:
+            pod = self.api.get(order.uid)
+            if (names_ and order.name not in names_) or pod is None:
+                continue
+            if pod.metadata.resource_version != order.resource_version:
+                continue
+            notes = {k: v for k, v in pod.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED}
+            notes |= {names.ANNOTATION_SUSPENDED: order.suspension} if order.suspension else {}
+            notes |= {names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}
+            self.show(build.newer(pod, annotations=notes))
+
+    def answer(self, *, reason: str = "", late: int = 0) -> None:
+        """The node executes and answers its orders, but not the last `late` of them."""
+        now = self.unanswered[: len(self.unanswered) - late]
+        self.unanswered = self.unanswered[len(now) :]
+        for command in now:
+            grant = command.grant
+            if reason and grant.suspension is not None:
+                self.send(m.GrantAcknowledged("n", grant.grant.grant_id, reason=reason, number=grant.number))
+                continue
+            self._execute(grant.grant.grant_id, grant.suspension)
+            whole = grant.suspension is None
+            self.send(
+                m.GrantAcknowledged(
+                    "n", grant.grant.grant_id, suspension=grant.suspension, number=grant.number, whole=whole
+                )
+            )
+
+    def settle(self, seconds: float = 1) -> None:
+        for _ in range(round(seconds)):
+            self.wait(1)
+            self.write()
+            self.answer()
+
+    # --- pods ---------------------------------------------------------------------------------------------------
+
+    @property
+    def wall(self) -> float:
+        return EPOCH_S + self.placement.now
+
+    def show(self, pod: Pod) -> None:
+        self.api[pod.metadata.uid] = pod
+        self.send(m.FactsSeen((Put(object=pod),)))
+
+    def create(self, name: str, *, gang: str = "", size: int = 2, turns: str = "allowed", **rest: Any) -> None:
+        notes = {names.ANNOTATION_TURNS: turns, names.ANNOTATION_ISOLATION: "firm"}
+        notes |= {names.ANNOTATION_GANG: gang, names.ANNOTATION_GANG_SIZE: str(size)} if gang else {}
+        rest.setdefault("compute", 100)
+        self.show(build.gpu_pod(name, memory=self.memory, annotations=notes, created=stamp(self.wall), **rest))
+
+    def bind(self, *names_: str) -> None:
+        for name in names_:
+            uid = f"uid-team-{name}"
+            seen = self.placement.bind(self.api[uid])
+            self.show(
+                msgspec.structs.replace(
+                    build.newer(seen), status=PodStatus(phase="Running", start_time=stamp(self.wall))
+                )
+            )
+        self.answer()
+
+    def run(self, name: str, **rest: Any) -> None:
+        self.create(name, **rest)
+        self.bind(name)
+
+    def end(self, name: str) -> None:
+        grant = self.state(name).grant_id
+        self.placement.gone(self.api.pop(f"uid-team-{name}"))
+        self.has.pop(grant, None)
+        self.on_host.discard(grant)
+        self.send(m.ReleaseSeen("n", grant))
+
+    def state(self, name: str) -> Any:
+        return self.placement.core.book.pods[f"uid-team-{name}"]
+
+    def record(self, name: str) -> GpuTime:
+        found = read_gpu_time(self.api[f"uid-team-{name}"].metadata.annotations)
+        assert found is not None
+        return found
+
+    def runs(self) -> list[str]:
+        """The pods that are bound and not suspended, by their annotations and by the node."""
+        return sorted(
+            pod.metadata.name
+            for pod in self.api.values()
+            if pod.spec.node_name
+            and names.ANNOTATION_SUSPENDED not in pod.metadata.annotations
+            and self.has.get(self.state(pod.metadata.name).grant_id) is None
+        )
+
+    # --- plans --------------------------------------------------------------------------------------------------
+
+    def plan(
+        self,
+        victims: tuple[str, ...],
+        gains: tuple[str, ...],
+        *,
+        action: Action = "checkpoint",
+        plan_id: str = "turn",
+    ) -> Plan:
+        return Plan(
+            plan_id=plan_id,
+            turn=True,
+            deadline_s=60,
+            beneficiaries=tuple(
+                Beneficiary(
+                    uid=f"uid-team-{name}", namespace="team", name=name, node="n", resumes=self.state(name).seen_bound
+                )
+                for name in gains
+            ),
+            victims=tuple(
+                Victim(
+                    uid=f"uid-team-{name}",
+                    namespace="team",
+                    name=name,
+                    grant_id=self.state(name).grant_id,
+                    action=action,
+                )
+                for name in victims
+            ),
+        )
+
+    def propose(self, plan: Plan) -> Reserved:
+        return only(self.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
+
+    def free_host(self) -> int:
+        return host_memory.free_mib(self.placement.core.book.nodes["n"]) // GPU_MIB
+
+    def new_leader(self) -> None:
+        """Another leader with this one's log. What was on its way to the API server is still written."""
+        self.placement.succeed(build.node("n"), *self.api.values())
+        self.unanswered.clear()
+        self.send(self.placement.next_term())
+        self.send(m.InventorySeen(build.inventory("n", gpus=self.gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
+        for uid, pod in list(self.api.items()):  # suspended pods are touched
+            if names.ANNOTATION_SUSPENDED in pod.metadata.annotations:
+                self.show(build.newer(self.api[uid]))
+
+
+def long_and_new(**site: Any) -> Site:
+    """A pod has had one GPU for an hour, and another one waits for it."""
+    found = Site(gpus=1, **site)
+    found.run("long")
+    found.wait(3_600)
+    found.create("new")
+    return found
+
+
+def test_a_pending_pod_gets_its_turn_when_the_node_has_confirmed_and_the_other_resumes_after_it() -> None:
+    site = long_and_new()
+    assert site.propose(site.plan(("long",), ("new",))).ok
+    assert site.free_host() == 0, "counted from the reservation on"
+    site.write()
+    assert "uid-team-new" not in site.placement.binds(), "nothing is free before the node confirms"
+    site.answer()
+    site.bind("new")
+    assert site.runs() == ["new"]
+    record = site.record("long")
+    assert (record.turns, record.attained_gpu_ms) == (1, pytest.approx(3_600_000, abs=5_000))
+    site.settle(30)
+    assert site.runs() == ["new"], "its capacity is taken"
+    site.end("new")
+    site.wait(7)
+    site.write()
+    assert site.free_host() == 0, "the node has not confirmed that all is back"
+    site.answer()
+    assert site.runs() == ["long"]
+    assert site.free_host() == 1
+    assert site.record("long").attained_gpu_ms == record.attained_gpu_ms, "it has not run meanwhile"
+
+
+def two_take_turns() -> Site:
+    """`long` is suspended, and `new` runs in its place long enough to be of a higher level than it."""
+    site = long_and_new(park=2)
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle()
+    site.bind("new")
+    site.wait(3 * 3_600)
+    return site
+
+
+def test_a_suspended_pod_resumes_by_a_plan_when_the_victims_are_suspended() -> None:
+    site = two_take_turns()
+    assert site.propose(site.plan(("new",), ("long",), plan_id="back")).ok
+    site.write("new")
+    site.wait(1)
+    assert [o for o in site.unwritten if o.name == "long"] == [], "first the victim"
+    site.answer()
+    site.wait(1)
+    assert [(o.name, o.suspension) for o in site.unwritten] == [("long", "")]
+    assert site.placement.events(PreemptionExecuted)[-1].plan.plan_id == "turn", "not over before it is seen to resume"
+    site.settle()
+    assert site.runs() == ["long"]
+    assert site.placement.events(PreemptionExecuted)[-1].plan.plan_id == "back"
+    assert site.placement.core.preemption.reservations == {}
+    assert site.placement.core.book.overbooked() == []
+
+
+def test_no_other_pod_gets_what_is_reserved_for_a_resuming_one() -> None:
+    site = two_take_turns()
+    site.propose(site.plan(("new",), ("long",), plan_id="back"))
+    site.create("other", priority=5)
+    site.write("new")
+    site.answer()
+    site.settle(10)
+    assert "uid-team-other" not in site.placement.binds()
+    assert site.runs() == ["long"]
+
+
+def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
+    site = two_take_turns()
+    site.wait(4 * 3_600)
+    site.propose(site.plan(("new",), ("long",), plan_id="back"))
+    site.settle(3)
+    record = site.record("long")
+    assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def gangs_take_turns() -> Site:
+    site = Site(gpus=2, park=2)
+    for name in ("a0", "a1"):
+        site.create(name, gang="a")
+    site.bind("a0", "a1")
+    site.wait(1_200)
+    for name in ("b0", "b1"):
+        site.create(name, gang="b")
+    return site
+
+
+def test_gangs_take_turns_as_a_whole_and_resume_together() -> None:
+    site = gangs_take_turns()
+    assert "is no victim" in site.propose(site.plan(("a0",), ("b0", "b1"))).reason
+    assert site.propose(site.plan(("a0", "a1"), ("b0", "b1"))).ok
+    site.settle()
+    site.bind("b0", "b1")
+    site.settle(10)
+    assert site.runs() == ["b0", "b1"]
+    site.end("b0")
+    site.settle(20)
+    assert site.runs() == ["b1"], "half a gang does not resume"
+    site.end("b1")
+    site.wait(7)
+    assert sorted(o.name for o in site.unwritten) == ["a0", "a1"]
+    site.settle()
+    assert site.runs() == ["a0", "a1"]
+
+
+def test_a_gang_resumes_by_a_plan_as_a_whole() -> None:
+    site = gangs_take_turns()
+    site.park_mib *= 2
+    site.send(m.InventorySeen(build.inventory("n", gpus=2, strategies=STRATEGIES, park_mib=4 * GPU_MIB, generation=2)))
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.settle()
+    site.bind("b0", "b1")
+    site.wait(3 * 3_600)
+    refused = site.propose(site.plan(("b0", "b1"), ("a0",), plan_id="back"))
+    assert "a1 is no beneficiary" in refused.reason
+    assert site.propose(site.plan(("b0", "b1"), ("a0", "a1"), plan_id="back")).ok
+    site.write("b0")
+    site.answer()
+    site.wait(8)
+    assert [o.name for o in site.unwritten if not o.suspension] == []
+    site.write("b1")
+    site.answer()
+    site.wait(1)
+    assert sorted(o.name for o in site.unwritten if not o.suspension) == ["a0", "a1"]
+    site.settle(2)
+    assert site.runs() == ["a0", "a1"]
+
+
+@pytest.mark.parametrize("crash", ["logged", "ordered", "written", "confirmed", "resumed in part"])
+def test_a_new_leader_finishes_a_gang_that_resumes(crash: str) -> None:
+    site = gangs_take_turns()
+    site.park_mib *= 2
+    site.send(m.InventorySeen(build.inventory("n", gpus=2, strategies=STRATEGIES, park_mib=4 * GPU_MIB, generation=2)))
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.settle()
+    site.bind("b0", "b1")
+    site.wait(3 * 3_600)
+    site.propose(site.plan(("b0", "b1"), ("a0", "a1"), plan_id="back"))
+    match crash:
+        case "logged":
+            site.unwritten.clear()
+        case "written":
+            site.write("b0")
+        case "confirmed":
+            site.write()
+            site.answer()
+            site.unwritten.clear()
+        case "resumed in part":
+            site.write()
+            site.answer()
+            site.wait(1)
+            site.write("a0")
+            site.unwritten.clear()
+    site.new_leader()
+    site.settle(20)
+    assert site.runs() == ["a0", "a1"]
+    assert site.placement.core.preemption.reservations == {}
+    assert site.placement.core.book.overbooked() == []
+    assert host_memory.overbooked(site.placement.core.book) == []
+
+
+def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
+    site = gangs_take_turns()
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.write("a0")
+    site.answer()
+    site.write("a1")
+    site.answer(reason="a process cannot be checkpointed")
+    assert "cannot be checkpointed" in site.placement.events(PreemptionAbandoned)[-1].reason
+    site.settle(20)
+    assert site.runs() == ["a0", "a1"]
+    assert site.free_host() == 2
+
+
+def test_a_plan_that_is_not_done_by_its_deadline_is_given_up() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.write()
+    site.wait(70)
+    assert site.placement.events(PreemptionAbandoned)
+    site.answer()
+    site.settle(10)
+    assert site.runs() == ["long"]
+    assert site.free_host() == 1
+
+
+def test_an_order_that_is_written_after_its_plan_is_over_is_withdrawn_before_the_node_learns_of_it() -> None:
+    """The host memory may be another pod's by then."""
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    late = list(site.unwritten)
+    site.send(m.AbandonAsked("turn", "no more"))
+    site.new_leader()
+    site.unwritten = late
+    site.write()
+    assert not [c for c in site.unanswered if c.grant.suspension is not None]
+    site.settle(12)
+    assert site.runs() == ["long"]
+    assert site.free_host() == 1
+
+
+def test_host_memory_is_taken_until_the_order_cannot_be_written_any_more() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.send(m.AbandonAsked("turn", "no more"))
+    site.wait(20)
+    site.answer()
+    assert site.free_host() == 0
+    site.unwritten.clear()
+    site.show(build.newer(site.api["uid-team-long"]))
+    site.settle(12)
+    assert site.free_host() == 1
+
+
+def test_an_answer_to_an_earlier_order_frees_no_host_memory() -> None:
+    site = two_take_turns()
+    number = site.placement.core.nodes.node_grant(
+        site.placement.core.book.grants[site.state("long").grant_id], "n"
+    ).number
+    site.end("new")
+    site.wait(7)
+    site.write()
+    site.send(m.GrantAcknowledged("n", site.state("long").grant_id, number=number, whole=True))
+    assert site.free_host() == 1
+    site.answer()
+    assert site.free_host() == 2
+
+
+def test_a_full_host_refuses_a_checkpoint_and_allows_a_pause() -> None:
+    site = Site(gpus=1, park=0, memory=f"{GPU_MIB // 2}Mi")
+    site.run("long")
+    site.wait(3_600)
+    site.create("new")
+    refused = site.propose(site.plan(("long",), ("new",)))
+    assert "0 MiB free for checkpointed GPU memory" in refused.reason
+    assert site.propose(site.plan(("long",), ("new",), action="pause")).ok
+
+
+def test_a_pending_pod_whose_turn_comes_first_is_tried_before_a_suspended_one_resumes() -> None:
+    site = long_and_new(park=2)
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle()
+    site.bind("new")
+    site.create("newer")
+    site.end("new")
+    site.settle()
+    assert "uid-team-newer" in site.placement.binds(), "it has had no GPU time yet"
+    site.bind("newer")
+    site.wait(7 * 3_600)
+    site.create("newest")
+    site.end("newer")
+    site.settle()
+    assert "uid-team-newest" not in site.placement.binds()
+    assert site.runs() == ["long"], "it has waited too long"
+
+
+@pytest.mark.parametrize("action", ["evict", "throttle"])
+def test_a_turn_never_ends_otherwise(action: Action) -> None:
+    site = long_and_new()
+    assert f"not by {action}" in site.propose(site.plan(("long",), ("new",), action=action)).reason
+
+
+def test_a_turn_is_not_ended_for_a_pod_that_is_not_suspended() -> None:
+    site = long_and_new()
+    plan = site.plan(("long",), ("new",))
+    resumes = msgspec.structs.replace(plan.beneficiaries[0], resumes=True)
+    wrong = msgspec.structs.replace(plan, beneficiaries=(resumes,))
+    assert site.propose(wrong).reason == "team/new is not suspended"
+
+
+def test_the_order_says_for_whose_turn_it_is() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    (order,) = site.unwritten
+    assert decode_suspension(order.suspension) == Suspension(action="checkpoint", plan_id="turn")
+    assert "it is the turn of team/new" in order.reason
