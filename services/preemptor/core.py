@@ -90,7 +90,7 @@ class Core:
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
         policy = TurnPolicy(self._cluster.queues, self.gangs)
-        self._turns = TurnPlanner(
+        self.turns = TurnPlanner(
             self.book,
             policy,
             Circles(self.book, policy, self.pending),
@@ -172,7 +172,7 @@ class Core:
         )
         if groups:
             out += self._propose_all(groups, now)
-        if self.ready and proposes and self.config.turns and self._turns.is_due(now):
+        if self.ready and proposes and self.config.turns and self.turns.is_due(now):
             out += self._propose_turns(now)
         if proposes and self._listed:
             out += [*self._incomplete_gangs.due(now), *self._driver_upgrades.due(now)]
@@ -199,7 +199,7 @@ class Core:
             parking=[v.uid for one in self.executions.values() for v in one.plan.victims if v.action == "checkpoint"],
         )
         out: list[m.Command] = []
-        for proposal in self._turns.proposals(under_way, self.config.max_plans - len(self.executions), now):
+        for proposal in self.turns.proposals(under_way, self.config.max_plans - len(self.executions), now):
             plan = turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s)
             self.executions[plan.plan_id] = self._execution_of(plan, now)
             out.append(m.Propose(plan, PreemptionProposed(plan=plan)))
@@ -363,7 +363,7 @@ class Core:
             found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
-            self._turns.plan_ended(found.plan, now, refused=True)
+            self.turns.plan_ended(found.plan, now, refused=True)
             self._retry(found, now, excluded=bool(event.answer.reason))
             return []
         found.plan = event.answer.plan or found.plan
@@ -416,7 +416,7 @@ class Core:
     def _ended(self, event: m.Ended, now: float) -> None:
         found = self.executions.pop(event.plan_id, None)
         if found is not None:
-            self._turns.plan_ended(found.plan, now, refused=not event.executed)
+            self.turns.plan_ended(found.plan, now, refused=not event.executed)
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:

@@ -67,6 +67,7 @@ class TurnPlanner:
         self._tree, self._areas, self._stays = tree, areas, stays
         self._look_at = 0.0
         self._check_at: dict[Circle, float] = {}
+        self._changes_at: dict[Circle, float] = {}
         self._waited: dict[Circle, frozenset[str]] = {}
         """The jobs that waited at the last check."""
         self._not_before: dict[str, float] = {}
@@ -81,6 +82,11 @@ class TurnPlanner:
     def is_due(self, now: float) -> bool:
         return now >= self._look_at
 
+    @property
+    def changes_at(self) -> float:
+        """When a turn may end, or a job is overdue, as of the last check; infinite if no job waits."""
+        return min((*self._changes_at.values(), *self._not_before.values()), default=inf)
+
     def proposals(self, under_way: UnderWay, most: int, now: float) -> list[Proposal]:
         """Returns the turns to propose now, at most `most`. No two of them share a node."""
         if most < 1:
@@ -90,12 +96,14 @@ class TurnPlanner:
         found: list[Proposal] = []
         waiting = self._circles.waiting(self._tree(), under_way.planned, now)
         self._check_at = {circle: at for circle, at in self._check_at.items() if circle in waiting}
+        self._changes_at = {circle: at for circle, at in self._changes_at.items() if circle in waiting}
         for circle, jobs in waiting.items():
             keys = frozenset(job.known.key for job in jobs)
             if now < self._check_at.get(circle, 0.0) and keys <= self._waited.get(circle, frozenset()):
                 continue
             self._waited[circle] = keys
-            able, self._check_at[circle] = self._running(circle, jobs, under_way.promised, now)
+            able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
+            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle])
             if able:
                 found += self._serve(jobs, able, under_way, most - len(found), now)
         return found
@@ -106,7 +114,7 @@ class TurnPlanner:
         """Returns the running jobs whose turn may end for one of the waiting, and when to look again."""
         rules = self._policy.rules
         first = rank(waiting[0].known, rules, now)[0]
-        able, again = [], now + RECHECK_S
+        able, again = [], inf
         for job in waiting:
             again = min(again, _later(job.known.since + rules.max_wait_s, now))
         for job in self._circles.running(circle, now):
