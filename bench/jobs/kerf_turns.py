@@ -14,6 +14,7 @@ from bench.jobs.costs import Costs
 from bench.jobs.kerf import BEGAN_S, NODE, Kerf, Use
 from bench.jobs.replay import Copied, Order, Resume, Suspend
 from bench.jobs.trace import Job
+from bench.openb.trace import GPU_MIB
 from services.placement import messages as m
 from services.preemptor.config import Config
 from shared.contracts.commands import Patch, SuspendPod
@@ -59,7 +60,7 @@ class KerfTurns(Kerf):
         limits: dict[str, str | int] = {
             names.RESOURCE_GPU: job.gpus,
             names.RESOURCE_GPU_COMPUTE: 100 * job.gpus,
-            names.RESOURCE_GPU_MEMORY_PERCENT: 100 * job.gpus,
+            names.RESOURCE_GPU_MEMORY: f"{GPU_MIB * job.gpus}Mi",
         }
         container = Container(name="main", resources=Resources(limits=limits))
         return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, containers=(container,)))

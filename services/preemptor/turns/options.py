@@ -1,14 +1,15 @@
 """Finds the cheapest set of running jobs whose turn ends for a waiting job. Pure.
 
 A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back where they are. The
-cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield, after the longest turn. It is
+cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield. It is
 minimal: each job that turns out to be unneeded keeps its turn, the best in rank first. All victims are paused where
 that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -33,6 +34,9 @@ MAX_YIELDING = 64
 _ACTIONS: tuple[SuspendAction, ...] = ("pause", "checkpoint")
 
 
+Rank = tuple[int, int, float, str]
+
+
 class Yielding(msgspec.Struct, frozen=True):
     """A running job whose turn may end."""
 
@@ -41,11 +45,13 @@ class Yielding(msgspec.Struct, frozen=True):
     job: TurnJob
     level: int
     gpu_milli: int
+    behind: int = 0
+    """How many suspended pods wait for the same GPUs. A suspended pod comes back to its own GPUs alone."""
 
     @property
-    def worst(self) -> tuple[int, float, str]:
-        """The smallest yields first: the highest level, then the longest turn."""
-        return (-self.level, self.job.known.since, self.uid)
+    def worst(self) -> Rank:
+        """The smallest yields first: the highest level, then GPUs for which few wait, then the longest turn."""
+        return (-self.level, self.behind, self.job.known.since, self.uid)
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -56,7 +62,7 @@ class Turn(msgspec.Struct, frozen=True):
     action: SuspendAction
 
     @property
-    def cost(self) -> tuple[int, list[tuple[int, float, str]]]:
+    def cost(self) -> tuple[int, list[Rank]]:
         return sum(victim.gpu_milli for victim in self.victims), sorted(victim.worst for victim in self.victims)
 
 
@@ -211,5 +217,15 @@ class Options:
         return state.charged
 
 
-def as_yielding(job: TurnJob, level: int, book: Book) -> Yielding:
-    return Yielding(job.known.key, job, level, sum(gpu_milli(member, book) for member in job.members))
+def as_yielding(job: TurnJob, level: int, book: Book, waiting: Mapping[tuple[str, str], int]) -> Yielding:
+    """`waiting`: what `suspended_by_gpu` returns."""
+    grants = [book.grants[member.grant_id].given for member in job.members]
+    behind = max((waiting.get(gpu, 0) for gpu in sum_shares(grants)), default=0)
+    return Yielding(job.known.key, job, level, sum(gpu_milli(member, book) for member in job.members), behind)
+
+
+def suspended_by_gpu(book: Book) -> Counter[tuple[str, str]]:
+    """Returns how many suspended pods have given up each GPU, by node and uuid."""
+    return Counter(
+        gpu for held in book.grants.values() if held.suspension is not None for gpu in sum_shares((held.given,))
+    )

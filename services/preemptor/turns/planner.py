@@ -14,7 +14,7 @@ import msgspec
 from services.preemptor.planning.areas import Areas
 from services.preemptor.turns.circles import Circle, Circles, TurnJob
 from services.preemptor.turns.copies import Copies
-from services.preemptor.turns.options import Options, Turn, Yielding, as_yielding
+from services.preemptor.turns.options import Options, Turn, Yielding, as_yielding, suspended_by_gpu
 from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.states import GrantState, PodState
@@ -115,6 +115,7 @@ class TurnPlanner:
         rules = self._policy.rules
         first = rank(waiting[0].known, rules, now)[0]
         able, again = [], inf
+        behind = suspended_by_gpu(self._book)
         for job in waiting:
             again = min(again, _later(job.known.since + rules.max_wait_s, now))
         for job in self._circles.running(circle, now):
@@ -125,7 +126,7 @@ class TurnPlanner:
             if any(member.uid in promised or self._stays(member.uid) for member in job.members):
                 continue
             if not self._policy.why_it_stays(job.members[0], now):
-                able.append(as_yielding(job, at, self._book))
+                able.append(as_yielding(job, at, self._book, behind))
         return able, again
 
     def _falls_at(self, job: TurnJob, rules: TurnRules, now: float) -> float:
