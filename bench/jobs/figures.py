@@ -32,6 +32,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     evictions: int
     gpu_seconds_lost: float
     """GPU share times the run time that evictions took."""
+    turns: int
+    """Suspensions."""
+    host_memory_mib_peak: int
+    """Most that suspended jobs had on the host at once."""
+    gpu_hours_lost_in_copies: float
+    """GPU share times the time of all copies, in both directions."""
+    longest_wait_s: float
+    """Longest time at a stretch that a job was on no GPU."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +50,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     gpu_utilisation: float
 
 
-def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int) -> Figures:
+def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int, host_mib_peak: int = 0) -> Figures:
     completion = sorted(one.end_s - job.created_s for job, one in zip(jobs, told, strict=True))
     waits: defaultdict[str, list[float]] = defaultdict(list)
     for job, one in zip(jobs, told, strict=True):
@@ -57,6 +65,10 @@ def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int) -> Figures:
         wait_by_qos={qos: round(fmean(of), 1) for qos, of in sorted(waits.items())},
         evictions=sum(one.evictions for one in told),
         gpu_seconds_lost=round(sum(one.lost_milli_s for one in told) / WHOLE_GPU_MILLI, 1),
+        turns=sum(one.turns for one in told),
+        host_memory_mib_peak=host_mib_peak,
+        gpu_hours_lost_in_copies=round(sum(one.copied_milli_s for one in told) / WHOLE_GPU_MILLI / 3600, 1),
+        longest_wait_s=round(max(one.longest_wait_s for one in told), 1),
     )
 
 

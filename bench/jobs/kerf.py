@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from bench.jobs.replay import Evict, Scheduler, Share, Start
+from bench.jobs.replay import Evict, Order, Scheduler, Share, Start
 from bench.jobs.trace import Job
 from bench.openb.trace import GPU_MIB, Pods, Trace, TracePod
 from services.placement import messages as m
@@ -19,9 +19,10 @@ from services.placement.core import Core
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
+from shared.contracts.commands import Patch
 from shared.contracts.facts import Fact, Gone, Put
 from shared.contracts.log import LogMark, ReadyRecord, TermRecord
-from shared.contracts.node_commands import NodeSyncAnswer
+from shared.contracts.node_commands import NodeGrant, NodeSyncAnswer
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY
 from shared.model import names
 from shared.model.gpu import Gpu, Inventory
@@ -31,7 +32,7 @@ from shared.model.objects import ConfigMap, Node, NodeStatus, Pod, PodStatus
 
 NODE = "node"
 _NAMESPACE = "jobs"
-_BEGAN_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+BEGAN_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 _PATIENT_S = 1.0
 """Beyond the preemptor's patience and beyond placement's longest wait for a batch."""
 _PRIORITY = 1000
@@ -50,28 +51,27 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Kerf(Scheduler):
-    def __init__(self, jobs: tuple[Job, ...], gpus: int, use: Use) -> None:
+    def __init__(self, jobs: tuple[Job, ...], gpus: int, use: Use, config: Config | None = None) -> None:
         self._jobs, self._use = jobs, use
         self._shapes = Pods(Trace("", (), ()))
-        self._now = _BEGAN_S
+        self._now = BEGAN_S
         self._version = 1000
         self._pods: dict[int, Pod] = {}
         self._of: dict[str, int] = {}
         """The job of a pod, by uid."""
         self._bound: list[tuple[str, Grant]] = []
-        self._moves: list[Start | Evict] = []
+        self._moves: list[Order] = []
+        self._late: list[m.Input] = []
+        """What the node says by itself since the last step."""
         self._lines: dict[tuple[int, int, int, str], list[tuple[str, int]]] = {}
         """Pods of one kind that the preemptor may be asked about, the oldest first, and stale entries of pods that do
         not wait any more."""
-        self._inventory = Inventory(
-            node=NODE,
-            boot_id="boot",
-            gpus=tuple(Gpu(uuid=f"gpu-{i}", index=i, model="GPU", memory_mib=GPU_MIB) for i in range(gpus)),
-            simulated=True,
+        self._inventory = self._node_has(
+            tuple(Gpu(uuid=f"gpu-{i}", index=i, model="GPU", memory_mib=GPU_MIB) for i in range(gpus))
         )
         self._index = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
         self.placement = Core("jobs")
-        self.preemptor = Preemptor(Config(), lambda: f"plan-{self._next_version()}")
+        self.preemptor = Preemptor(config or Config(), lambda: f"plan-{self._next_version()}")
         self._send(m.InventorySeen(self._inventory))
         self._send(
             m.TermTaken(
@@ -81,19 +81,28 @@ class Kerf(Scheduler):
             )
         )
 
+    def _node_has(self, gpus: tuple[Gpu, ...]) -> Inventory:
+        return Inventory(node=NODE, boot_id="boot", gpus=gpus, simulated=True)
+
     # --- what happens -----------------------------------------------------------------------------------------
 
-    def step(self, now_s: float, ended: list[int], arrived: list[int]) -> list[Start | Evict]:
+    def step(self, now_s: float, ended: list[int], arrived: list[int]) -> list[Order]:
         self._moves = []
-        self._now = max(self._now, _BEGAN_S + now_s)
+        self._now = max(self._now, BEGAN_S + now_s)
         self._send(m.BeatSeen((NODE,)))
         facts: list[Fact] = [Gone(object=self._pods.pop(job)) for job in ended]
         facts += [Put(object=self._made(job, 0)) for job in arrived]
         self._send(m.FactsSeen(tuple(facts)))
+        for late in self._late:
+            self._send(late)
+        self._late.clear()
         self._run_bound()
+        self._settle()
+        return self._moves
+
+    def _settle(self) -> None:
         while self._make_room():
             pass
-        return self._moves
 
     def _make_room(self) -> bool:
         """The preemptor is told which pods wait, and gets its turn; of pods of one kind only the oldest is reported,
@@ -121,7 +130,7 @@ class Kerf(Scheduler):
     def _made(self, job: int, evictions: int) -> Pod:
         """The job's pod, as its controller makes it."""
         of = self._jobs[job]
-        shape = self._shapes.template(TracePod(0, 0, of.gpus, of.milli, "")).pod
+        shape = self._shape(of)
         created = datetime.fromtimestamp(self._now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         meta = msgspec.structs.replace(
             shape.metadata,
@@ -143,6 +152,9 @@ class Kerf(Scheduler):
         self._of[meta.uid] = job
         heappush(self._lines.setdefault((of.gpus, of.milli, priority, of.qos), []), (created, job))
         return pod
+
+    def _shape(self, job: Job) -> Pod:
+        return self._shapes.template(TracePod(0, 0, job.gpus, job.milli, "")).pod
 
     def _run_bound(self) -> None:
         """What was bound since is seen to run."""
@@ -213,7 +225,9 @@ class Kerf(Scheduler):
                     )
                 ]
             case m.SendGrant():
-                return [m.GrantAcknowledged(NODE, command.grant.grant.grant_id)]
+                return self._ordered(command.grant)
+            case m.SendPatches():
+                return self._patched(command.patches)
             case m.SendRelease():
                 return [m.ReleaseSeen(NODE, command.release.grant_id)]
             case m.SendBinds():
@@ -229,6 +243,15 @@ class Kerf(Scheduler):
                 heard := pm.to_input(command.event), pm.GrantOver | pm.Ended
             ):  # rejections by the line
                 self._ask(heard)
+        return []
+
+    def _ordered(self, grant: NodeGrant) -> list[m.Input]:
+        """What the agent answers."""
+        return [m.GrantAcknowledged(NODE, grant.grant.grant_id)]
+
+    def _patched(self, patches: tuple[Patch, ...]) -> list[m.Input]:
+        """What the API server makes of patches; none matters here."""
+        del patches
         return []
 
     def _ask(self, event: pm.Input) -> None:

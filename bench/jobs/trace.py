@@ -22,6 +22,8 @@ class Job(msgspec.Struct, frozen=True):
     milli: int
     """Of each GPU; below 1000 only where `gpus` is 1."""
     qos: str
+    host_mib: int = 0
+    """Memory of the host that it asks for; 0 where the list says nothing of it."""
 
     @property
     def work_milli_s(self) -> int:
@@ -67,10 +69,21 @@ def read_jobs(path: Path, gpus: int) -> Jobs:
             raise ValueError(
                 f"{path}: pod {name} asks for {wanted} GPUs and would wait for ever; name --gpus {wanted} or more"
             )
-        found.append(Job(name, created, run_s, wanted, milli, row["qos"]))
+        found.append(Job(name, created, run_s, wanted, milli, row["qos"], int(row.get("memory_mib") or 0)))
     if not found:
         raise ValueError(f"{path} has no pod with a GPU and a life")
     return Jobs(tuple(sorted(found, key=lambda job: (job.created_s, job.name))), without_gpu, without_life)
+
+
+def at_load(jobs: tuple[Job, ...], gpus: int, load: float) -> tuple[Job, ...]:
+    """The same jobs, with their arrivals so much closer together, or further apart, that until the last one arrives
+    they ask for `load` times what the GPUs can do. ValueError where all arrive at once."""
+    first, last = jobs[0].created_s, jobs[-1].created_s
+    if first == last:
+        raise ValueError("all jobs arrive at once: their arrivals cannot be scaled")
+    span_s = sum(job.work_milli_s for job in jobs) / (gpus * WHOLE_GPU_MILLI * load)
+    factor = span_s / (last - first)
+    return tuple(msgspec.structs.replace(job, created_s=round((job.created_s - first) * factor)) for job in jobs)
 
 
 def _number(row: dict[str, str], column: str) -> int | None:

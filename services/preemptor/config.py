@@ -34,6 +34,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     checkpoints: bool = False
     """Whether pods may be checkpointed to host memory instead of evicted. It has not been tried on a real driver
     yet."""
+    turns: bool = True
+    """Whether jobs that allow it take turns (docs/decisions/0243)."""
+    copied_mib_per_s: Annotated[float, msgspec.Meta(gt=0)] = 5 * 1024
+    """How fast GPU memory is copied to the host and back, for each GPU."""
+    copy_fixed_s: Annotated[float, msgspec.Meta(ge=0)] = 1.5
+    """What a suspension to the host, and a resumption from there, takes besides the copy."""
+    max_copy_part: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    """No turn is planned whose copies take more than this part of it."""
     protection_s: Seconds = 300.0
     """How long a pod that replaces a preempted one is protected; a replacement of a replacement for twice as long,
     and so on."""

@@ -27,6 +27,10 @@ from services.preemptor.plans.builder import build_plan
 from services.preemptor.plans.dry_run import DryRun
 from services.preemptor.plans.execution import PlanExecution
 from services.preemptor.protection import Protection, owner_of
+from services.preemptor.turns.circles import Circles
+from services.preemptor.turns.copies import Copies
+from services.preemptor.turns.plan import turn_plan
+from services.preemptor.turns.planner import TurnPlanner, UnderWay
 from shared.book.disruption_cost import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
@@ -35,6 +39,7 @@ from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
 from shared.model.causes import Inputs
 from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
+from shared.queues.turns import TurnPolicy
 
 ASK_AGAIN_S = 5.0
 MAX_NODES_CHECKED = 30_000
@@ -84,6 +89,16 @@ class Core:
         self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
+        policy = TurnPolicy(self._cluster.queues, self.gangs)
+        self.turns = TurnPlanner(
+            self.book,
+            policy,
+            Circles(self.book, policy, self.pending),
+            Copies(self.book, config.copied_mib_per_s, config.copy_fixed_s, config.max_copy_part),
+            tree=lambda: self._cluster.queues.tree,
+            areas=lambda: Areas(self.book, self.gangs),
+            stays=self._candidates.has_failed,
+        )
         ineligible = IneligiblePods(self.book, self.gangs, self._preemption_policy, self.protection)
         self._dry_run = DryRun(
             self.book,
@@ -157,6 +172,8 @@ class Core:
         )
         if groups:
             out += self._propose_all(groups, now)
+        if self.ready and proposes and self.config.turns and self.turns.is_due(now):
+            out += self._propose_turns(now)
         if proposes and self._listed:
             out += [*self._incomplete_gangs.due(now), *self._driver_upgrades.due(now)]
         return [*out, *self.consolidation.ask(planned, now)] if proposes else out
@@ -171,6 +188,21 @@ class Core:
                 break
             checked += len(self.book.nodes) + NODES_PER_MEMBER * len(members)
             out += self._propose(members, planner, now)
+        return out
+
+    def _propose_turns(self, now: float) -> list[m.Command]:
+        """Proposes turns among pods of equal priority. Ordinary preemption comes first."""
+        under_way = UnderWay(
+            busy=self._busy(now) | self.pending.nodes_with_expected_capacity(now),
+            planned=self._planned(now),
+            promised=self._promised(),
+            parking=[v.uid for one in self.executions.values() for v in one.plan.victims if v.action == "checkpoint"],
+        )
+        out: list[m.Command] = []
+        for proposal in self.turns.proposals(under_way, self.config.max_plans - len(self.executions), now):
+            plan = turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s)
+            self.executions[plan.plan_id] = self._execution_of(plan, now)
+            out.append(m.Propose(plan, PreemptionProposed(plan=plan)))
         return out
 
     def _planner(self, now: float) -> Planner:
@@ -331,6 +363,7 @@ class Core:
             found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
+            self.turns.plan_ended(found.plan, now, refused=True)
             self._retry(found, now, excluded=bool(event.answer.reason))
             return []
         found.plan = event.answer.plan or found.plan
@@ -382,11 +415,13 @@ class Core:
 
     def _ended(self, event: m.Ended, now: float) -> None:
         found = self.executions.pop(event.plan_id, None)
+        if found is not None:
+            self.turns.plan_ended(found.plan, now, refused=not event.executed)
         if found is not None and event.executed:
             self._settling.append((found.plan, now))
         elif found is not None:
             if all(
-                self._wants(b.uid) for b in found.plan.beneficiaries
+                self._wants(b.uid) or b.resumes for b in found.plan.beneficiaries
             ):  # otherwise the victims' suspension did not fail
                 self._candidates.note_suspension_failed(
                     [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.protection_s

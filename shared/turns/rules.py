@@ -21,11 +21,12 @@ OVERDUE = -1
 class TurnRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The block `turns` of queues.yaml."""
 
-    level_bounds_gpu_s: tuple[int, ...] = (600, 7_200, 86_400)
-    """Attained GPU-seconds at which a job falls to the next level; ascending."""
+    level_bounds_gpu_s: tuple[int, ...] = (600, 3_600, 21_600, 129_600, 777_600, 4_665_600)
+    """Attained GPU-seconds at which a job falls to the next level; ascending. The defaults are six times the one
+    before, because run times are spread over so many orders of magnitude (docs/decisions/0243)."""
     min_turn_s: int = 120
     """A turn lasts at least so long, from the moment at which the job runs."""
-    max_wait_s: int = 21_600
+    max_wait_s: int = 86_400
     """A job that has waited for so long goes first."""
 
     def __post_init__(self) -> None:

@@ -346,6 +346,10 @@ class Candidates:
             state = self._book.pods.get(uid)
             self._of.pop("" if state is None else state.charged, None)
 
+    def has_failed(self, uid: str) -> bool:
+        """Whether the pod is not suspended now because its last suspension failed."""
+        return self._suspension_failed.get(uid, 0.0) > self._now
+
     def promise(self, victims: Sequence[Candidate]) -> None:
         """Records the victims of a plan of this round."""
         self._promised |= {victim.uid for victim in victims}

@@ -185,7 +185,7 @@ def test_a_suspended_job_waits_since_its_suspension_with_what_it_has_had() -> No
     assert (job.attained_gpu_ms, job.since) == (500_000, NOW - 100)
     assert circle.turns.attained_gpu_ms(state, NOW) == 700_000
     assert circle.denies(circle.wait("new"), state) == "suspended already"
-    assert circle.turns.rank(state, NOW + 30_000)[0] == OVERDUE
+    assert circle.turns.rank(state, NOW + 90_000)[0] == OVERDUE
 
 
 def test_what_has_run_since_the_last_resumption_counts() -> None:

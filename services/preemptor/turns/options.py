@@ -1,0 +1,231 @@
+"""Finds the cheapest set of running jobs whose turn ends for a waiting job. Pure.
+
+A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back where they are. The
+cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield. It is
+minimal: each job that turns out to be unneeded keeps its turn, the best in rank first. All victims are paused where
+that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from services.preemptor.planning.areas import Areas
+from services.preemptor.planning.fitting import fit, has_room
+from services.preemptor.turns.circles import TurnJob
+from services.preemptor.turns.copies import Copies
+from shared.book.book import Book
+from shared.book.disruption_cost import gpu_milli
+from shared.book.fork import Fork
+from shared.book.host_memory import lacking
+from shared.book.states import GrantState, NodeState, PodState
+from shared.model.grant import sum_shares
+from shared.model.suspension import SuspendAction, Suspension, can_suspend
+from shared.scheduling.minimal_sets import put_back_unneeded
+from shared.scheduling.transaction import Transaction
+
+MAX_NODES = 16
+"""The maximum of nodes that are tried for one pod; those where the jobs of the highest levels run come first."""
+MAX_YIELDING = 64
+"""The maximum of running jobs that are tried for one waiting job on one node or area, the worst in rank first."""
+_ACTIONS: tuple[SuspendAction, ...] = ("pause", "checkpoint")
+
+
+Rank = tuple[int, int, float, str]
+
+
+class Yielding(msgspec.Struct, frozen=True):
+    """A running job whose turn may end."""
+
+    uid: str
+    """The key of the job."""
+    job: TurnJob
+    level: int
+    gpu_milli: int
+    behind: int = 0
+    """How many suspended pods wait for the same GPUs. A suspended pod comes back to its own GPUs alone."""
+
+    @property
+    def worst(self) -> Rank:
+        """The smallest yields first: the highest level, then GPUs for which few wait, then the longest turn."""
+        return (-self.level, self.behind, self.job.known.since, self.uid)
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What a plan says: the node of each member, and the jobs that yield."""
+
+    nodes: tuple[str, ...]
+    victims: tuple[Yielding, ...]
+    action: SuspendAction
+
+    @property
+    def cost(self) -> tuple[int, list[Rank]]:
+        return sum(victim.gpu_milli for victim in self.victims), sorted(victim.worst for victim in self.victims)
+
+
+class Options:
+    """For one round, in which the book does not change."""
+
+    def __init__(
+        self,
+        book: Book,
+        areas: Areas,
+        copies: Copies,
+        *,
+        busy: Collection[str],
+        parking: Callable[[], Iterable[GrantState]],
+    ) -> None:
+        """`busy`: nodes on which a plan is in progress. `parking`: grants that plans in progress checkpoint, which the
+        book may not show yet."""
+        self._book, self._areas, self._copies = book, areas, copies
+        self._busy, self._parking = busy, parking
+        self._trial = Transaction(Fork(book))
+
+    def cheapest(self, waiting: TurnJob, yielding: Sequence[Yielding], turn_s: float) -> Turn | None:
+        """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
+
+        `turn_s`: how long the waiting job will run at least.
+        """
+        able = sorted((one for one in yielding if self._is_free(one)), key=lambda one: one.worst)
+        best: Turn | None = None
+        for nodes in self._places(waiting, able):
+            names = {node.name for node in nodes}
+            near = [one for one in able if any(member.charged in names for member in one.job.members)]
+            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+        return best
+
+    def _is_free(self, one: Yielding) -> bool:
+        return all(member.charged not in self._busy for member in one.job.members)
+
+    def _places(self, waiting: TurnJob, able: Sequence[Yielding]) -> list[list[NodeState]]:
+        """Returns the sets of nodes that are tried."""
+        nodes = self._book.nodes
+        if waiting.resumes:
+            names = {member.charged for member in waiting.members}
+            return [] if any(name in self._busy or name not in nodes for name in names) else [[nodes[n] for n in names]]
+        with_yielding = dict.fromkeys(member.charged for one in able for member in one.job.members)
+        if len(waiting.members) == 1:
+            return [[nodes[name]] for name in list(with_yielding)[:MAX_NODES] if name in nodes]
+        found = []
+        for area in self._areas.of(waiting.members, self._busy):
+            inside = [node for node in area.nodes if node.name not in self._busy]
+            if any(node.name in with_yielding for node in inside):
+                found.append(sorted(inside, key=lambda node: node.name not in with_yielding))
+        return found
+
+    def _on(self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], turn_s: float) -> Turn | None:
+        """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
+        for action in _ACTIONS:
+            can = [one for one in able if self._can(one, action)]
+            if not can or self._place(waiting, nodes, can, action) is None:
+                continue
+            victims = self._minimal(waiting, nodes, can, action)
+            if action == "checkpoint" and not self._has_host_memory(victims):
+                victims = self._within_host_memory(waiting, nodes, can)
+            placed = self._place(waiting, nodes, victims, action) if victims else None
+            if placed and self._copies.both_ways_s(waiting, victims, action) <= turn_s * self._copies.max_part:
+                return Turn(tuple(placed), tuple(victims), action)
+        return None
+
+    def _minimal(
+        self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], action: SuspendAction
+    ) -> list[Yielding]:
+        """Returns the fewest of the first ones that are enough, without those of them that are not needed. More of them
+        are never less, so that a search by halves finds how many."""
+        low, high = 0, len(able)
+        while low < high:
+            middle = (low + high) // 2
+            if self._place(waiting, nodes, able[:middle], action) is None:
+                low = middle + 1
+            else:
+                high = middle
+        return put_back_unneeded(
+            able[:low],
+            [{one.uid} for one in reversed(able[:low])],
+            lambda rest: self._place(waiting, nodes, rest, action) is not None,
+        )
+
+    def _within_host_memory(
+        self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding]
+    ) -> list[Yielding]:
+        """Returns jobs that are enough and have room on the host together: those with the least memory first."""
+        fitting = [one for one in able if self._has_host_memory([one])]
+        fitting.sort(key=lambda one: (self._copies.mib_of(one.job.members), one.worst))
+        if self._place(waiting, nodes, fitting, "checkpoint") is None:
+            return []
+        victims = self._minimal(waiting, nodes, fitting, "checkpoint")
+        return victims if self._has_host_memory(victims) else []
+
+    def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
+        grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]
+        return not lacking(self._book, [*grants, *self._parking()])
+
+    def _can(self, one: Yielding, action: SuspendAction) -> bool:
+        return all(
+            (held := self._book.grants.get(member.grant_id)) is not None
+            and can_suspend(action, held.given.containers.values())
+            for member in one.job.members
+        )
+
+    def _place(
+        self, waiting: TurnJob, nodes: Sequence[NodeState], victims: Sequence[Yielding], action: SuspendAction
+    ) -> list[str] | None:
+        """Returns a node for each member when these have been suspended; None if one does not fit."""
+        mark = self._trial.mark
+        for one in victims:
+            for member in one.job.members:
+                self._trial.suspend(member.grant_id, Suspension(action=action, plan_id=""))
+        found: dict[str, str] = {}
+        for state in sorted(
+            waiting.members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True
+        ):
+            node = self._resumed_on(state) if waiting.resumes else self._placed_on(state, nodes)
+            if node is None:
+                break
+            found[state.uid] = node
+        self._trial.roll_back(mark)
+        return [found[state.uid] for state in waiting.members] if len(found) == len(waiting.members) else None
+
+    def _placed_on(self, state: PodState, nodes: Sequence[NodeState]) -> str | None:
+        for node in nodes:
+            if not has_room(state, self._trial.book.nodes[node.name]):
+                continue
+            grant = fit(state, self._trial.book, node.name)
+            if grant is not None:
+                self._trial.hold(state.uid, node.name, grant)
+                return node.name
+        return None
+
+    def _resumed_on(self, state: PodState) -> str | None:
+        """Returns the pod's node if all that it has given up is free again there, and takes it."""
+        held = self._trial.book.grants.get(state.grant_id)
+        if held is None:
+            return None
+        taken = sum_shares((held.grant,))
+        for (name, uuid), (mib, milli) in sum_shares((held.given,)).items():
+            node = self._trial.book.nodes.get(name)
+            room = None if node is None else node.by_uuid.get(uuid)
+            now_mib, now_milli = taken.get((name, uuid), (0, 0))
+            if room is None or 0 < mib - now_mib > room.free_mib or 0 < milli - now_milli > room.free_milli:
+                return None
+        self._trial.suspend(state.grant_id, None)
+        return state.charged
+
+
+def as_yielding(job: TurnJob, level: int, book: Book, waiting: Mapping[tuple[str, str], int]) -> Yielding:
+    """`waiting`: what `suspended_by_gpu` returns."""
+    grants = [book.grants[member.grant_id].given for member in job.members]
+    behind = max((waiting.get(gpu, 0) for gpu in sum_shares(grants)), default=0)
+    return Yielding(job.known.key, job, level, sum(gpu_milli(member, book) for member in job.members), behind)
+
+
+def suspended_by_gpu(book: Book) -> Counter[tuple[str, str]]:
+    """Returns how many suspended pods have given up each GPU, by node and uuid."""
+    return Counter(
+        gpu for held in book.grants.values() if held.suspension is not None for gpu in sum_shares((held.given,))
+    )

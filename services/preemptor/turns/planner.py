@@ -1,0 +1,199 @@
+"""Proposes turns. It looks at waiting jobs once a second, and at running ones only when something may have changed.
+
+That is when other jobs wait than before, when a running job has run for the shortest turn or falls a level, when a
+waiting one is overdue, when a plan has ended, and every half minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from math import inf
+
+import msgspec
+
+from services.preemptor.planning.areas import Areas
+from services.preemptor.turns.circles import Circle, Circles, TurnJob
+from services.preemptor.turns.copies import Copies
+from services.preemptor.turns.options import Options, Turn, Yielding, as_yielding, suspended_by_gpu
+from shared.book.book import Book
+from shared.book.disruption_cost import gpu_milli
+from shared.book.states import GrantState, PodState
+from shared.contracts.preemption import Plan
+from shared.model.request import PodRequest
+from shared.model.units import WHOLE_GPU_MILLI
+from shared.queues.tree import Tree
+from shared.queues.turns import TurnPolicy
+from shared.turns.rules import OVERDUE, TurnRules, level, rank, yields
+
+LOOK_S = 1.0
+"""How often the waiting jobs are looked at."""
+RECHECK_S = 30.0
+"""How often running jobs are looked at although nothing seems to have changed."""
+REFUSED_S = 10.0
+"""How long a job is left alone whose plan was refused or cancelled."""
+MAX_JOBS = 64
+"""The maximum of waiting jobs of one circle for which a search is made at one time, the next in rank first. Of those
+with equal requests only the first one counts: if it finds nothing, the others find nothing either."""
+Proposal = tuple[TurnJob, Turn]
+
+
+class UnderWay(msgspec.Struct):
+    """The plans in progress. Proposals are added to `busy`."""
+
+    busy: set[str]
+    """The nodes on which they work."""
+    planned: Collection[str] = ()
+    """By uid, the pods that they are for,"""
+    promised: Collection[str] = ()
+    """their victims, """
+    parking: Collection[str] = ()
+    """and those of the victims that are checkpointed, which the book may not show yet."""
+
+
+class TurnPlanner:
+    def __init__(
+        self,
+        book: Book,
+        policy: TurnPolicy,
+        circles: Circles,
+        copies: Copies,
+        *,
+        tree: Callable[[], Tree | None],
+        areas: Callable[[], Areas],
+        stays: Callable[[str], bool],
+    ) -> None:
+        """`stays`: whether a pod, by uid, is not suspended now because its last suspension failed."""
+        self._book, self._policy, self._circles, self._copies = book, policy, circles, copies
+        self._tree, self._areas, self._stays = tree, areas, stays
+        self._look_at = 0.0
+        self._check_at: dict[Circle, float] = {}
+        self._changes_at: dict[Circle, float] = {}
+        self._waited: dict[Circle, frozenset[str]] = {}
+        """The jobs that waited at the last check."""
+        self._not_before: dict[str, float] = {}
+        """By uid: until when nothing is planned for a pod whose plan was refused."""
+
+    def plan_ended(self, plan: Plan, now: float, *, refused: bool) -> None:
+        """Records that a plan is over. `refused`: or cancelled, so that nothing is planned for the same for a while."""
+        self._check_at.clear()
+        if plan.turn and refused:
+            self._not_before |= dict.fromkeys((one.uid for one in plan.beneficiaries), now + REFUSED_S)
+
+    def is_due(self, now: float) -> bool:
+        return now >= self._look_at
+
+    @property
+    def changes_at(self) -> float:
+        """When a turn may end, or a job is overdue, as of the last check; infinite if no job waits."""
+        return min((*self._changes_at.values(), *self._not_before.values()), default=inf)
+
+    def proposals(self, under_way: UnderWay, most: int, now: float) -> list[Proposal]:
+        """Returns the turns to propose now, at most `most`. No two of them share a node."""
+        if most < 1:
+            return []
+        self._look_at = now + LOOK_S
+        self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
+        found: list[Proposal] = []
+        waiting = self._circles.waiting(self._tree(), under_way.planned, now)
+        self._check_at = {circle: at for circle, at in self._check_at.items() if circle in waiting}
+        self._changes_at = {circle: at for circle, at in self._changes_at.items() if circle in waiting}
+        for circle, jobs in waiting.items():
+            keys = frozenset(job.known.key for job in jobs)
+            if now < self._check_at.get(circle, 0.0) and keys <= self._waited.get(circle, frozenset()):
+                continue
+            self._waited[circle] = keys
+            able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
+            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle])
+            if able:
+                found += self._serve(jobs, able, under_way, most - len(found), now)
+        return found
+
+    def _running(
+        self, circle: Circle, waiting: list[TurnJob], promised: Collection[str], now: float
+    ) -> tuple[list[Yielding], float]:
+        """Returns the running jobs whose turn may end for one of the waiting, and when to look again."""
+        rules = self._policy.rules
+        first = rank(waiting[0].known, rules, now)[0]
+        able, again = [], inf
+        behind = suspended_by_gpu(self._book)
+        for job in waiting:
+            again = min(again, _later(job.known.since + rules.max_wait_s, now))
+        for job in self._circles.running(circle, now):
+            again = min(again, _later(job.known.since + rules.min_turn_s, now), self._falls_at(job, rules, now))
+            at = level(job.known, rules)
+            if at <= first or now - job.known.since < rules.min_turn_s:
+                continue
+            if any(member.uid in promised or self._stays(member.uid) for member in job.members):
+                continue
+            if not self._policy.why_it_stays(job.members[0], now):
+                able.append(as_yielding(job, at, self._book, behind))
+        return able, again
+
+    def _falls_at(self, job: TurnJob, rules: TurnRules, now: float) -> float:
+        at = level(job.known, rules)
+        milli = sum(gpu_milli(member, self._book) for member in job.members)
+        if at == len(rules.level_bounds_gpu_s) or not milli:
+            return inf
+        return now + max(0.0, rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms) / milli
+
+    def _serve(
+        self, jobs: list[TurnJob], able: list[Yielding], under_way: UnderWay, most: int, now: float
+    ) -> list[Proposal]:
+        rules, found = self._policy.rules, list[Proposal]()
+        parking = self._grants_of(under_way.parking)
+        options = Options(self._book, self._areas(), self._copies, busy=under_way.busy, parking=lambda: parking)
+        failed: list[tuple[int, list[PodRequest | None]]] = []
+        tried = 0
+        for job in jobs:
+            if len(found) >= most or tried >= MAX_JOBS:
+                break
+            if any(member.uid in self._not_before for member in job.members):
+                continue
+            at = rank(job.known, rules, now)[0]
+            requests = [member.request for member in job.members]
+            if not job.resumes and any(at >= before and requests == others for before, others in failed):
+                continue
+            yielding = [one for one in able if yields(one.job.known, job.known, rules, now)]
+            tried += 1
+            turn = options.cheapest(job, yielding, self._turn_s(job, at, rules)) if yielding else None
+            if turn is None or self._refused(job, turn, now):
+                failed += [] if job.resumes else [(at, requests)]
+                continue
+            found.append((job, turn))
+            victims = [member for one in turn.victims for member in one.job.members]
+            under_way.busy |= {*turn.nodes, *(member.charged for member in victims)}
+            if turn.action == "checkpoint":
+                parking += self._grants_of(member.uid for member in victims)
+        return found
+
+    def _grants_of(self, uids: Iterable[str]) -> list[GrantState]:
+        states = [self._book.pods[uid] for uid in uids if uid in self._book.pods]
+        return [self._book.grants[state.grant_id] for state in states if state.grant_id in self._book.grants]
+
+    def _refused(self, job: TurnJob, turn: Turn, now: float) -> bool:
+        """Whether placement would refuse it: it checks with the same rules."""
+        victims = [member for one in turn.victims for member in one.job.members]
+        actions = {member.uid: turn.action for member in victims}
+        return bool(
+            self._policy.refuses(job.members, victims, actions, now)
+            or self._policy.quota_exceeded(job.members, victims, actions)
+        )
+
+    def _turn_s(self, job: TurnJob, at: int, rules: TurnRules) -> float:
+        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn."""
+        if at == OVERDUE:
+            return rules.min_turn_s
+        if at == len(rules.level_bounds_gpu_s):
+            return inf
+        milli = sum(_asked_milli(member) for member in job.members)
+        left = rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
+        return max(rules.min_turn_s, left / max(1, milli))
+
+
+def _later(at: float, now: float) -> float:
+    return at if at > now else inf
+
+
+def _asked_milli(state: PodState) -> int:
+    """Returns what it asks for, at least one GPU each: a bound that needs no knowledge of the GPU's size."""
+    return 0 if state.request is None else sum(ask.count for ask in state.request.asks.values()) * WHOLE_GPU_MILLI
