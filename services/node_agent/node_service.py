@@ -62,6 +62,7 @@ class NodeRuntime:
             self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, publisher=self.publisher)
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
+            self.devices.host_memory = self.strategies.host_memory()
             self.devices.observe(self.strategies.observer)
         self._remote = (
             None

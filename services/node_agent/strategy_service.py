@@ -27,6 +27,7 @@ from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
+from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
@@ -38,6 +39,7 @@ from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, running_slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
+from shared.model.gpu import HostMemory
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName, registered
 from shared.model.units import MIB
@@ -120,6 +122,14 @@ class Strategies:
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
+
+    def host_memory(self) -> HostMemory:
+        """Returns what this host offers for the GPU memory of suspended pods."""
+        try:
+            return HostMemory(park_mib=park_mib(self._config.host_memory_mib))
+        except HostMemoryUnknown as error:
+            self._ctx.log.error("host_memory_not_known", error=str(error), effect="no pod is moved to this host")
+            return HostMemory()
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers. `always`: those that it offers as any other node."""
