@@ -89,6 +89,8 @@ class GrantStore:
                 applied=before.applied if before.applied == received.suspension else None,
                 in_force=before.in_force or before.effective if amended else before.in_force,
                 shrunk=None if amended else before.shrunk,
+                rehearsed=before.rehearsed,
+                cannot_checkpoint=before.cannot_checkpoint,
             )
         self.put(known)
         return known

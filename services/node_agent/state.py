@@ -39,6 +39,11 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shrunk: Grant | None = None
     """Until the grant is amended, slices use no more than this: placement was promised so."""
 
+    rehearsed: bool = False
+    """Whether it was tried to checkpoint the pod and to restore it at once."""
+    cannot_checkpoint: str = ""
+    """Why that failed."""
+
     @property
     def grant_id(self) -> str:
         return self.grant.grant.grant_id

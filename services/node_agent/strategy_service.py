@@ -21,6 +21,7 @@ from services.node_agent.gate import Occupancy
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
+from services.node_agent.rehearser import Rehearser
 from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
 from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
@@ -58,9 +59,10 @@ class Strategies:
         *,
         devices: DeviceMonitor,
         publisher: Publisher,
+        tell: Callable[[m.Input], Awaitable[object]],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        """`tell` passes an input to the core. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
@@ -119,6 +121,7 @@ class Strategies:
             lent=self._limits.refresh,
             clock=clock,
         )
+        self.rehearser = Rehearser(ctx, agent, self._suspender, settled_s=config.rehearse_after_s, tell=tell)
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
@@ -175,6 +178,7 @@ class Strategies:
             self._mps.run(say)
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
+        self._ctx.spawn(self.rehearser.run(), name="rehearsals")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.

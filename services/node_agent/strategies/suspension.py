@@ -161,6 +161,34 @@ class Suspender:
                 self.registry.set_on_host(key for key in self.registry.on_host if key[0] != uid)
             return why
 
+    def held_bytes(self, uid: str) -> int:
+        """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
+        found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
+        return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
+
+    async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
+        """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried.
+
+        `still` says whether it is to be tried, asked when nothing else changes the pod's slices. After a failure a part
+        of the pod may still be on the host: `is_on_host` says so.
+        """
+        async with self.alone:
+            if not still():
+                return None
+            mine = [live for live in self._live() if live.uid == uid]
+            before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
+            gate = SliceGate(self.registry, self.drivers, before, Suspension(action="checkpoint", plan_id=""))
+            try:
+                gate.hold()
+                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine), gate)
+                return why or await self._checkpointer.restore(uid)
+            except PartialCheckpoint as error:
+                return str(error)
+            except (OSError, ValueError, KeyError) as error:
+                return f"its slices could not be held: {error}"
+            finally:
+                gate.as_before()
+
     async def is_on_host(self, uid: str) -> bool:
         """Whether the driver has a checkpoint of a process of the pod. Raises LockError or HostMemoryUnknown."""
         return await self._checkpointer.is_on_host(uid)

@@ -18,7 +18,8 @@ from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 DRIVER = """
 #include <stdlib.h>
-/* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be restored, KERF_LAST cannot. */
+/* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be
+ * restored, and KERF_LAST never. */
 static int state[1 << 22], none;
 static int is(const char *name, int pid) { return getenv(name) && atoi(getenv(name)) == pid; }
 int cuInit(unsigned f) { return (int)f; }
