@@ -38,8 +38,9 @@ PACE_US = 250
 class Pods:
     """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and ended."""
 
-    def __init__(self, ctx: Context, door: NodeRuntime, folder: Path) -> None:
-        self._ctx, self.door, self._folder = ctx, door, folder
+    def __init__(self, ctx: Context, door: NodeRuntime, folder: Path, program: str) -> None:
+        """`program`: the file in the folder that is each pod's program."""
+        self._ctx, self.door, self._folder, self._program = ctx, door, folder, program
         self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
         self._driver.kerf_virtual_now.restype = ctypes.c_uint64
 
@@ -48,9 +49,9 @@ class Pods:
         return int(self._driver.kerf_virtual_now())
 
     async def say(
-        self, name: str, memory_mib: int, compute_milli: int, suspension: Suspension | None = None
+        self, name: str, memory_mib: int, compute_milli: int, suspension: Suspension | None = None, gpu: int = 0
     ) -> Accepted:
-        share = GpuShare(node=NODE, uuid=FAKE_UUID, memory_mib=memory_mib, compute_milli=compute_milli)
+        share = GpuShare(node=NODE, uuid=uuid_of(gpu), memory_mib=memory_mib, compute_milli=compute_milli)
         grant = Grant(
             grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))}
         )
@@ -62,9 +63,9 @@ class Pods:
             raise SystemExit(f"pod {name}: {answer.reason}")
         return answer
 
-    async def admit(self, name: str, memory_mib: int, compute_milli: int) -> None:
+    async def admit(self, name: str, memory_mib: int, compute_milli: int, gpu: int = 0) -> None:
         """Starts a container through the device gate, so that its control block exists."""
-        await self.say(name, memory_mib, compute_milli)
+        await self.say(name, memory_mib, compute_milli, gpu=gpu)
         order = await self.door.start_container(uid_of(name), MAIN)
         if isinstance(order, m.RefuseStart):
             raise SystemExit(f"pod {name} does not start: {order.sentence}")
@@ -72,17 +73,18 @@ class Pods:
         grant = next(came.grant for came in self.door.agent.store.startable() if came.uid == order.uid)
         await self.door.strategies.edits(order, grant)
 
-    def run(self, name: str, *words: object) -> subprocess.Popen[str]:
+    def run(self, name: str, *words: object, gpu: int = 0) -> subprocess.Popen[str]:
         """Starts a program in the pod's container. The control block must exist when it first calls the driver."""
         control_block = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
         library = self._folder / "test" / "libkerf.so"
-        return self._start(name, {"LD_PRELOAD": str(library), "KERF_DIRECTORY": str(control_block)}, *words)
+        inside = {"LD_PRELOAD": str(library), "KERF_DIRECTORY": str(control_block), "CUDA_VISIBLE_DEVICES": str(gpu)}
+        return self._start(name, inside, *words)
 
     def pace(self) -> subprocess.Popen[str]:
-        return self._start("pace", {}, "pace", PACE_US)
+        return self._start("pace", {}, "pace", PACE_US, program="programs")
 
-    def _start(self, name: str, inside: dict[str, str], *words: object) -> subprocess.Popen[str]:
-        command = [str(self._folder / "programs"), str(self._folder / "libcuda.so.1"), *map(str, words)]
+    def _start(self, name: str, inside: dict[str, str], *words: object, program: str = "") -> subprocess.Popen[str]:
+        command = [str(self._folder / (program or self._program)), str(self._folder / "libcuda.so.1"), *map(str, words)]
         process = subprocess.Popen(
             command, env=os.environ | inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -102,8 +104,8 @@ class Pods:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path) -> AsyncIterator[Pods]:
-    """An agent whose node has one GPU of the fake driver. The virtual clock does not run faster than the real one."""
+async def node(folder: Path, gpus: int = 1, gpu_mib: int = GPU_MIB, program: str = "programs") -> AsyncIterator[Pods]:
+    """An agent whose node has GPUs of the fake driver. The virtual clock does not run faster than the real one."""
     for place in ("kubelet", "cgroup", "run"):
         (folder / place).mkdir()
     (folder / "boot_id").write_text("boot\n")
@@ -125,9 +127,13 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
 
             await door.strategies.start(_nobody)
             await ctx.bus.subscribe(subjects.node_command(NODE, "grant"), came)
-            gpu = Gpu(uuid=FAKE_UUID, index=0, model="fake", memory_mib=GPU_MIB)
             seen = Inventory(
-                node=NODE, boot_id="boot", gpus=(gpu,), strategies=("exclusive", "advisory", "interposer", "time_slice")
+                node=NODE,
+                boot_id="boot",
+                gpus=tuple(
+                    Gpu(uuid=uuid_of(index), index=index, model="fake", memory_mib=gpu_mib) for index in range(gpus)
+                ),
+                strategies=("exclusive", "advisory", "interposer", "time_slice"),
             )
             await door.handle(m.InventorySeen(seen))
             doors.append(door)
@@ -145,7 +151,7 @@ async def node(folder: Path) -> AsyncIterator[Pods]:
         enforce="off",
     )
     async with EmbeddedServer() as nats, running(Bench, config, bus_url=nats.url) as ctx:
-        pods = Pods(ctx, doors[0], folder)
+        pods = Pods(ctx, doors[0], folder, program)
         pacing = pods.pace()
         try:
             yield pods
@@ -173,6 +179,11 @@ def build(folder: Path) -> None:
         subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
     source = str(Path(__file__).with_name("programs.c"))
     subprocess.run(["cc", "-O2", "-std=gnu11", "-o", str(folder / "programs"), source, "-ldl"], check=True)
+
+
+def uuid_of(gpu: int) -> str:
+    """The fake driver's UUID of a device."""
+    return f"{FAKE_UUID[:-12]}{gpu + 1:012x}"
 
 
 def uid_of(name: str) -> str:

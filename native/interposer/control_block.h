@@ -31,6 +31,7 @@ enum { KERF_VERSION = 1, KERF_MAX_GPUS = 16, KERF_MAX_PROCESSES = 256, KERF_MAX_
     KERF_PATH_BYTES = 256 };
 enum { KERF_TIER_HIGH = 0, KERF_TIER_NORMAL = 1, KERF_TIER_LOW = 2 };
 enum { KERF_GATE_OPEN = 0, KERF_GATE_CLOSED = 1 };
+enum { KERF_ONE_AT_A_TIME = 1 };
 #define KERF_NO_LIMIT UINT64_MAX
 
 /* 128 bytes. What the container may do on one GPU. */
@@ -43,7 +44,8 @@ struct kerf_gpu_orders {
     uint32_t compute_milli;      /* share of the GPU's time, 1 to 1000.
                                   * 0 or 1000: not limited, and launches are not timed */
     uint32_t in_flight_us;       /* maximum GPU time that is submitted and not finished.
-                                  * 0: not bounded (4000 with a compute limit or in the low tier) */
+                                  * 0: not bounded (4000 with a compute limit or in the low tier).
+                                  * KERF_ONE_AT_A_TIME: a launch waits until those before it are done */
     uint32_t gate;               /* KERF_GATE_CLOSED: launches wait, while the heartbeat is fresh */
     uint32_t private_milli;      /* rate at which each process's private token bucket fills, because the container
                                   * forges its shared one in several processes; 0: compute_milli */

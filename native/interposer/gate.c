@@ -43,6 +43,8 @@ enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG
 static int limited(const struct kerf_gpu_orders *o) { return o->compute_milli > 0 && o->compute_milli < MILLI; }
 int is_limited(int gpu) { return orders->tier != KERF_TIER_LOW && limited(&orders->gpu[gpu]); }
 
+int one_at_a_time(int gpu) { return LOAD(orders->gpu[gpu].in_flight_us) == KERF_ONE_AT_A_TIME; }
+
 int must_time(void) {
     if (orders->tier == KERF_TIER_LOW || orders->peer_count || orders->paused) return 1;
     for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++)

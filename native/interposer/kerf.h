@@ -179,6 +179,7 @@ void note_peers_turns(int gpu, uint64_t until_ns); /* until when the peers' laun
 /* Whether the verdict at this moment depends on the peers' signals. */
 int watches_peers(int gpu, const moment_t *m);
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns);
+int one_at_a_time(int gpu);      /* whether a launch waits until those before it are done */
 int gate_may_follow(int gpu);    /* whether a launch may begin because a kernel on another GPU waits for it */
 int gate_lends(int gpu);         /* whether the last verdict was GO in time that is lent */
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns, int lent);

@@ -19,6 +19,7 @@
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
+enum { HELD_LEAST_NS = 1000000, HELD_MOST_NS = 20000000 };
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
     ASKS = 5, MOST_NS = 4 * BATCH_NS, SPINS_NS = 30000 };
 
@@ -195,10 +196,17 @@ static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t es
     return part;
 }
 
+/* How long a launch that the agent holds waits before it looks again: a hundredth of what it has waited already, so
+ * that a program that is suspended for hours costs nothing, and continues at once after a short pause. */
+static uint64_t held_poll_ns(uint64_t waited_ns) {
+    const uint64_t ns = waited_ns / 100;
+    return ns < HELD_LEAST_NS ? HELD_LEAST_NS : ns > HELD_MOST_NS ? HELD_MOST_NS : ns;
+}
+
 /* Waits until the launch may begin, and admits it. The caller owns the timeline on entry; it does not while it waits.
  * NULL: the context is gone, or another thread owns its timeline for too long (`busy`). */
 static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum part *part, int *busy) {
-    uint64_t begun = 0, others_since_ns = 0, until, now;
+    uint64_t begun = 0, free_since_ns = 0, others_since_ns = 0, until, now;
     const int gpu = l->gpu;
     while (l) {
         moment_t m = {.peers_owed_since_ns = UINT64_MAX};
@@ -218,6 +226,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (watches_peers(l->gpu, &m)) read_peer_signals(l->gpu, &m);
         verdict = gate(l->gpu, &m, &until);
         if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
+        if (verdict == GO && one_at_a_time(l->gpu) && m.due_ns) verdict = WAIT_WORK, until = m.now_ns + ASK_NS;
         /* to be measured */
         if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
         /* while it waited, the launch that it overlaps would end: the next launch pays for both */
@@ -236,9 +245,10 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
                 begun = m.now_ns;
                 __atomic_add_fetch(&self()->waiting, 1, __ATOMIC_RELAXED);
             }
+            if (verdict == HELD_BY_AGENT || !free_since_ns) free_since_ns = m.now_ns;
             if (verdict != WAIT_OTHERS) others_since_ns = 0;
             else if (!others_since_ns) others_since_ns = m.now_ns;
-            if (verdict != HELD_BY_AGENT && (has_waited_too_long(begun, m.now_ns)
+            if (verdict != HELD_BY_AGENT && (has_waited_too_long(free_since_ns, m.now_ns)
                 || (others_since_ns && m.now_ns - others_since_ns >= PATIENCE_NS))) {
                 passed++;
                 __atomic_add_fetch(&counters->gpu[l->gpu].overdue, 1, __ATOMIC_RELAXED);
@@ -251,6 +261,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
             break;
         }
         if (verdict == WAIT_WORK && pending(l) && ask_at(l, m.now_ns) < until) until = ask_at(l, m.now_ns);
+        if (verdict == HELD_BY_AGENT) until = m.now_ns + held_poll_ns(m.now_ns - begun);
         drop_guard();
         disown();
         if (until) sleep_until(until);

@@ -126,6 +126,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     burst_return: Literal["checkpoint", "evict"] = "checkpoint"
     """What happens to a pod that has not freed it by then: `checkpoint` moves its memory to the host until it fits
     again, and ends the pod where that cannot be done; `evict` ends it (SIGKILL, and eviction)."""
+    host_memory_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] | None = None
+    """Memory of this host for the GPU memory of suspended pods, of all of them together. 0: none is moved to the host.
+    None: half of the host's memory. Each pod needs room in its own memory limit, too."""
+    rehearse_after_s: Seconds = 10.0
+    """When the programs of a pod that takes turns have had GPU memory for so long, they are checkpointed and restored
+    once, to see whether they can be."""
     burst_reserve_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """Memory of each GPU that is never lent to slices beyond their guarantees: for what the driver and libraries take,
     and no counter has."""

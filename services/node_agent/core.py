@@ -14,7 +14,7 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
-from services.node_agent import gate, releases, resizes, start_checks, state, suspensions
+from services.node_agent import gate, rehearsals, releases, resizes, start_checks, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.gpu_state import gpu_pods
 from services.node_agent.gpu_state.node_gpus import NodeGpus
@@ -116,6 +116,8 @@ class Agent:
                 return self._suspension_done(event)
             case m.ResizeDone():
                 return self._resize_done(event)
+            case m.Rehearsed():
+                return rehearsals.record(self.store, event, self.node)
             case m.ReleasesBooked():
                 # No write for this alone: after a crash the release is published once more, which is harmless.
                 self.released.acknowledge(event.grant_ids)
@@ -167,7 +169,8 @@ class Agent:
         if (
             known is not None
             and received.term == self.terms.newest
-            and (known.grant.grant, known.grant.remote) == (received.grant, received.remote)
+            and (known.grant.grant, known.grant.remote, known.grant.turns)
+            == (received.grant, received.remote, received.turns)
             and known.grant.suspension is None is received.suspension
             and known.unbound <= received.unbound
             and not resizes.concerns(known, received)
@@ -193,6 +196,7 @@ class Agent:
             suspension=suspension,
             number=0 if known is None else known.grant.number,
             whole=known is not None and known.grant.suspension is None and not known.on_host,
+            cannot_checkpoint=rehearsals.cannot_checkpoint(self.store, grant_id),
         )
         return self.resizes.told(said, not_resized)
 

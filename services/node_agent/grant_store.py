@@ -90,6 +90,8 @@ class GrantStore:
                 in_force=before.in_force or before.effective if amended else before.in_force,
                 shrunk=None if amended else before.shrunk,
                 on_host=before.on_host or _goes_to_host(received),
+                rehearsed=before.rehearsed,
+                cannot_checkpoint=before.cannot_checkpoint,
             )
         self.put(known)
         return known

@@ -161,6 +161,13 @@ class ResizeDone(Input, frozen=True):
     """Nor are they all as they were: the agent restores them as soon as it can."""
 
 
+class Rehearsed(Input, frozen=True):
+    """A pod was checkpointed and restored to see whether that can be done. `reason`: why it cannot; empty: it can."""
+
+    grant_id: str
+    reason: str = ""
+
+
 class Reconnected(Input, frozen=True):
     """The connection to NATS is back. The servers may have lost all data."""
 

@@ -59,9 +59,12 @@ class NodeRuntime:
         self.strategies: Strategies | None = None
         """None if there is no kubelet: then nothing is handed over, and nothing to be enforced."""
         if config.has_kubelet():
-            self.strategies = Strategies(ctx, config, self.agent, devices=self.devices, publisher=self.publisher)
+            self.strategies = Strategies(
+                ctx, config, self.agent, devices=self.devices, publisher=self.publisher, tell=self.handle
+            )
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
+            self.devices.host_memory = self.strategies.host_memory()
             self.devices.observe(self.strategies.observer)
         self._remote = (
             None

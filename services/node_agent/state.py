@@ -41,6 +41,10 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     on_host: bool = False
     """A checkpoint was ordered, and it is not known that all GPU memory is on the GPU again."""
+    rehearsed: bool = False
+    """Whether it was tried to checkpoint the pod and to restore it at once."""
+    cannot_checkpoint: str = ""
+    """Why that failed."""
 
     @property
     def grant_id(self) -> str:

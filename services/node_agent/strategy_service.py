@@ -21,12 +21,14 @@ from services.node_agent.gate import Occupancy
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
+from services.node_agent.rehearser import Rehearser
 from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
 from services.node_agent.slice_watch import SliceWatch
 from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
+from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
@@ -38,6 +40,7 @@ from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, running_slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
+from shared.model.gpu import HostMemory
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName, registered
 from shared.model.units import MIB
@@ -56,9 +59,10 @@ class Strategies:
         *,
         devices: DeviceMonitor,
         publisher: Publisher,
+        tell: Callable[[m.Input], Awaitable[object]],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`clock` returns nanoseconds of CLOCK_MONOTONIC."""
+        """`tell` passes an input to the core. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
         self._build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
@@ -117,9 +121,18 @@ class Strategies:
             lent=self._limits.refresh,
             clock=clock,
         )
+        self.rehearser = Rehearser(ctx, agent, self._suspender, settled_s=config.rehearse_after_s, tell=tell)
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
+
+    def host_memory(self) -> HostMemory:
+        """Returns what this host offers for the GPU memory of suspended pods."""
+        try:
+            return HostMemory(park_mib=park_mib(self._config.host_memory_mib))
+        except HostMemoryUnknown as error:
+            self._ctx.log.error("host_memory_not_known", error=str(error), effect="no pod is moved to this host")
+            return HostMemory()
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers. `always`: those that it offers as any other node."""
@@ -165,6 +178,7 @@ class Strategies:
             self._mps.run(say)
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
+        self._ctx.spawn(self.rehearser.run(), name="rehearsals")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.

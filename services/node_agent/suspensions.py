@@ -38,7 +38,7 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     if received.suspension is None and previous is None:
         store.remember(received)
         return Order(received=received)
-    reason = _unsupported(received) or _resume_refusal(store, before, received, node, gpus)
+    reason = _unsupported(received, before) or _resume_refusal(store, before, received, node, gpus)
     if reason:
         known = store.remember(msgspec.structs.replace(received, suspension=previous))
         store.put(msgspec.structs.replace(known, restore_pending=received.suspension is None))
@@ -95,8 +95,12 @@ def is_checkpoint(suspension: Suspension | None) -> bool:
     return suspension is not None and suspension.action == "checkpoint"
 
 
-def _unsupported(received: NodeGrant) -> str:
-    if received.suspension is None or can_suspend(received.suspension.action, received.grant.containers.values()):
+def _unsupported(received: NodeGrant, before: KnownGrant | None) -> str:
+    if received.suspension is None:
+        return ""
+    if before is not None and before.cannot_checkpoint and received.suspension.action == "checkpoint":
+        return f"its programs cannot be checkpointed: {before.cannot_checkpoint}"
+    if can_suspend(received.suspension.action, received.grant.containers.values()):
         return ""
     strategies = sorted({part.strategy for part in received.grant.containers.values()})
     return f"slices of strategy {' and '.join(strategies)} do not support {received.suspension.action} while they run"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from services.node_agent import messages as m
-from services.node_agent import resizes, suspensions
+from services.node_agent import rehearsals, resizes, suspensions
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
@@ -98,6 +98,9 @@ class Syncs:
                     grant_id: promise
                     for grant_id in ids
                     if (promise := resizes.promise_of(self._store, grant_id)) is not None
+                },
+                cannot_checkpoint={
+                    grant_id: why for grant_id in ids if (why := rehearsals.cannot_checkpoint(self._store, grant_id))
                 },
             )
         )

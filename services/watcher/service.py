@@ -175,9 +175,10 @@ class Watcher(Service):
             and pod.metadata.uid == event.uid
             and event.node in {pod.spec.node_name, serving or pod.spec.node_name}
         ):
-            self.announcer.tell(
-                event, "GpuLost", "Sharing", f"container {event.container}: {event.sentence}", warns=True
+            reason, action = (
+                ("NoTurns", "Suspending") if event.reason == "cannot-checkpoint" else ("GpuLost", "Sharing")
             )
+            self.announcer.tell(event, reason, action, f"container {event.container}: {event.sentence}", warns=True)
 
     async def _snapshot(self, incoming: Incoming) -> None:
         try:

@@ -194,7 +194,8 @@ class SliceEnforced(Event, frozen=True):
 
 
 class SliceImpaired(Event, frozen=True):
-    """A container's programs have lost the GPU, though its slice stands: they must start again."""
+    """A container's slice stands, but its programs have lost the GPU and must start again; or, by the reason
+    cannot-checkpoint, they cannot be moved off it and back."""
 
     ENTITY: ClassVar[str] = "slice"
     VERB: ClassVar[str] = "impaired"
@@ -206,7 +207,7 @@ class SliceImpaired(Event, frozen=True):
     gpu: str
     """The GPU's uuid."""
     reason: str
-    """A code, such as mps-fault."""
+    """A code, such as mps-fault or cannot-checkpoint."""
     sentence: str
 
 

@@ -11,6 +11,7 @@ from shared.model.gpu import checked
 from shared.model.grant import GpuShare, Grant
 from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
+from shared.model.turn_terms import TurnTerms
 
 
 class RemoteEnd(Message, frozen=True):
@@ -46,6 +47,8 @@ class NodeGrant(Message, frozen=True):
     shrink: Grant | None = None
     """The next amendment of the grant, with smaller amounts: the node is to promise that it uses no more than those
     while the grant is as it is."""
+    turns: TurnTerms | None = None
+    """What the node has to know of a pod that may be suspended for another one's turn; None: nothing special."""
 
 
 class NodeRelease(Message, frozen=True):
@@ -121,6 +124,8 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync of which the node has promised to use less, and what it uses at most."""
     on_host: tuple[str, ...] = ()
     """Grants of the sync whose GPU memory is on the host, or may be."""
+    cannot_checkpoint: dict[str, str] = {}
+    """Grants of the sync whose programs cannot be checkpointed, by the node's rehearsal, and why."""
 
 
 class NodeCordon(Message, frozen=True):
@@ -178,6 +183,8 @@ class Accepted(Message, frozen=True):
     """The newest amendment whose amounts its slices have. -1: an agent that does not resize."""
     shrunk: Grant | None = None
     """Until the grant is amended, its slices use no more than this. The promise is on the node's disk."""
+    cannot_checkpoint: str = ""
+    """Why the pod's programs cannot be checkpointed, by the node's rehearsal; empty: they can, or it is not known."""
     not_resized: str = ""
     """Why the slices do not have the amounts of the grant yet, or do not promise those of `shrink`."""
     number: int = 0

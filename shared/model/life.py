@@ -13,6 +13,7 @@ import msgspec
 from shared.model import names
 from shared.model.objects import Pod
 from shared.model.request import OPPORTUNISTIC, RequestError
+from shared.model.turn_terms import LEAST_IDLE_S, TurnTerms, read_turn_terms
 
 _UNITS_S = (86_400, 3_600, 60, 1)
 _AMOUNT = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
@@ -41,6 +42,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """kerf.dev/preemptible: False: it is never evicted, migrated, reclaimed or suspended for another pod."""
     turns: Turns | None = None
     """kerf.dev/turns: whether it may be suspended for another pod's turn; None: as its queue says."""
+    terms: TurnTerms | None = None
+    """What its node has to know of that; None: nothing is said."""
 
 
 NOT_PREEMPTIBLE = f"marked {names.ANNOTATION_PREEMPTIBLE}: false"
@@ -53,15 +56,22 @@ STUCK_S = 30.0
 
 
 def read_life(pod: Pod) -> Life:
-    """Raises RequestError (bad-annotation) on durations that are none, and on words for preemptible and turns that are
-    none."""
+    """Raises RequestError (bad-annotation) on durations that are none, on words for preemptible and turns that are
+    none, and on hooks that cannot be called."""
     notes = pod.metadata.annotations
     expected_s, min_runtime_s, restart_cost_s = (
         _duration(notes, key)
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
     preemptible, stays_s, turns = _preemptible(notes), _stays_s(notes), _turns(notes)
-    if preemptible and not stays_s and turns is None and expected_s is min_runtime_s is restart_cost_s is None:
+    terms = _terms(notes, turns)
+    if (
+        preemptible
+        and not stays_s
+        and turns is None
+        and terms is None
+        and expected_s is min_runtime_s is restart_cost_s is None
+    ):
         return UNTOLD
     return Life(
         expected_s=expected_s,
@@ -70,6 +80,7 @@ def read_life(pod: Pod) -> Life:
         stays_s=stays_s,
         preemptible=preemptible,
         turns=turns,
+        terms=terms,
     )
 
 
@@ -150,6 +161,18 @@ def _turns(notes: Mapping[str, str]) -> Turns | None:
     raise RequestError(
         "bad-annotation", f"annotation {names.ANNOTATION_TURNS} is {text!r}; it must be one of allowed, never"
     )
+
+
+def _terms(notes: Mapping[str, str], turns: Turns | None) -> TurnTerms | None:
+    watchdog_s, idle_s = _duration(notes, names.ANNOTATION_WATCHDOG), _duration(notes, names.ANNOTATION_IDLE_AFTER)
+    if idle_s is not None and idle_s < LEAST_IDLE_S:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_IDLE_AFTER} is {notes[names.ANNOTATION_IDLE_AFTER]!r}; write at least "
+            f"{LEAST_IDLE_S}s",
+        )
+    found = read_turn_terms(notes, allowed=turns == "allowed", watchdog_s=watchdog_s)
+    return found if found is None or idle_s is None else msgspec.structs.replace(found, idle_after_s=idle_s)
 
 
 def _duration(notes: Mapping[str, str], key: str) -> int | None:

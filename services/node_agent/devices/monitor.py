@@ -18,7 +18,7 @@ from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process
 from services.node_agent.processes.owner import Owner
-from shared.model.gpu import Gpu, GpuState, Inventory
+from shared.model.gpu import Gpu, GpuState, HostMemory, Inventory
 from shared.model.network import RemoteAbility
 from shared.model.strategies import StrategyName
 from shared.service import Context
@@ -42,6 +42,8 @@ class DeviceMonitor:
         """Returns what the node offers, by the driver's version and what it offers as any other one."""
         self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
         """Returns a GPU with what was measured of it with this driver version."""
+        self.host_memory = HostMemory()
+        """What the node offers for suspended pods."""
         self.remote: Callable[[], RemoteAbility] = RemoteAbility
         """Returns what the node offers for GPUs over the network."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
@@ -187,7 +189,14 @@ class DeviceMonitor:
         remote = self.remote()
         if not self._attached:  # no container can start here, also none that uses another node's GPU
             remote = msgspec.structs.replace(remote, client=False)
-        seen = msgspec.structs.replace(self._inventory, gpus=gpus, dra=self._dra, strategies=strategies, remote=remote)
+        seen = msgspec.structs.replace(
+            self._inventory,
+            gpus=gpus,
+            dra=self._dra,
+            strategies=strategies,
+            remote=remote,
+            host_memory=self.host_memory,
+        )
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 
     def _states(self) -> States:

@@ -1,7 +1,8 @@
 """Moves a pod's GPU memory to the host and back, with the driver's checkpoint of each process (r570 and later).
 
 The pod's cgroup gives its processes. The driver says which of them use a GPU, because NVML does not list a checkpointed
-process.
+process. All of them are stopped before the first is checkpointed (`stopping.py`), and all are restored before the first
+goes on: no process waits for one that is on the host.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
 from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.stopping import ATTEMPTS, Attempt, Gate, OpenGate, Stopper
 
 MAX_ROUNDS = 3
 """Maximum rounds of checkpoints. A process that starts during one round is found in the next."""
+_OPEN = OpenGate()
 
 
 class PartialCheckpoint(Exception):
@@ -28,49 +31,96 @@ class Checkpointer:
         self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")
     ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
+        self._stopper = Stopper(locks)
 
-    async def checkpoint(self, uid: str, bytes_of: tuple[int, ...]) -> str:
+    async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
         moved.
 
-        `bytes_of` holds the bytes that each of its containers has on GPUs. Raises PartialCheckpoint.
+        `bytes_of` holds the bytes that each of its containers has on GPUs. `gate` holds its launches; what it does is
+        for the caller to undo. Raises PartialCheckpoint.
         """
+        stopped: tuple[int, ...] = ()
         try:
-            found = await self._on_gpus(uid, RUNNING, LOCKED)
-            pod = self._cgroups.path(uid)
-            if found and pod is not None:
-                # It is unknown here which container a cgroup belongs to, so each may be the largest.
-                most = sum(bytes_of) if len(found) == 1 else max(bytes_of, default=0)
-                why = host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
-                if why:
-                    return why
+            why = await self._no_room(uid, bytes_of)
+            if why:
+                return why
             for _ in range(MAX_ROUNDS):
-                pids = [pid for group in found.values() for pid in group]
-                if not pids:
+                stopped = await self._stopper.stop(lambda: self.running(uid), gate)
+                if not stopped:
                     return ""
-                for pid in pids:
+                for pid in stopped:
                     await self.locks.checkpoint(pid)
-                found = await self._on_gpus(uid, RUNNING, LOCKED)
             why = "the pod keeps starting processes on GPUs"
-        except (LockError, HostMemoryUnknown) as error:
+        except (LockError, HostMemoryUnknown, OSError, ValueError, KeyError) as error:
             why = str(error)
         if await self.restore(uid):
+            await self._let_go(stopped)
             raise PartialCheckpoint(why)
-        return why
+        return await self._let_go(stopped) or why
 
     async def restore(self, uid: str) -> str:
-        """Moves the pod's memory back to its GPUs. Returns an empty string, or why some of it is still on the host."""
+        """Moves the pod's memory back to its GPUs. Returns an empty string, or why all of it is still on the host.
+
+        What was restored before a process that could not be goes back: no process runs while another one is away. If
+        that fails, too, it runs.
+        """
+        done: list[int] = []
         try:
             for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
                 for pid in group:
                     await self.locks.restore(pid)
+                    done.append(pid)
         except (LockError, HostMemoryUnknown) as error:
-            return str(error)
-        return ""
+            return f"{error}{await self._back_to_host(done)}"
+        return await self._let_go(done)
+
+    async def stop(
+        self, uids: tuple[str, ...], gate: Gate, attempts: tuple[Attempt, ...] = ATTEMPTS
+    ) -> tuple[int, ...]:
+        """Stops all processes of several pods together, and returns them. Raises LockError or HostMemoryUnknown."""
+
+        async def running() -> tuple[int, ...]:
+            return tuple([pid for uid in uids for pid in await self.running(uid)])
+
+        return await self._stopper.stop(running, gate, attempts)
+
+    async def let_go(self, pids: tuple[int, ...]) -> None:
+        """Lets stopped processes go on. Raises LockError."""
+        await self._stopper.let_go(pids)
 
     async def is_on_host(self, uid: str) -> bool:
         """Whether a process of the pod is checkpointed. Raises LockError or HostMemoryUnknown if that is unknown."""
         return bool(await self._on_gpus(uid, CHECKPOINTED))
+
+    async def running(self, uid: str) -> tuple[int, ...]:
+        """The processes of the pod on GPUs that are not checkpointed. Raises LockError or HostMemoryUnknown."""
+        return tuple([pid for group in (await self._on_gpus(uid, RUNNING, LOCKED)).values() for pid in group])
+
+    async def _no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
+        """Why the host has no room for what the pod has on GPUs; empty if it has."""
+        found, pod = await self._on_gpus(uid, RUNNING, LOCKED), self._cgroups.path(uid)
+        if not found or pod is None:
+            return ""
+        # It is unknown here which container a cgroup belongs to, so each may be the largest.
+        most = sum(bytes_of) if len(found) == 1 else max(bytes_of, default=0)
+        return host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
+
+    async def _back_to_host(self, pids: list[int]) -> str:
+        """Returns what has to be added to why a restore has failed."""
+        try:
+            for pid in pids:
+                await self.locks.checkpoint(pid)
+        except LockError as error:
+            return f"; and {error}{await self._let_go(pids)}"
+        return ""
+
+    async def _let_go(self, pids: list[int] | tuple[int, ...]) -> str:
+        try:
+            await self._stopper.let_go(pids)
+        except LockError as error:
+            return str(error)
+        return ""
 
     async def _on_gpus(self, uid: str, *states: int) -> dict[Path, tuple[int, ...]]:
         """Returns the pod's processes in one of these states, by cgroup. A pod without a cgroup has none."""

@@ -270,6 +270,8 @@ class ControlBlock:
     def _write_orders(self, at: layout.Orders, rules: Rules) -> None:
         context_bytes, pool_chunk_bytes = self._costs
         at.heartbeat_ns = self._clock()
+        if rules.paused:
+            at.paused = 1  # before a limit of 0: an allocation waits then, and does not fail
         for place, gpu in enumerate(rules.gpus):
             self._write_gpu(at.gpu[place], gpu, layout.uuid_bytes(gpu.uuid), context_bytes)
         at.gpu_count = len(rules.gpus)

@@ -1,6 +1,7 @@
-"""Checks whether a pod's memory limit has room for its GPU memory, from the pod's cgroups (version 2).
+"""Host memory for the GPU memory of suspended pods: what the node offers, and whether a pod's own limit has room.
 
-A checkpoint moves GPU memory to host memory of the pod. If that exceeds the pod's limit, the kernel kills the pod.
+A checkpoint moves GPU memory to host memory of the pod. If that exceeds the pod's limit (cgroups of version 2), the
+kernel kills the pod.
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ def refusal(pod: Path, need: Mapping[Path, int], total_bytes: int, meminfo: Path
     return ""
 
 
+def park_mib(setting: int | None, meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Returns how much GPU memory of suspended pods the host takes: as set, at most what the host has; not set: half of
+    it. Raises HostMemoryUnknown."""
+    total_mib = _line(meminfo, "MemTotal") // MIB
+    return total_mib // 2 if setting is None else min(setting, total_mib)
+
+
 def _folders(pod: Path) -> Iterator[Path]:
     """The pod's cgroup and those below it, without those that are removed meanwhile. Raises HostMemoryUnknown."""
 
@@ -80,8 +88,13 @@ def _room(folder: Path) -> int | None:
 
 
 def _available(meminfo: Path) -> int:
+    return _line(meminfo, "MemAvailable")
+
+
+def _line(meminfo: Path, name: str) -> int:
+    """Returns the bytes that a line of /proc/meminfo names. Raises HostMemoryUnknown."""
     try:
-        line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+        line = next(line for line in meminfo.read_text().splitlines() if line.startswith(f"{name}:"))
         return int(line.split()[1]) * 1024
     except (OSError, ValueError, StopIteration) as error:
-        raise HostMemoryUnknown(f"{meminfo} does not contain MemAvailable") from error
+        raise HostMemoryUnknown(f"{meminfo} does not contain {name}") from error

@@ -11,6 +11,8 @@ ORDERS_MAGIC, COUNTERS_MAGIC, SIGNAL_MAGIC = 0x4F46524B, 0x4346524B, 0x5346524B
 VERSION = 1
 MAX_GPUS, MAX_PROCESSES, MAX_PEERS, NAME_BYTES, PATH_BYTES = 16, 256, 32, 64, 256
 NORMAL, LOW = 1, 2
+ONE_AT_A_TIME = 1
+"""As the maximum of GPU time in flight: a launch waits until those before it are done."""
 LOCK_AT = 0x40000000
 NO_LIMIT = (1 << 64) - 1
 ACCOUNT_BYTES = (1 << 48) - 1

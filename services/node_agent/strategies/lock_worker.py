@@ -8,7 +8,7 @@ the call fails).
 - A process is written to the journal before it is locked, and removed only after the unlock. At its start the worker
   unlocks the processes in the journal of a worker that was killed.
 - A checkpointed process stays checkpointed, even if the agent or the worker dies, because other pods use its memory.
-  Only the locks around a checkpoint and a restore are undone.
+  Only the locks around a checkpoint and a restore are undone. A restored process is locked until `unlock`.
 - When the worker's input ends (the agent is gone), it unlocks everything and ends. When it reads nothing for
   PATIENCE_MS (the agent is frozen), it unlocks everything and continues. It runs in a session of its own, so that it
   does not get the agent's signals.
@@ -133,15 +133,14 @@ class Worker:
         return result
 
     def restore(self, pid: int) -> int:
-        """Returns the driver's result. After a failure the process stays checkpointed."""
-        if self.state(pid) == CHECKPOINTED:
-            self._journal.add(pid)
-            result = int(self._driver.cuCheckpointProcessRestore(pid, None))
-            if result:
-                self._journal.remove(pid)
-                return result
-            return self.unlock(pid)
-        return 0
+        """Returns the driver's result. Then the process is locked; after a failure it stays checkpointed."""
+        if self.state(pid) != CHECKPOINTED:
+            return 0
+        self._journal.add(pid)
+        result = int(self._driver.cuCheckpointProcessRestore(pid, None))
+        if result:
+            self._journal.remove(pid)
+        return result
 
     def _locked(self, pid: int) -> bool:
         """Whether a process is locked. If the driver cannot tell, the process counts as locked, unless the driver does

@@ -32,6 +32,10 @@ class LockError(Exception):
     """A call failed; the text says why. If the driver did not answer, this worker has no process locked any more."""
 
 
+class NoAnswer(LockError):
+    """The driver hangs. The worker was killed, and its successor has undone all locks."""
+
+
 class Locks:
     def __init__(
         self,
@@ -60,10 +64,14 @@ class Locks:
         async with self._serial:
             await self._begin()
 
-    async def lock(self, pid: int) -> None:
-        """Locks a process. When it returns, the process begins no more work. Raises LockError."""
+    async def lock(self, pid: int, within_ms: int | None = None) -> None:
+        """Locks a process. When it returns, the process begins no more work. Raises LockError.
+
+        `within_ms`: for how long the driver may wait for the process's work; it is never longer than LOCK_MS.
+        """
+        most_ms = self._lock_ms if within_ms is None else max(1, min(within_ms, self._lock_ms))
         async with self._serial:
-            result = await self._ask(f"lock {pid} {self._lock_ms}")
+            result = await self._ask(f"lock {pid} {most_ms}")
             if result:
                 raise LockError(f"the driver answers {result} to the lock of process {pid}")
             if not self.held:
@@ -91,22 +99,26 @@ class Locks:
         """Checkpoints a process. When it returns, the process's memory is on the host and free on its GPUs.
 
         The process stays checkpointed until it is restored, even if the agent or the worker dies. Raises LockError;
-        then the process runs as before. If the driver did not answer, `state` returns the process's state.
+        then the process runs, or is locked, as before. If the driver did not answer, `state` returns its state.
         """
         async with self._serial:
             result = await self._ask(f"checkpoint {pid} {self._lock_ms}", COPY_S)
             if result:
                 raise LockError(f"the driver answers {result} to the checkpoint of process {pid}")
+            self.held.discard(pid)
 
     async def restore(self, pid: int) -> None:
-        """Restores a checkpointed process. Does nothing if it is not checkpointed.
+        """Moves a checkpointed process's memory back; then the process is locked, until `unlock`. Does nothing to one
+        that runs.
 
-        When it returns, the process runs with all its memory. Raises LockError; then the process is still checkpointed.
+        Raises LockError; then the process is still checkpointed.
         """
         async with self._serial:
             result = await self._ask(f"restore {pid}", COPY_S)
             if result:
                 raise LockError(f"the driver answers {result} to the restoring of process {pid}")
+            if await self._ask(f"state {pid}") == lock_worker.LOCKED:
+                self.held.add(pid)
 
     async def state(self, pid: int) -> int | None:
         """Returns the process's CUprocessState, or None if the driver does not know it.
@@ -200,12 +212,15 @@ class Locks:
             await worker.stdin.drain()
             line = await asyncio.wait_for(worker.stdout.readline(), answer_s or self._answer_s)
         try:
-            return int(line)
+            result = int(line)
         except ValueError:
             why = await self._end(worker)
+        else:
+            self._beaten_s = asyncio.get_running_loop().time()  # the worker's patience begins again with each order
+            return result
         # Its successor undoes what this one had locked.
         await self._begin()
-        raise LockError(f"the driver did not answer to {order!r}: {why}")
+        raise NoAnswer(f"the driver did not answer to {order!r}: {why}")
 
     async def _end(self, worker: asyncio.subprocess.Process) -> str:
         """Kills the worker and returns the last line of its error output."""

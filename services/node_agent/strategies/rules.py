@@ -65,6 +65,11 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     """Memory limit by GPU UUID. Existing allocations stay; new ones beyond the limit fail."""
     closed: frozenset[str] = frozenset()
     """UUIDs of the GPUs on which the slice may not begin work now."""
+    in_step: bool = False
+    """Each launch begins when those before it are done, so that the processes of a collective stay together."""
+
+
+IN_STEP_US = layout.ONE_AT_A_TIME
 
 
 NO_OVERRIDE = Override()
@@ -234,7 +239,7 @@ def _gpu(
         memory_limit_bytes=memory_mib * MIB,
         shown_bytes=part.memory_limit_mib * MIB if part.bursts and part.uuid not in override.memory_mib else 0,
         compute_milli=compute if compute < WHOLE_GPU_MILLI else 0,
-        in_flight_us=in_flight_us if bounded and len(on_it) > 1 else 0,
+        in_flight_us=IN_STEP_US if override.in_step else in_flight_us if bounded and len(on_it) > 1 else 0,
         gate_closed=part.uuid in override.closed,
     )
     reserved = [s for s in on_it if s.reserved]

@@ -40,6 +40,54 @@ def override_for(suspension: Suspension | None, before: Override, gpus: Collecti
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
 
 
+class SliceGate:
+    """Holds the launches of slices by their overrides, or lets them run in step, while their processes are stopped."""
+
+    def __init__(
+        self,
+        registry: SliceRegistry,
+        drivers: Mapping[StrategyName, Driver],
+        slices: Changed,
+        suspension: Suspension | None,
+    ) -> None:
+        """`slices`: each with the override that it had before. `suspension`: what holds it; None: a pause."""
+        self._registry, self._drivers, self._slices = registry, drivers, slices
+        self._suspension = suspension or Suspension(action="pause", plan_id="")
+
+    def hold(self) -> None:
+        for live, before in self._slices:
+            self._adjust(live, override_for(self._suspension, before, live.gpus))
+
+    def run_in_step(self) -> None:
+        for live, before in self._slices:
+            self._adjust(live, msgspec.structs.replace(before, in_step=True))
+
+    def as_before(self) -> None:
+        for live, before in self._slices:
+            self._adjust(live, before)
+
+    def _adjust(self, live: LiveSlice, override: Override) -> None:
+        key = (live.uid, live.container)
+        closed = self._registry.override_of(key).closed  # set by the time slicing, and may have changed
+        self._drivers[live.strategy].adjust(key, msgspec.structs.replace(override, closed=closed))
+
+
+class OnHostGate(SliceGate):
+    """Holds them as slices whose memory is on the host."""
+
+    def hold(self) -> None:
+        self._registry.set_on_host(self._registry.on_host | self._keys)
+        self.as_before()
+
+    def run_in_step(self) -> None:
+        super().run_in_step()
+        self._registry.set_on_host(self._registry.on_host - self._keys)
+
+    @property
+    def _keys(self) -> set[Key]:
+        return {(live.uid, live.container) for live, _ in self._slices}
+
+
 class Suspender:
     """Suspends and resumes pods, one at a time, in the order of the requests."""
 
@@ -70,7 +118,8 @@ class Suspender:
                 )
             try:
                 if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
-                    why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine))
+                    gate = SliceGate(self.registry, self.drivers, changed, ask.suspension)
+                    why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine), gate)
                     if not why and self._bursts(ask.uid):
                         self.registry.set_on_host(self.registry.on_host | keys)
                 elif not why and was_checkpointed and not keys & self.registry.on_host:
@@ -92,13 +141,16 @@ class Suspender:
             keys = {(live.uid, live.container) for live in mine}
             if not all(registered()[live.strategy].checkpoints for live in mine):
                 return "a slice of it cannot be checkpointed"
-            self.registry.set_on_host(self.registry.on_host | keys)
+            before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
+            gate = OnHostGate(self.registry, self.drivers, before, None)
+            gate.hold()
             try:
-                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine))
+                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine), gate)
             except PartialCheckpoint as error:
                 return str(error)  # the caller ends it
             if why:
                 self.registry.set_on_host(self.registry.on_host - keys)
+                gate.as_before()
             return why
 
     async def move_back(self, uid: str) -> str:
@@ -108,6 +160,34 @@ class Suspender:
             if not why:
                 self.registry.set_on_host(key for key in self.registry.on_host if key[0] != uid)
             return why
+
+    def held_bytes(self, uid: str) -> int:
+        """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
+        found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
+        return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
+
+    async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
+        """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried.
+
+        `still` says whether it is to be tried, asked when nothing else changes the pod's slices. After a failure a part
+        of the pod may still be on the host: `is_on_host` says so.
+        """
+        async with self.alone:
+            if not still():
+                return None
+            mine = [live for live in self._live() if live.uid == uid]
+            before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
+            gate = SliceGate(self.registry, self.drivers, before, Suspension(action="checkpoint", plan_id=""))
+            try:
+                gate.hold()
+                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine), gate)
+                return why or await self._checkpointer.restore(uid)
+            except PartialCheckpoint as error:
+                return str(error)
+            except (OSError, ValueError, KeyError) as error:
+                return f"its slices could not be held: {error}"
+            finally:
+                gate.as_before()
 
     async def is_on_host(self, uid: str) -> bool:
         """Whether the driver has a checkpoint of a process of the pod. Raises LockError or HostMemoryUnknown."""
@@ -135,10 +215,7 @@ class Suspender:
         return [], why
 
     def _undo(self, changed: Changed) -> None:
-        for live, before in reversed(changed):
-            key: Key = (live.uid, live.container)
-            closed = self.registry.override_of(key).closed  # set by the time slicing, and may have changed
-            self.drivers[live.strategy].adjust(key, msgspec.structs.replace(before, closed=closed))
+        SliceGate(self.registry, self.drivers, changed, None).as_before()
 
     def _beyond(self, slices: list[LiveSlice], keeps_mib: int) -> str:
         """Returns why these slices cannot be shrunk: they have already allocated more. Empty if they can.

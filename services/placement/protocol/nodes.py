@@ -334,6 +334,7 @@ class Nodes:
             unbound=held.phase == "holding",
             remote=remote,
             shrink=held.shrink,
+            turns=None if state is None else state.life.terms,
         )
 
 

@@ -269,9 +269,13 @@ CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 class Low:
     """The low-priority pod's only process, on the fake driver with a context of 64 MiB, and its cgroup."""
 
-    def __init__(self, host: Path, libcuda: str, *, room_mib: int = 1000) -> None:
+    def __init__(self, host: Path, libcuda: str, *, room_mib: int = 1000, script: str = "") -> None:
+        """`script`: what it runs instead of launching without end; it prints a line when it has begun."""
         self.libcuda = libcuda
-        self.process = subprocess.Popen([sys.executable, str(VICTIM), libcuda], stdout=subprocess.PIPE, text=True)
+        program = ["-c", script] if script else [str(VICTIM)]
+        self.process = subprocess.Popen(
+            [sys.executable, *program, libcuda], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "begun\n"
         (host / "cgroup" / "kubepods" / f"pod{uid('low')}" / "main").mkdir(parents=True)

@@ -36,8 +36,10 @@ CUresult cuCheckpointProcessUnlock(int pid, const void *args) {
 
 /* A controller waits for the copy, and has no work. */
 static void copy(uint64_t bytes) {
-    if (!world()->copied_per_s) return;
-    spend((uint64_t)((__uint128_t)bytes * 1000000000 / world()->copied_per_s));
+    const uint64_t per_s = world()->copied_per_s;
+    const uint64_t ns = world()->checkpoint_ns + (per_s ? (uint64_t)((__uint128_t)bytes * 1000000000 / per_s) : 0);
+    if (!ns) return;
+    spend(ns);
     kerf_virtual_leave();
 }
 CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {

@@ -20,6 +20,11 @@ static int next_process(int device, int after) {
     return -1;
 }
 
+static uint64_t *count_of(int process, const item_t *item) {
+    return item->place <= MEETINGS ? &world()->process[process].meeting[item->place - 1].count
+        : &world()->rally[item->place - 1 - MEETINGS];
+}
+
 static void finish(int process, int device) {
     queue_t *q = queue(process, device);
     item_t *item = &q->item[q->completed % DEPTH];
@@ -46,11 +51,11 @@ static void run(int device, uint64_t until_ns) {
         item = &queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH];
         if (item->awaits && queue(d->running, device)->launched >= item->awaits) item->left_ns = 0;
         if (item->place && !item->came) {
-            world()->process[d->running].meeting[item->place - 1].count++;
+            ++*count_of(d->running, item);
             world()->meetings++;
             item->came = 1;
         }
-        if (item->place && world()->process[d->running].meeting[item->place - 1].count < item->meets) {
+        if (item->place && *count_of(d->running, item) < item->meets) {
             /* It spins. Its own time begins when all have come. */
             uint64_t spun;
             if (d->at_ns >= until_ns) return;
@@ -91,7 +96,7 @@ static void run_all(uint64_t until_ns) {
 
 static int spins(int process, int device) {
     const item_t *item = &queue(process, device)->item[queue(process, device)->completed % DEPTH];
-    return item->place && world()->process[process].meeting[item->place - 1].count < item->meets;
+    return item->place && *count_of(process, item) < item->meets;
 }
 
 /* Returns when something may change on the device: the end of work, or of a time slice. */
@@ -251,6 +256,10 @@ void submit_meeting(int device, uint64_t ns, uint64_t address, uint64_t count) {
     p->meeting[place].address = address;
     unlock();
     put(device, ns, -1, 0, 0, place + 1, count);
+}
+
+void submit_rally(int device, uint64_t ns, uint64_t number, uint64_t count) {
+    put(device, ns, -1, 0, 0, 1 + MEETINGS + (int)(number % RALLIES), count);
 }
 
 /* Only in a world that processes share: a private one has no other clients. */

@@ -220,19 +220,20 @@ CUresult cuModuleGetFunction(CUfunction *to, CUmodule module, const char *name) 
     function_t *function = calloc(1, sizeof *function);
     (void)module;
     function->mixes = !strcmp(name, "mix"), function->meets = !strcmp(name, "meet");
+    function->rallies = !strcmp(name, "rally");
     function->loaded = !getenv("KERF_FAKE_CUDA_LAZY");
     function->declared = !strncmp(name, "ns_", 3) || !strncmp(name, "awaits_", 7);
     if (!strncmp(name, "awaits_", 7)) function->awaits = strtoull(name + 7, NULL, 10),
         function->ns = 3600 * UINT64_C(1000000000);
     else if (function->declared) function->ns = strtoull(name + 3, NULL, 10);
     else if (!strcmp(name, "fault")) function->faults = function->declared = 1;
-    else if (strcmp(name, "work") && !function->mixes && !function->meets) return free(function), CUDA_ERROR_NOT_FOUND;
+    else if (strcmp(name, "work") && !function->mixes && !function->meets && !function->rallies) return free(function), CUDA_ERROR_NOT_FOUND;
     return *to = function, CUDA_SUCCESS;
 }
-/* "work" has one parameter, "mix" and "meet" have three, all words. */
+/* "work" has one parameter, "mix", "meet" and "rally" have three, all words. */
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes) {
     const function_t *of = function;
-    const size_t count = of->declared || of->faults ? 0 : of->mixes || of->meets ? 3 : 1;
+    const size_t count = of->declared || of->faults ? 0 : of->mixes || of->meets || of->rallies ? 3 : 1;
     if (index >= count) return CUDA_ERROR_INVALID_VALUE;
     *offset = index * 8;
     if (bytes) *bytes = 8;
@@ -288,6 +289,10 @@ static CUresult start(function_t *function, CUstream stream, void **params) {
     }
     if (function->meets) {
         submit_meeting(s->context->device, *(uint64_t *)params[0], *(uint64_t *)params[1], *(uint64_t *)params[2]);
+        return CUDA_SUCCESS;
+    }
+    if (function->rallies) {
+        submit_rally(s->context->device, *(uint64_t *)params[0], *(uint64_t *)params[1], *(uint64_t *)params[2]);
         return CUDA_SUCCESS;
     }
     submit(s->context->device, time_of(function, params), -1, function->awaits);

@@ -47,6 +47,7 @@ static void create(world_t *w) {
     w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
     w->pool_chunk_bytes = setting("KERF_FAKE_CUDA_POOL_KIB", 2048) << 10;
     w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
+    w->checkpoint_ns = setting("KERF_FAKE_CUDA_CHECKPOINT_US", 0) * 1000;
     read_host_bandwidth(w, getenv("KERF_FAKE_CUDA_HOST_MB_S"));
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);

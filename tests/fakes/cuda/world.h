@@ -9,6 +9,7 @@
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_CHECKPOINT_US  what each checkpoint and each restore of a process takes beside its copy, 0
  *   KERF_FAKE_CUDA_HOST_MB_S   speed of copies to and from each device in MB/s, as 25000:24000,12000:11000; 0: they take no time
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
@@ -33,6 +34,8 @@
  * set), or ends after an hour. "mix" takes the time in its first parameter too, and computes: the first word of the
  * memory at its second parameter becomes MIX * word + its third parameter. "meet" has the same parameters and is part of
  * a collective: it counts at the address, and ends its time after the count has reached the third parameter.
+ * "rally" is part of a collective of several processes: its second parameter is the number of a place that all of them
+ * share.
  *
  * Memory has one word of data, its first, at the address that an allocation or a mapping returned.
  *
@@ -73,14 +76,15 @@ void kerf_fake_next_takes(uint64_t ns);
 void kerf_fake_at_launch(void (*function)(void)); /* called within each launch of the calling thread, as profilers do */
 
 enum { DEVICES = 8, PROCESSES = 128, CLIENTS = 256, DEPTH = 1024, EVENTS = 8192, SHARES = 256, MEETINGS = 16,
-    CONTAINERS = 32 };
+    RALLIES = 64, CONTAINERS = 32 };
 #define MIX UINT64_C(6364136223846793005)
 enum waits { NOTHING = 0, TIME, WORK, ROOM, UNLOCKED, DRAINED };
 #define NEVER UINT64_MAX
 
 /* awaits: launches of its process; 0: none */
 /* other: no kernel, its time is not counted */
-/* place: 1 + the meeting's index; meets: the count that it waits for */
+/* place: 1 + the meeting's index, or 1 + MEETINGS + that of a place that processes share; meets: the count that it
+ * waits for */
 typedef struct { uint64_t left_ns, awaits, meets; int32_t event; uint32_t recording; int other, place, came; } item_t;
 typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DEPTH]; } queue_t;
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not done */
@@ -100,7 +104,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, slice_ns, launch_ns, late_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, checkpoint_ns, slice_ns, launch_ns, late_ns, now_ns;
     uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: none */
@@ -109,6 +113,7 @@ typedef struct {
     share_t share[SHARES];
     uint64_t peak[CONTAINERS][DEVICES];
     uint64_t meetings; /* all that have ever begun */
+    uint64_t rally[RALLIES];
     process_t process[PROCESSES];
 } world_t;
 
@@ -125,6 +130,7 @@ void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* 
 /* returns the work's index in its queue. awaits: number of launches after it */
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits);
 void submit_meeting(int device, uint64_t ns, uint64_t address, uint64_t count);
+void submit_rally(int device, uint64_t ns, uint64_t number, uint64_t count);
 void submit_other(int device, uint64_t ns);
 extern _Thread_local uint64_t last_of_thread; /* the index of the last launch of this thread */
 void spend(uint64_t ns);
@@ -146,7 +152,7 @@ typedef struct { uint64_t to, value; } mix_t;
 struct graph { uint64_t ns; size_t count, mixes; node_t **nodes; mix_t *mix; };
 void graph_mixes(graph_t *graph, uint64_t to, uint64_t value);
 node_t *graph_add(graph_t *graph, node_t node);
-typedef struct { uint64_t ns, awaits; int declared, mixes, meets, loaded, faults; } function_t;
+typedef struct { uint64_t ns, awaits; int declared, mixes, meets, rallies, loaded, faults; } function_t;
 context_t *current(void);
 int ready(void);                             /* CUDA_SUCCESS after cuInit, in the process that called it */
 stream_t *stream_of(CUstream stream);        /* NULL, 1 and 2 are the context's default streams */

@@ -18,7 +18,8 @@ from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 DRIVER = """
 #include <stdlib.h>
-/* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be restored. */
+/* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be
+ * restored, and KERF_LAST never. */
 static int state[1 << 22], none;
 static int is(const char *name, int pid) { return getenv(name) && atoi(getenv(name)) == pid; }
 int cuInit(unsigned f) { return (int)f; }
@@ -30,7 +31,7 @@ int cuCheckpointProcessCheckpoint(int p, void *a) {
 }
 int cuCheckpointProcessRestore(int p, void *a) {
     (void)a;
-    return getenv("KERF_STUCK") ? 2 : state[p] != 2 ? 401 : (state[p] = 1, 0);
+    return getenv("KERF_STUCK") || is("KERF_LAST", p) ? 2 : state[p] != 2 ? 401 : (state[p] = 1, 0);
 }
 int cuCheckpointProcessGetState(int p, int *s) { return is("KERF_NO_GPU", p) ? 1 : (*s = state[p], none); }
 """
@@ -93,3 +94,13 @@ async def test_a_failed_restore_is_reported_as_a_partial_checkpoint(
 async def test_a_pod_without_a_cgroup_has_nothing_on_gpus(checkpointer: Checkpointer) -> None:
     other = f"{os.getpid():08x}-0000-0000-0000-000000000000"
     assert (await checkpointer.checkpoint(other, ()), await checkpointer.restore(other)) == ("", "")
+
+
+async def test_no_process_goes_on_while_another_one_stays_on_the_host(
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was restored before it goes back: it would wait for it in a collective."""
+    monkeypatch.setenv("KERF_LAST", str(pids[2]))
+    assert await checkpointer.checkpoint(UID, (1,)) == ""
+    assert await checkpointer.restore(UID) == f"the driver answers 2 to the restoring of process {pids[2]}"
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 2, 2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.node_agent.strategies.host_memory import HostMemoryUnknown, processes, refusal
+from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib, processes, refusal
 from shared.model.units import MIB
 from tests.support.kubelet_agent import uid
 from tests.support.pod_cgroups import pod_tree
@@ -110,3 +110,17 @@ def test_a_container_cannot_hide_its_processes_in_a_threaded_cgroup() -> None:
             assert processes(pod) == {pod / "main": (process.pid,)}
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(("setting", "offered"), [(None, 4), (0, 0), (3, 3), (100, 9)])
+def test_half_of_the_hosts_memory_is_offered_or_what_the_setting_says_and_never_more_than_there_is(
+    tmp_path: Path, setting: int | None, offered: int
+) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: {9 * 1024} kB\n")
+    assert park_mib(setting, tmp_path / "meminfo") == offered
+
+
+def test_without_a_figure_of_the_hosts_memory_nothing_is_known(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("")
+    with pytest.raises(HostMemoryUnknown, match="MemTotal"):
+        park_mib(None, tmp_path / "meminfo")

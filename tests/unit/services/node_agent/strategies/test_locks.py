@@ -205,9 +205,11 @@ async def test_a_checkpoint_frees_the_memory_and_a_restore_takes_it_again(
     await locks.checkpoint(victim)
     first = progress(cuda, victim)
     await locks.restore(victim)
-    assert (state(victim), taken(cuda)) == (0, 10240)
+    assert (state(victim), taken(cuda), progress(cuda, victim)) == (1, 10240, first), "it goes on with `unlock`"
+    await locks.unlock(victim)
     await eventually(lambda: progress(cuda, victim) > first)
     await locks.restore(victim)
+    assert (state(victim), locks.held) == (0, set())
 
 
 async def test_a_restore_without_room_on_the_device_fails_and_the_process_stays_checkpointed(
@@ -224,7 +226,7 @@ async def test_a_restore_without_room_on_the_device_fails_and_the_process_stays_
         assert state(victim) == CHECKPOINTED
         taker.kill()
     await locks.restore(victim)
-    assert state(victim) == 0
+    assert state(victim) == 1
 
 
 async def test_a_process_stays_checkpointed_when_agent_and_worker_die_and_the_next_agent_can_restore_it(
@@ -241,8 +243,9 @@ async def test_a_process_stays_checkpointed_when_agent_and_worker_die_and_the_ne
     assert state(victim) == CHECKPOINTED
     assert (tmp_path / "parked.json").read_text() == "{}"
     await second.restore(victim)
-    assert state(victim) == 0
+    assert state(victim) == 1
     await second.close()
+    assert state(victim) == 0
 
 
 async def test_a_process_that_the_driver_does_not_know_cannot_be_checkpointed_and_needs_no_restore(

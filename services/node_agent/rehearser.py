@@ -1,0 +1,82 @@
+"""Tries once, in the first minute of each pod that takes turns, whether its programs can be checkpointed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from services.node_agent import messages as m
+from services.node_agent import rehearsals
+from services.node_agent.core import Agent
+from services.node_agent.strategies.host_memory import HostMemoryUnknown
+from services.node_agent.strategies.locks import LockError
+from services.node_agent.strategies.suspension import Suspender
+from shared.model.units import MIB
+from shared.service import Context
+
+LOOK_S = 2.0
+MOST_MIB = 32 * 1024
+"""A pod that has more on its GPUs by then is not rehearsed: copies of so much are left to its first turn."""
+
+
+class Rehearser:
+    def __init__(
+        self,
+        ctx: Context,
+        agent: Agent,
+        suspender: Suspender,
+        *,
+        settled_s: float,
+        tell: Callable[[m.Input], Awaitable[object]],
+    ) -> None:
+        """`settled_s`: its processes have memory on GPUs for so long before a pod is rehearsed. `tell` passes an input
+        to the core."""
+        self._settled_s = settled_s
+        self._ctx, self._agent, self._suspender, self._tell = ctx, agent, suspender, tell
+        self._since_s: dict[str, float] = {}
+        """When the processes of a pod, by grant id, were first seen with memory on a GPU."""
+        self._left: set[str] = set()
+        """The pods of which a rehearsal has left something on the host."""
+
+    async def run(self) -> None:
+        """Begins with what an agent that ended during a rehearsal has left."""
+        for known in self._agent.store.known:
+            if rehearsals.is_due(known):
+                await self._look_at_host(known.grant.uid)
+        while True:
+            await self.look(asyncio.get_running_loop().time())
+            await asyncio.sleep(min(LOOK_S, self._settled_s))
+
+    async def look(self, now_s: float) -> None:
+        """Rehearses the pods that are due, and restores what could not be restored before."""
+        for uid in tuple(self._left):
+            ordered = self._agent.store.find_by_pod(uid)
+            if ordered is None or ordered.grant.suspension is not None or not await self._suspender.move_back(uid):
+                self._left.discard(uid)
+        due = {known.grant_id: known for known in self._agent.store.known if rehearsals.is_due(known)}
+        self._since_s = {grant_id: since for grant_id, since in self._since_s.items() if grant_id in due}
+        for grant_id, known in due.items():
+            held = self._suspender.held_bytes(known.grant.uid)
+            if not held:
+                self._since_s.pop(grant_id, None)
+                continue
+            if now_s - self._since_s.setdefault(grant_id, now_s) < self._settled_s or held > MOST_MIB * MIB:
+                continue
+            why = await self._suspender.rehearse(
+                known.grant.uid,
+                lambda known=known: self._agent.store.get(known.grant_id) is known,  # type: ignore[misc]
+            )
+            if why is None:
+                continue  # something else has been ordered meanwhile
+            if why:
+                await self._look_at_host(known.grant.uid)
+            self._ctx.log.info("rehearsed", pod=f"{known.grant.namespace}/{known.grant.name}", why=why)
+            await self._tell(m.Rehearsed(grant_id, why))
+
+    async def _look_at_host(self, uid: str) -> None:
+        try:
+            if await self._suspender.is_on_host(uid):
+                self._left.add(uid)
+        except (LockError, HostMemoryUnknown) as error:
+            self._left.add(uid)  # to restore what is not there does nothing
+            self._ctx.log.warning("checkpoints_not_known", pod=uid, why=str(error), effect="the agent tries to restore")
