@@ -64,6 +64,8 @@ class PodState(msgspec.Struct):
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
     life: Life = UNTOLD
+    takes_turns: bool = False
+    """Whether it agrees to be suspended for another pod's turn, by its annotation or its queue."""
     suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
     excluded: str = ""
@@ -101,6 +103,7 @@ class PodState(msgspec.Struct):
             request=self.request,
             uses=self.uses,
             adaptive=self.adaptive,
+            takes_turns=self.takes_turns,
             kept_for=self.uid,
         )
 
@@ -293,6 +296,7 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         claims=names_of,
         gang=gang,
         life=life,
+        takes_turns=life.turns == "allowed",
         suspension=_suspension_of(pod),
         uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
         adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
