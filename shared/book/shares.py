@@ -138,6 +138,19 @@ def _no_instance(ask: GpuAsk, gpu: GpuRoom) -> str:
     return f"needs {instance_words(ask)}, free are {', '.join(names_of(gpu.mig.bits)) or 'none'}"
 
 
+def suspendable(isolation: Isolation, offered: tuple[StrategyName, ...]) -> StrategyName | None:
+    """The strategy by which a whole GPU is given to a pod that takes turns: one whose slices can be paused and
+    checkpointed, as `exclusive` cannot. None if the node offers none that keeps the isolation."""
+    return next(
+        (
+            strategy.name
+            for strategy in by_preference(False, True, isolation)
+            if strategy.name in offered and strategy.limits_compute and strategy.checkpoints and not strategy.concurrent
+        ),
+        None,
+    )
+
+
 def strategy_for(
     ask: GpuAsk, isolation: Isolation, offered: tuple[StrategyName, ...], *, opportunistic: bool = False
 ) -> StrategyName | None:

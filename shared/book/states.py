@@ -65,6 +65,8 @@ class PodState(msgspec.Struct):
     gang: GangRef | None = None
     """The gang that it must be placed with; None: it is placed by itself."""
     life: Life = UNTOLD
+    takes_turns: bool = False
+    """Whether it agrees to be suspended for another pod's turn, by its annotation or its queue."""
     suspension: Suspension | None = None
     """What it has to give up for now, by its annotation; that it has is for its node to say."""
     gpu_time: GpuTime | None = None
@@ -104,6 +106,7 @@ class PodState(msgspec.Struct):
             request=self.request,
             uses=self.uses,
             adaptive=self.adaptive,
+            takes_turns=self.takes_turns,
             kept_for=self.uid,
         )
 
@@ -298,6 +301,7 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         claims=names_of,
         gang=gang,
         life=life,
+        takes_turns=life.turns == "allowed",
         suspension=_suspension_of(pod),
         gpu_time=read_gpu_time(pod.metadata.annotations),
         uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),

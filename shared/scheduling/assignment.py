@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Protocol
 
 from shared.book.accepts import accepted, has_gpu_constraints
-from shared.book.shares import GpuRoom, fits, limits_on, share_on, strategy_for
+from shared.book.shares import GpuRoom, fits, limits_on, share_on, strategy_for, suspendable
 from shared.book.states import NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare
@@ -54,6 +54,8 @@ def containers_on(pod: PodState, node: NodeState, order: GpuOrder | None = None)
         if pod.adaptive and gpus[0].mig is None:
             on = [node.by_uuid[share.uuid] for share in gpus]
             shared = strategy_on(pod, name, request.asks[name], node, on) or shared
+        if pod.takes_turns and request.asks[name].whole:
+            shared = suspendable(request.isolation, inventory.strategies) or shared
         strategy = MIG if gpus[0].mig is not None else shared
         if strategy is None:
             return None
