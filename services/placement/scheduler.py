@@ -24,6 +24,7 @@ from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
 from shared.model.claims import CLAIM_COMING
 from shared.model.objects import Gang
+from shared.queues.turns import TurnPolicy
 from shared.scheduling.transaction import Transaction
 
 _TIMINGS_KEPT = 20_000
@@ -54,6 +55,7 @@ class Scheduler:
         self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
         self._requests, self._unplaced, self._late_claims, self._stats = requests, unplaced, late_claims, stats
         self._remote, self._stopwatch = remote, stopwatch
+        self._turns = TurnPolicy(fair, gangs)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         """When each waiting pod was first seen, by uid."""
@@ -79,6 +81,7 @@ class Scheduler:
             self.note(state, now)
             return
         self.first_seen.setdefault(state.uid, now)
+        state.takes_turns = self._turns.allows(state)
         why = refusal(state)
         if why is not None:
             self._queue.remove(state.uid)

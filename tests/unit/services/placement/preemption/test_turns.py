@@ -551,3 +551,16 @@ def test_the_order_says_for_whose_turn_it_is() -> None:
     (order,) = site.unwritten
     assert decode_suspension(order.suspension) == Suspension(action="checkpoint", plan_id="turn")
     assert "it is the turn of team/new" in order.reason
+
+
+@pytest.mark.parametrize(("text", "expected"), [("turns: allowed", "interposer"), ("weight: 1", "exclusive")])
+def test_a_whole_gpu_of_a_pod_whose_queue_takes_turns_is_a_slice_that_can_be_suspended(
+    text: str, expected: str
+) -> None:
+    """Only such a slice can be paused or checkpointed; a GPU of strategy `exclusive` cannot."""
+    placement = Placement()
+    placement.facts(build.queues(f"queues: [{{name: team, {text}}}]"), build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=STRATEGIES)))
+    placement.facts(build.pod("p", labels={names.LABEL_QUEUE: "team"}, limits={names.RESOURCE_GPU: "1"}))
+    (held,) = placement.core.book.grants.values()
+    assert [part.strategy for part in held.given.containers.values()] == [expected]
