@@ -101,7 +101,9 @@ class Suspender:
                 suspension = suspension_by(victim, plan.plan_id)
                 if suspension.action == "checkpoint":
                     self.host_memory.ordered(state)
-                gpu_time = self._gpu_times.at_suspension(state, suspension, now, turn=plan.turn)
+                gpu_time = self._gpu_times.at_suspension(
+                    state, suspension, now, turn_of=plan.gains if plan.turn else ""
+                )
                 orders.append(_patch(state, encode_suspension(suspension), self._reason(plan, victim, state), gpu_time))
         return [m.SendPatches(tuple(orders))] if orders else []
 
