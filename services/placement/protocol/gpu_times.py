@@ -11,7 +11,7 @@ from shared.book.states import PodState
 from shared.model.suspension import Suspension
 from shared.queues.turns import TURN_ACTIONS, TurnPolicy, is_waiting
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
-from shared.turns.rules import OVERDUE
+from shared.turns.rules import OVERDUE, level
 
 
 class GpuTimes:
@@ -46,6 +46,18 @@ class GpuTimes:
         if self._turns.takes_turns(state) and self._turns.rank(state, at)[0] == OVERDUE:
             lifted = attained
         return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, lifted_at_gpu_ms=lifted, turn_of=""))
+
+    def so_far(self, state: PodState, now: float) -> str:
+        """Says in an Event how a pod that takes turns stands; empty for others."""
+        if not self._turns.takes_turns(state):
+            return ""
+        at = self._clock.at(now)
+        job, does = self._turns.job(state, at), "waited" if is_waiting(state) else "run"
+        had = self._turns.attained_gpu_ms(state, at) // 1000
+        return (
+            f"; it has {does} for {max(0, round(at - job.since))} s and has had {had} GPU-seconds "
+            f"(level {level(job, self._turns.rules)})"
+        )
 
     def never_stopped(self, state: PodState, now: float) -> str:
         """Returns the record of a pod whose node could not suspend it: it has run all the time."""

@@ -12,7 +12,7 @@ from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions
 from shared.book import host_memory
-from shared.contracts.commands import SuspendPod, TouchPod
+from shared.contracts.commands import AnnounceEvent, SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Put
 from shared.contracts.node_commands import NodeSyncAnswer
@@ -553,7 +553,10 @@ def test_the_order_says_for_whose_turn_it_is() -> None:
     site.propose(site.plan(("long",), ("new",)))
     (order,) = site.unwritten
     assert decode_suspension(order.suspension) == Suspension(action="checkpoint", plan_id="turn")
-    assert "it is the turn of team/new" in order.reason
+    assert "it is the turn of team/new; it has run for 3600 s and has had 3600 GPU-seconds (level 1)" in order.reason
+    (started,) = [p for p in site.placement.patches() if getattr(p, "reason", "") == "PreemptionStarted"]
+    assert isinstance(started, AnnounceEvent)
+    assert "it is the turn of it, which gets a place on n when these are suspended: " in started.note
     site.write()
     assert site.record("long").turn_of == "team/new"
 
