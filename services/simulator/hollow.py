@@ -73,6 +73,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         *((name for name in PROVEN_BY_CANARY if registered()[name].promise != "hard") if node.firm else ()),
         *((MIG,) if node.mig else ()),
     )
+    parks_mib = node.count * node.memory_mib if node.host_memory_mib is None else node.host_memory_mib
     return Inventory(
         node=node.name,
         boot_id=boot_id,
@@ -82,7 +83,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         simulated=True,
         dra=node.dra,
         remote=node.remote,
-        host_memory=HostMemory(park_mib=node.host_memory_mib),
+        host_memory=HostMemory(park_mib=parks_mib),
     )
 
 

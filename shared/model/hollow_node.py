@@ -27,7 +27,7 @@ class HollowNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mig: dict[int, tuple[MigInstance, ...]] = {}
     """The GPUs in MIG mode, by index, with the instances of a fixed layout. An empty tuple: instances are created on
     demand."""
-    host_memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)] = 0
-    """Memory of its host for the GPU memory of suspended pods."""
+    host_memory_mib: Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)] | None = None
+    """Memory of its host for the GPU memory of suspended pods; None: as much as its GPUs have."""
     remote: RemoteAbility = RemoteAbility()
     """What the node claims to offer for GPUs over the network. Its servers and clients do no work."""

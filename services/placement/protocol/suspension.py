@@ -101,16 +101,19 @@ class Suspender:
                 suspension = suspension_by(victim, plan.plan_id)
                 if suspension.action == "checkpoint":
                     self.host_memory.ordered(state)
-                gpu_time = self._gpu_times.at_suspension(state, suspension, now, turn=plan.turn)
-                orders.append(_patch(state, encode_suspension(suspension), self._reason(plan, victim, state), gpu_time))
+                gpu_time = self._gpu_times.at_suspension(
+                    state, suspension, now, turn_of=plan.gains if plan.turn else ""
+                )
+                orders.append(
+                    _patch(state, encode_suspension(suspension), self._reason(plan, victim, state, now), gpu_time)
+                )
         return [m.SendPatches(tuple(orders))] if orders else []
 
-    def _reason(self, plan: Plan, victim: Victim, state: PodState) -> str:
+    def _reason(self, plan: Plan, victim: Victim, state: PodState, now: float) -> str:
         does = _DOES[victim.action]
         if plan.turn:
-            return (
-                f"{does}: it is the turn of {plan.gains}; it resumes by itself in its next turn (plan {plan.plan_id})"
-            )
+            had = self._gpu_times.so_far(state, now)
+            return f"{does}: it is the turn of {plan.gains}{had}; it resumes in its next turn (plan {plan.plan_id})"
         because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
         return f"{does} for {plan.gains}, {because}; it resumes when there is capacity (plan {plan.plan_id})"
 
@@ -287,7 +290,8 @@ class Suspender:
     def _resume(self, state: PodState, now: float) -> SuspendPod:
         self._book.suspend(state.grant_id, None)
         self._resuming[state.uid] = now
-        return _patch(state, "", "all of its grant is free again", self._gpu_times.at_resumption(state, now))
+        reason = "all of its grant is free again" + self._gpu_times.so_far(state, now)
+        return _patch(state, "", reason, self._gpu_times.at_resumption(state, now))
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}

@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.book import host_memory
-from shared.contracts.commands import SuspendPod, TouchPod
+from shared.contracts.commands import AnnounceEvent, SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Put
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
+from shared.contracts.queries import WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Pod, PodStatus
 from shared.model.suspension import Suspension, decode_suspension
@@ -24,6 +27,7 @@ from tests.support.harness.placement import Placement, only
 
 GPU_MIB = 81_920
 EPOCH_S = 1_800_000_000.0
+RULES = "turns: {level_bounds_gpu_s: [600, 7200, 86400], min_turn_s: 120, max_wait_s: 21600}"
 STRATEGIES = ("exclusive", "advisory", "interposer")
 
 
@@ -45,7 +49,7 @@ class Site:
         self.has: dict[str, Suspension | None] = {}
         self.placement = Placement(respond=self._respond, begins=False, **placement)
         self.send(self.placement.beginning)
-        self.placement.facts(build.node("n"))
+        self.placement.facts(build.node("n"), build.queues(RULES))
         self.send(m.InventorySeen(build.inventory("n", gpus=gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
         self.wait(1)
 
@@ -550,7 +554,41 @@ def test_the_order_says_for_whose_turn_it_is() -> None:
     site.propose(site.plan(("long",), ("new",)))
     (order,) = site.unwritten
     assert decode_suspension(order.suspension) == Suspension(action="checkpoint", plan_id="turn")
-    assert "it is the turn of team/new" in order.reason
+    assert "it is the turn of team/new; it has run for 3600 s and has had 3600 GPU-seconds (level 1)" in order.reason
+    (started,) = [p for p in site.placement.patches() if getattr(p, "reason", "") == "PreemptionStarted"]
+    assert isinstance(started, AnnounceEvent)
+    assert "it is the turn of it, which gets a place on n when these are suspended: " in started.note
+    site.write()
+    assert site.record("long").turn_of == "team/new"
+
+
+def test_why_and_when_tell_the_turns() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle()
+    site.bind("new")
+    site.wait(600)
+    core = site.placement.core
+    told = finish(questions.when_(core, WhenQuery(namespace="team", name="long"), site.wall)).when
+    assert told is not None
+    assert told.turn is not None
+    assert (told.state, told.turn.turn_of, told.turn.before, told.turn.level) == ("turn", "team/new", 0, 1)
+    assert told.in_s == told.turn.within_s == pytest.approx(21_600 - 600 + 120, abs=5)
+    query = WhyQuery(namespace="team", name="long")
+    why = finish(questions.why(core, query, site.placement.now, site.wall)).explanation
+    assert why is not None
+    assert "suspended for the turn of team/new since" in why.sentence
+    assert "it has had 60 min of GPU time (level 1, once suspended)" in why.sentence
+    assert "its next turn comes within 5 h 51 min" in why.sentence
+    site.create("older")
+    site.wait(6 * 3_600)
+    site.create("newest")
+    late = finish(questions.when_(core, WhenQuery(namespace="team", name="older"), site.wall)).when
+    assert late is not None
+    assert late.turn is not None
+    assert (late.turn.overdue, late.turn.before, late.turn.within_s) == (True, 1, 240), (
+        "after `long`, which waits longer"
+    )
 
 
 @pytest.mark.parametrize(("text", "expected"), [("turns: allowed", "interposer"), ("weight: 1", "exclusive")])
