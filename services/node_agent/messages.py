@@ -15,6 +15,8 @@ from shared.contracts.node_commands import (
     NodeCordon,
     NodeCordonAnswer,
     NodeGrant,
+    NodeHold,
+    NodeHoldAnswer,
     NodeRelease,
     NodeSync,
     NodeSyncAnswer,
@@ -93,6 +95,10 @@ class ReleaseReceived(Input, frozen=True):
 
 class SyncReceived(Input, frozen=True):
     sync: NodeSync
+
+
+class HoldReceived(Input, frozen=True):
+    hold: NodeHold
 
 
 class ReleasesBooked(Input, frozen=True):
@@ -187,7 +193,7 @@ class Save(Command, frozen=True):
 class Answer(Command, frozen=True):
     """The reply to the request that was handled."""
 
-    body: Accepted | NodeSyncAnswer | NodeCordonAnswer
+    body: Accepted | NodeSyncAnswer | NodeCordonAnswer | NodeHoldAnswer
 
 
 class HandOver(Command, frozen=True):
@@ -234,6 +240,13 @@ class SuspendSlices(Command, frozen=True):
 
     request: NodeGrant | NodeSync
     tasks: tuple[SuspendTask, ...]
+
+
+class HoldPods(Command, frozen=True):
+    """Stop all processes of these pods together and hold them for `hold_s`, or let them go on (0); then answer."""
+
+    uids: tuple[str, ...]
+    hold_s: float
 
 
 class ResizeSlices(Command, frozen=True):

@@ -166,6 +166,16 @@ class Suspender:
         found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
         return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
 
+    def gate_of(self, uid: str) -> SliceGate:
+        """Holds the launches of a pod as it is now."""
+        mine = [live for live in self._live() if live.uid == uid]
+        before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
+        return SliceGate(self.registry, self.drivers, before, None)
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        return self._checkpointer
+
     async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
         """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried.
 
