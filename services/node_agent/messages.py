@@ -26,6 +26,7 @@ from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension
+from shared.model.turn_terms import SuspendHook
 
 
 class SliceNotReady(OSError):
@@ -46,6 +47,8 @@ class SuspendTask(msgspec.Struct, frozen=True):
     """The suspension that was ordered before."""
     applied: Suspension | None = None
     """The suspension that the slices had applied before."""
+    hook: SuspendHook | None = None
+    """How its program is told to sleep before a checkpoint, and to wake up after it."""
 
 
 class ResizeTask(msgspec.Struct, frozen=True):

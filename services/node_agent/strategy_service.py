@@ -29,6 +29,7 @@ from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.holds import Holds
+from services.node_agent.strategies.hooks import Hooks
 from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
@@ -110,6 +111,7 @@ class Strategies:
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
+        self._suspender.hooks = Hooks(cgroups, self._checkpointer.running, self._suspender.living_bytes)
         self._bursts = Bursts(
             ctx,
             config,
