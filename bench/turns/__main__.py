@@ -5,8 +5,8 @@
 Real C programs run with the interposer on the fake driver (tests/fakes/cuda), with the agent's own core, device gate,
 control blocks, suspension and process locks, over a real NATS server. Whose turn it is follows from
 `shared.turns.rules`, with levels and turns of seconds. Each program computes on its memory, and has 2 to 10 of a GPU's
-16 GiB; the host takes 64 GiB for each GPU. What hurts is imitated: a checkpoint or a restore copies at 10 GiB/s and takes 0.2 s more
-for each process, and threads wake 60 us late.
+16 GiB; the host takes 64 GiB for each GPU. What hurts is imitated: a checkpoint or a restore copies at 10 GiB/s and
+takes 0.2 s more for each process, and threads wake 60 us late.
 
 At the end each program that is not done is resumed once more and gets SIGTERM. The result of each is compared with that
 of the same program with as many kernels alone on an empty fake driver, without the interposer.
@@ -75,6 +75,7 @@ class Turns:
             self._clock.append((self._pods.now_ns(), time.monotonic()))
             await self._collect()
             for turn in due(self._shape, self.programs.values(), self._busy, now):
+                self.programs[turn.next].gpu = turn.gpu
                 self._busy[turn.gpu] = asyncio.create_task(self._take(turn))
             await asyncio.sleep(LOOK_S)
         await asyncio.gather(*self._busy.values())
@@ -124,7 +125,6 @@ class Turns:
             for name in turn.pause:
                 await self._suspend(self.programs[name], "pause")
             if comes.place == "new":
-                comes.gpu = turn.gpu
                 await self._pods.admit(comes.name, comes.memory_mib, WHOLE, turn.gpu)
                 self._running[comes.name] = self._pods.run(
                     comes.name, comes.seed, comes.memory_mib - 64, KERNEL_US, comes.kernels,

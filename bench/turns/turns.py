@@ -18,7 +18,7 @@ Place = Literal["new", "runs", "paused", "host", "done"]
 
 
 class Program(msgspec.Struct, kw_only=True):
-    """One program. It stays on the GPU of its first turn."""
+    """One program. It stays on the GPU of its first turn, from the moment at which that is decided."""
 
     name: str
     memory_mib: int
@@ -70,7 +70,7 @@ def due(node: Node, programs: Iterable[Program], busy: Iterable[int], now_s: flo
     found: dict[int, Turn] = {}
     taken = set(busy)
     for program in waiting:
-        places = range(node.gpus) if program.place == "new" else (program.gpu,)
+        places = range(node.gpus) if program.gpu < 0 else (program.gpu,)
         turns = [
             turn
             for gpu in places

@@ -157,8 +157,9 @@ int reserve(int gpu, uint64_t bytes) {
     enum { AWAY_NS = 2000000 };
     int away;
     do {
-        away = is_away(gpu); /* asked before: a limit that is raised meanwhile counts */
+        away = is_away(gpu); /* before and after: the limit may have been raised or lowered meanwhile */
         if (reserve_uncounted(gpu, bytes)) return 1;
+        away |= is_away(gpu);
         if (away) sleep_until(now_ns() + AWAY_NS);
     } while (away);
     __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);

@@ -116,6 +116,8 @@ class Agent:
                 return self._suspension_done(event)
             case m.ResizeDone():
                 return self._resize_done(event)
+            case m.HoldReceived():
+                return rehearsals.hold(self.store, event.hold, self.node, self.terms.newest)
             case m.Rehearsed():
                 return rehearsals.record(self.store, event, self.node)
             case m.ReleasesBooked():

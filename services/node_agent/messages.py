@@ -15,6 +15,8 @@ from shared.contracts.node_commands import (
     NodeCordon,
     NodeCordonAnswer,
     NodeGrant,
+    NodeHold,
+    NodeHoldAnswer,
     NodeRelease,
     NodeSync,
     NodeSyncAnswer,
@@ -24,6 +26,7 @@ from shared.model.causes import Caused
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension
+from shared.model.turn_terms import SuspendHook
 
 
 class SliceNotReady(OSError):
@@ -44,6 +47,8 @@ class SuspendTask(msgspec.Struct, frozen=True):
     """The suspension that was ordered before."""
     applied: Suspension | None = None
     """The suspension that the slices had applied before."""
+    hook: SuspendHook | None = None
+    """How its program is told to sleep before a checkpoint, and to wake up after it."""
 
 
 class ResizeTask(msgspec.Struct, frozen=True):
@@ -93,6 +98,10 @@ class ReleaseReceived(Input, frozen=True):
 
 class SyncReceived(Input, frozen=True):
     sync: NodeSync
+
+
+class HoldReceived(Input, frozen=True):
+    hold: NodeHold
 
 
 class ReleasesBooked(Input, frozen=True):
@@ -187,7 +196,7 @@ class Save(Command, frozen=True):
 class Answer(Command, frozen=True):
     """The reply to the request that was handled."""
 
-    body: Accepted | NodeSyncAnswer | NodeCordonAnswer
+    body: Accepted | NodeSyncAnswer | NodeCordonAnswer | NodeHoldAnswer
 
 
 class HandOver(Command, frozen=True):
@@ -234,6 +243,13 @@ class SuspendSlices(Command, frozen=True):
 
     request: NodeGrant | NodeSync
     tasks: tuple[SuspendTask, ...]
+
+
+class HoldPods(Command, frozen=True):
+    """Stop all processes of these pods together and hold them for `hold_s`, or let them go on (0); then answer."""
+
+    uids: tuple[str, ...]
+    hold_s: float
 
 
 class ResizeSlices(Command, frozen=True):

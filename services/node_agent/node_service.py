@@ -25,6 +25,7 @@ from services.node_agent.strategy_service import Strategies
 from shared.bus.port import BusError, Incoming
 from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.node_commands import NodeHoldAnswer
 from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -197,8 +198,9 @@ class NodeRuntime:
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.Serve() | m.EndServer() | m.ClientEnded():
                 self.servers.carry_out(order)
-            case m.ResizeSlices():
-                self._ctx.spawn(self._resize(order, incoming), name="resize")
+            case m.ResizeSlices() | m.HoldPods():
+                change = self._hold(order, incoming) if isinstance(order, m.HoldPods) else self._resize(order, incoming)
+                self._ctx.spawn(change, name="slices")
             case m.PutInventory():
                 self.publisher.put(order.inventory)
             case m.Publish():
@@ -221,6 +223,12 @@ class NodeRuntime:
             for task in order.tasks
         ]
         await self.handle(m.SuspensionDone(order.request, tuple(results)), incoming)
+
+    async def _hold(self, order: m.HoldPods, incoming: Incoming | None) -> None:
+        why = "this agent hands nothing over" if self.strategies is None else await self.strategies.hold(order)
+        if incoming is not None:
+            answer = NodeHoldAnswer(node=self._config.node, ok=not why, reason=why)
+            await self._ctx.bus.respond(incoming, encode(answer))
 
     async def _resize(self, order: m.ResizeSlices, incoming: Incoming | None) -> None:
         done = await carry_out(None if self.strategies is None else self.strategies.resizer, order)

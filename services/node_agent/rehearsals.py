@@ -1,4 +1,6 @@
-"""Rehearsals: whether the programs of a pod can be checkpointed, known before its first turn ends. Pure."""
+"""What comes before checkpoints: rehearsals, which tell in time whether a pod's programs can be checkpointed; and
+holds, by which the members of a gang on several nodes come to a stop together. Pure.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from services.node_agent import messages as m
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import KnownGrant
 from shared.contracts.events import SliceImpaired
+from shared.contracts.node_commands import NodeHold, NodeHoldAnswer
 from shared.model.suspension import can_suspend
 
 CODE = "cannot-checkpoint"
@@ -51,6 +54,23 @@ def record(store: GrantStore, event: m.Rehearsed, node: str) -> list[m.Command]:
         sentence=f"it takes no turns by a checkpoint, because its programs cannot be checkpointed: {event.reason}",
     )
     return [m.Save(), m.Publish(said, f"{CODE}-{event.grant_id}", known.grant.namespace)]
+
+
+def hold(store: GrantStore, asked: NodeHold, node: str, term: int) -> list[m.Command]:
+    """Members of a gang are held, or go on. It changes nothing that is known: an agent that ends lets them go on."""
+    found = [store.get(grant_id) for grant_id in asked.grant_ids]
+    why = ""
+    if asked.term < term:
+        why = f"term {asked.term} is over; this node follows term {term}"
+    elif asked.hold_s and not all(known is not None and not known.is_client for known in found):
+        why = "this node does not know all of these grants"
+    elif asked.hold_s and not all(
+        known is not None and can_suspend("checkpoint", known.effective.containers.values()) for known in found
+    ):
+        why = "not all of their slices can be checkpointed"
+    if why:
+        return [m.Answer(NodeHoldAnswer(node=node, ok=False, reason=why))]
+    return [m.HoldPods(tuple(known.grant.uid for known in found if known is not None), asked.hold_s)]
 
 
 def cannot_checkpoint(store: GrantStore, grant_id: str) -> str:

@@ -28,6 +28,8 @@ from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
+from services.node_agent.strategies.holds import Holds
+from services.node_agent.strategies.hooks import Hooks
 from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
@@ -109,6 +111,7 @@ class Strategies:
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
+        self._suspender.hooks = Hooks(cgroups, self._checkpointer.running, self._suspender.living_bytes)
         self._bursts = Bursts(
             ctx,
             config,
@@ -121,6 +124,7 @@ class Strategies:
             lent=self._limits.refresh,
             clock=clock,
         )
+        self._holds = Holds(self._suspender)
         self.rehearser = Rehearser(ctx, agent, self._suspender, settled_s=config.rehearse_after_s, tell=tell)
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
@@ -179,6 +183,7 @@ class Strategies:
         self._ctx.spawn(self._heartbeats(), name="control-blocks")
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
         self._ctx.spawn(self.rehearser.run(), name="rehearsals")
+        self._ctx.spawn(self._holds.run(), name="holds")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.
@@ -205,10 +210,16 @@ class Strategies:
         await self._bursts.started(slice_)
         return driver.edits(slice_)
 
+    async def hold(self, order: m.HoldPods) -> str:
+        """Stops pods together and holds them, or lets them go on. Returns why not."""
+        return await self._holds.hold(order.uids, order.hold_s)
+
     async def suspend(self, ask: m.SuspendTask) -> m.SuspendResult:
         """Suspends or resumes a pod's slices. Returns whether it succeeded, or why not."""
         why = await self._bursts.make_room_to_resume(ask)
         done = m.SuspendResult(ask, why) if why else await self._suspender.suspend(ask)
+        if not done.reason:
+            self._holds.suspended(ask.uid)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
         self._ctx.log.info(

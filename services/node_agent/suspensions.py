@@ -48,7 +48,15 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     containers = tuple(lease.container for lease in store.leases_of(received.grant.grant_id))
     return Order(
         received=received,
-        task=SuspendTask(received.grant.grant_id, received.uid, containers, received.suspension, previous, applied),
+        task=SuspendTask(
+            received.grant.grant_id,
+            received.uid,
+            containers,
+            received.suspension,
+            previous,
+            applied,
+            None if received.turns is None else received.turns.hook,
+        ),
     )
 
 

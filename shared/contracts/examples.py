@@ -291,6 +291,8 @@ _EXAMPLES: tuple[Any, ...] = (
         live=(SLICE,),
         tombstones=("5e4f3a2b7f9c1b2e4d5a4c3e9a8b7c6d",),
     ),
+    n.NodeHold(term=3, node=NODE, grant_ids=("g-1", "g-2"), hold_s=20),
+    n.NodeHoldAnswer(node=NODE, ok=False, reason="its processes could not be stopped together in 1 attempts"),
     n.NodeCordon(node=NODE, gpu=GPU, by="ada@bastion", reason="fan is noisy"),
     n.NodeCordonAnswer(
         ok=True, gpus=(GPU,), pods=(n.CordonedPod(uid=UID, namespace=NAMESPACE, name=POD, running=True),)

@@ -128,6 +128,33 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync whose programs cannot be checkpointed, by the node's rehearsal, and why."""
 
 
+MOST_HOLD_S = 60.0
+
+
+class NodeHold(Message, frozen=True):
+    """Before the members of a gang are checkpointed: the node stops all processes of these pods together, tries once,
+    and holds them until they are checkpointed, or for `hold_s`. Nothing is given up by it. If a node of the gang cannot
+    do it, the others are told 0, and all are asked again a moment later."""
+
+    term: int
+    node: str
+    grant_ids: tuple[str, ...]
+    hold_s: float
+    """0: they go on."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hold_s <= MOST_HOLD_S:
+            raise ValueError(f"hold_s is {self.hold_s}; it must be between 0 and {MOST_HOLD_S:g}")
+
+
+class NodeHoldAnswer(Message, frozen=True):
+    """`ok`: all processes of these pods stand still, or go on, as asked. Otherwise they go on; `reason` says why."""
+
+    node: str
+    ok: bool
+    reason: str = ""
+
+
 class NodeCordon(Message, frozen=True):
     """A GPU, or all of them, takes no new slices, or takes them again. A repetition changes nothing and returns the
     remaining pods."""

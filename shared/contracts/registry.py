@@ -298,6 +298,12 @@ COMMANDS: tuple[Channel, ...] = (
         "A GPU, or the whole node, takes no new slices, or takes them again; the answer names the pods on it.",
         publisher="cli",
     ),
+    _node(
+        "hold",
+        n.NodeHold,
+        n.NodeHoldAnswer,
+        "Members of a gang are brought to a stop together, and held for a bounded time, before they are checkpointed.",
+    ),
     _node("ack", n.ReleasesSeen, None, "These releases are booked; the agent stops repeating them."),
     Channel(
         name="sim.apply",

@@ -84,7 +84,7 @@ def event_on_node(entity: str, verb: str, node: str) -> str:
 
 
 def node_command(node: str, verb: str) -> str:
-    """verb: grant, release, sync, cordon, ack. `*` as node subscribes to those of all nodes."""
+    """verb: grant, release, sync, cordon, hold, ack. `*` as node subscribes to those of all nodes."""
     return f"{VERSION}.cmd.node.{node if node == '*' else token(node)}.{verb}"
 
 

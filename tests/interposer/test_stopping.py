@@ -5,6 +5,7 @@ With NCCL, a process whose peer is locked is not locked either until that goes o
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,7 +19,8 @@ from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.base import NodeTools, Offer
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
-from services.node_agent.strategies.lock_worker import CHECKPOINTED, RUNNING
+from services.node_agent.strategies.holds import Holds
+from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
@@ -201,3 +203,53 @@ async def test_a_program_that_asks_for_memory_while_its_own_is_on_the_host_waits
         await eventually(lambda: virtual_now(node) > before or job.processes[0].poll() is not None)
         assert (await suspender.suspend(task(None, CHECKPOINT))).reason == ""
     assert job.results() == alone()[:1]
+
+
+async def test_members_of_a_gang_are_held_until_they_are_checkpointed_withdrawn_or_their_time_is_over(
+    node: Node, registry: SliceRegistry
+) -> None:
+    job = Job(node, registry)
+    async with agent(node, registry) as (suspender, locks):
+        holds = Holds(suspender)
+
+        async def held(for_s: float) -> list[int | None]:
+            """Placement asks again until all are quiet."""
+            await eventually(lambda: is_held(holds, for_s))
+            return await states(locks, job)
+
+        assert await held(60) == [LOCKED] * RANKS
+        await holds.hold((UID,), 0)
+        assert (await states(locks, job), registry.override_of((UID, "main"))) == ([RUNNING] * RANKS, NO_OVERRIDE)
+        assert await held(60) == [LOCKED] * RANKS
+        await holds.look(asyncio.get_running_loop().time() + 61)
+        assert (await states(locks, job), registry.override_of((UID, "main"))) == ([RUNNING] * RANKS, NO_OVERRIDE)
+        assert await held(60) == [LOCKED] * RANKS
+        assert (await suspender.suspend(task(CHECKPOINT, None))).reason == ""
+        holds.suspended(UID)
+        await holds.look(asyncio.get_running_loop().time() + 61)
+        assert (await states(locks, job), registry.override_of((UID, "main")).paused) == ([CHECKPOINTED] * RANKS, True)
+        assert (await suspender.suspend(task(None, CHECKPOINT))).reason == ""
+    assert job.results() == alone()
+
+
+async def is_held(holds: Holds, for_s: float) -> bool:
+    return not await holds.hold((UID,), for_s)
+
+
+async def states(locks: Locks, job: Job) -> list[int | None]:
+    return [await locks.state(pid) for pid in job.pids]
+
+
+async def test_a_hold_that_fails_leaves_all_running(node: Node, registry: SliceRegistry) -> None:
+    """The fourth rank, on another node, does not come."""
+    job = Job(node, registry, away=RANKS - 1)
+    folder = node.folder / "cgroup" / "kubepods" / f"pod{UID}" / "main" / "cgroup.procs"
+    folder.write_text("".join(f"{pid}\n" for pid in job.pids[:-1]))
+    for process in job.processes[:-1]:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ahead\n"
+    async with agent(node, registry) as (suspender, locks):
+        assert "could not be stopped together" in await Holds(suspender).hold((UID,), 60)
+        assert (await states(locks, job), registry.override_of((UID, "main"))) == ([RUNNING] * RANKS, NO_OVERRIDE)
+    wake(job.processes[-1])
+    assert job.results() == alone()

@@ -10,6 +10,7 @@ import msgspec
 from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
+from services.node_agent.strategies.hooks import Hooks
 from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key
@@ -38,6 +39,10 @@ def override_for(suspension: Suspension | None, before: Override, gpus: Collecti
     keeps_mib = {"shrink": suspension.memory_mib, "checkpoint": 0}.get(suspension.action)
     memory_mib = {} if keeps_mib is None else dict.fromkeys(gpus, keeps_mib)
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
+
+
+def _is_checkpoint(suspension: Suspension | None) -> bool:
+    return suspension is not None and suspension.action == "checkpoint"
 
 
 class SliceGate:
@@ -102,34 +107,54 @@ class Suspender:
         """`memory` returns what NVML sees of a pod, by GPU: MiB, and the MiB of it that may be uncounted."""
         self.memory = memory
         self.registry, self.drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
+        self.hooks: Hooks | None = None
+        """Calls the programs that can sleep by themselves; None: none is called."""
         self.alone = asyncio.Lock()
         """Held while a pod's slices are being changed."""
 
     async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
+        hook = ask.hook if _is_checkpoint(ask.suspension) else None
         async with self.alone:
-            mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
-            keys = {(live.uid, live.container) for live in mine}
-            was_checkpointed = ask.previous is not None and ask.previous.action == "checkpoint"
-            changed, why = self._tell(mine, ask.suspension)
-            if not why and ask.suspension is not None and ask.suspension.action == "shrink":
-                why = self._beyond(mine, ask.suspension.memory_mib) or await self._beyond_by_nvml(
-                    mine, ask.suspension.memory_mib
-                )
-            try:
-                if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
-                    gate = SliceGate(self.registry, self.drivers, changed, ask.suspension)
-                    why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine), gate)
-                    if not why and self._bursts(ask.uid):
-                        self.registry.set_on_host(self.registry.on_host | keys)
-                elif not why and was_checkpointed and not keys & self.registry.on_host:
-                    # What a pod on the host has beyond its guarantee may not fit now: `move_back` waits until it does.
-                    why = await self._checkpointer.restore(ask.uid)
-            except PartialCheckpoint as error:
-                return SuspendResult(ask, str(error), is_partial=True)
-            if why:
-                self._undo(changed)
-            return SuspendResult(ask, why)
+            if hook is not None and self.hooks is not None:
+                why = await self.hooks.sleep(ask.uid, hook)
+                if why:
+                    return SuspendResult(ask, await self._woken(ask, why))
+            done = await self._suspend(ask)
+            if done.reason and hook is not None:
+                return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
+            if not done.reason and ask.suspension is None and _is_checkpoint(ask.previous):
+                return SuspendResult(ask, await self._woken(ask, ""))
+            return done
+
+    async def _woken(self, ask: SuspendTask, why: str) -> str:
+        """Wakes a program up that is not suspended any more. Returns `why`, and why that failed."""
+        awake = "" if self.hooks is None or ask.hook is None else await self.hooks.wake(ask.uid, ask.hook)
+        return "; and ".join(filter(None, (why, awake)))
+
+    async def _suspend(self, ask: SuspendTask) -> SuspendResult:
+        mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
+        keys = {(live.uid, live.container) for live in mine}
+        was_checkpointed = _is_checkpoint(ask.previous)
+        changed, why = self._tell(mine, ask.suspension)
+        if not why and ask.suspension is not None and ask.suspension.action == "shrink":
+            why = self._beyond(mine, ask.suspension.memory_mib) or await self._beyond_by_nvml(
+                mine, ask.suspension.memory_mib
+            )
+        try:
+            if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
+                gate = SliceGate(self.registry, self.drivers, changed, ask.suspension)
+                why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine), gate)
+                if not why and self._bursts(ask.uid):
+                    self.registry.set_on_host(self.registry.on_host | keys)
+            elif not why and was_checkpointed and not keys & self.registry.on_host:
+                # What a pod on the host has beyond its guarantee may not fit now: `move_back` waits until it does.
+                why = await self._checkpointer.restore(ask.uid)
+        except PartialCheckpoint as error:
+            return SuspendResult(ask, str(error), is_partial=True)
+        if why:
+            self._undo(changed)
+        return SuspendResult(ask, why)
 
     async def move_out(self, uid: str) -> str:
         """Moves all GPU memory of a pod to the host, and pauses it. Returns why not; empty if it has moved.
@@ -161,10 +186,25 @@ class Suspender:
                 self.registry.set_on_host(key for key in self.registry.on_host if key[0] != uid)
             return why
 
+    def living_bytes(self, uid: str) -> int:
+        """The bytes that the pod's living processes have on GPUs by their own count. Raises OSError."""
+        keys = [(live.uid, live.container) for live in self._live() if live.uid == uid]
+        return sum(sum(self.registry.held_bytes(key).values()) for key in keys)
+
     def held_bytes(self, uid: str) -> int:
         """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
         found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
         return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
+
+    def gate_of(self, uid: str) -> SliceGate:
+        """Holds the launches of a pod as it is now."""
+        mine = [live for live in self._live() if live.uid == uid]
+        before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
+        return SliceGate(self.registry, self.drivers, before, None)
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        return self._checkpointer
 
     async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
         """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried.

@@ -32,6 +32,10 @@ def test_the_memory_of_the_one_that_yields_stays_where_it_fits_beside() -> None:
     assert (turn.pause, turn.to_host, turn.kind) == ((), ("a",), "checkpoint")
 
 
+def test_a_program_whose_first_turn_is_decided_gets_no_second_gpu() -> None:
+    assert due(NODE, [program("a", gpu=0)], (0,), 1.0) == []
+
+
 def test_nothing_yields_before_its_least_turn_or_when_the_host_is_full() -> None:
     node = Node(gpus=1, gpu_mib=100, host_mib=59, rules=RULES)
     runs = program("a", place="runs", gpu=0, since_s=0.0)

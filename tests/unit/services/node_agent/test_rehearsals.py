@@ -12,7 +12,7 @@ from services.node_agent import rehearsals
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
 from shared.contracts.events import SliceImpaired
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeHold, NodeHoldAnswer, NodeSyncAnswer
 from shared.model.suspension import Suspension
 from shared.model.turn_terms import SignalHook, TurnTerms
 from tests.unit.services.node_agent.make import NODE, answer, sync
@@ -89,3 +89,33 @@ def test_a_program_that_cannot_be_checkpointed_is_said_on_its_pod_and_to_placeme
 
 def test_a_rehearsal_of_a_pod_that_has_left_changes_nothing(core: Agent) -> None:
     assert core.handle(m.Rehearsed("g-other", "why"), 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"term": 0}, "term 0 is over"),
+        ({"grant_ids": ("g-a", "g-x")}, "does not know all"),
+        ({"grant_ids": ("g-x",), "hold_s": 0}, ""),
+    ],
+)
+def test_members_of_a_gang_are_held_only_under_the_newest_term_and_if_all_are_known(
+    core: Agent, changes: dict[str, Any], why: str
+) -> None:
+    asked = msgspec.structs.replace(NodeHold(term=1, node=NODE, grant_ids=("g-a",), hold_s=10), **changes)
+    (order,) = core.handle(m.HoldReceived(asked), 1.0)
+    if why:
+        assert isinstance(order, m.Answer)
+        assert isinstance(order.body, NodeHoldAnswer)
+        assert not order.body.ok
+        assert why in order.body.reason
+    else:
+        assert isinstance(order, m.HoldPods)
+        assert (order.uids, order.hold_s) == (("u-a",) if "g-a" in asked.grant_ids else (), asked.hold_s)
+
+
+@pytest.mark.parametrize("hold_s", [-1, 61])
+def test_a_hold_is_bounded(hold_s: float) -> None:
+    with pytest.raises(ValueError, match="hold_s"):
+        NodeHold(term=1, node=NODE, grant_ids=(), hold_s=hold_s)
