@@ -90,6 +90,11 @@ class Options:
         `turn_s`: how long the waiting job will run at least.
         """
         able = sorted((one for one in yielding if self._is_free(one)), key=lambda one: one.worst)
+        if waiting.resumes:  # what other GPUs could give is of no use to it
+            own = self._gpus_of(waiting)
+            able = [one for one in able if not own.isdisjoint(self._gpus_of(one.job))]
+            if not able:
+                return None
         best: Turn | None = None
         for nodes in self._places(waiting, able):
             names = {node.name for node in nodes}
@@ -98,6 +103,9 @@ class Options:
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
         return best
+
+    def _gpus_of(self, job: TurnJob) -> set[tuple[str, str]]:
+        return set(sum_shares([self._book.grants[member.grant_id].given for member in job.members]))
 
     def _is_free(self, one: Yielding) -> bool:
         return all(member.charged not in self._busy for member in one.job.members)

@@ -103,7 +103,7 @@ class TurnPlanner:
                 continue
             self._waited[circle] = keys
             able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
-            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle])
+            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
                 found += self._serve(jobs, able, under_way, most - len(found), now)
         return found
@@ -180,10 +180,9 @@ class TurnPlanner:
         )
 
     def _turn_s(self, job: TurnJob, at: int, rules: TurnRules) -> float:
-        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn."""
-        if at == OVERDUE:
-            return rules.min_turn_s
-        if at == len(rules.level_bounds_gpu_s):
+        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn. An
+        overdue job has its turn whatever the copies cost, for its wait has a bound."""
+        if at == OVERDUE or at == len(rules.level_bounds_gpu_s):
             return inf
         milli = sum(_asked_milli(member) for member in job.members)
         left = rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
