@@ -23,7 +23,7 @@ from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import OVERDUE, TurnRules, level, rank, yields
+from shared.turns.rules import OVERDUE, TurnRules, level, rank
 
 LOOK_S = 1.0
 """How often the waiting jobs are looked at."""
@@ -31,7 +31,7 @@ RECHECK_S = 30.0
 """How often running jobs are looked at although nothing seems to have changed."""
 REFUSED_S = 10.0
 """How long a job is left alone whose plan was refused or cancelled."""
-MAX_JOBS = 64
+MAX_JOBS = 32
 """The maximum of waiting jobs of one circle for which a search is made at one time, the next in rank first. Of those
 with equal requests only the first one counts: if it finds nothing, the others find nothing either."""
 Proposal = tuple[TurnJob, Turn]
@@ -141,7 +141,7 @@ class TurnPlanner:
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
-        options = Options(self._book, self._areas(), self._copies, busy=under_way.busy, parking=lambda: parking)
+        options = Options(self._book, self._areas(), self._copies, able, busy=under_way.busy, parking=lambda: parking)
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0
         for job in jobs:
@@ -153,9 +153,8 @@ class TurnPlanner:
             requests = [member.request for member in job.members]
             if not job.resumes and any(at >= before and requests == others for before, others in failed):
                 continue
-            yielding = [one for one in able if yields(one.job.known, job.known, rules, now)]
             tried += 1
-            turn = options.cheapest(job, yielding, self._turn_s(job, at, rules)) if yielding else None
+            turn = options.cheapest(job, at, self._turn_s(job, at, rules))
             if turn is None or self._refused(job, turn, now):
                 failed += [] if job.resumes else [(at, requests)]
                 continue
