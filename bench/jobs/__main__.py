@@ -44,7 +44,7 @@ from bench.openb.__main__ import DATA
 from shared.turns.rules import TurnRules
 
 LOADS = (0.9, 1.1, 1.3)
-_UNBOUNDED_MIB = 1 << 40
+_UNBOUNDED_MIB = 1 << 30
 
 
 def main() -> None:
