@@ -66,6 +66,8 @@ _OWN_ANNOTATIONS = (
     names.ANNOTATION_GRANT,
     names.ANNOTATION_TOUCHED,
     names.ANNOTATION_SUSPENDED,
+    names.ANNOTATION_GPU_TIME,
+    names.ANNOTATION_TURNS,
     names.ANNOTATION_PARKED,
     names.ANNOTATION_DIALECT,
     names.ANNOTATION_PROFILE,
@@ -102,8 +104,14 @@ def _lenient(value: Any) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
-_KERFS_ALONE = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTATION_PARKED)
-"""A pod that wrote them would have GPUs without a decision, or give up what other pods pay for."""
+_KERFS_ALONE = (
+    names.ANNOTATION_GRANT,
+    names.ANNOTATION_SUSPENDED,
+    names.ANNOTATION_GPU_TIME,
+    names.ANNOTATION_PARKED,
+)
+"""A pod that wrote them would have GPUs without a decision, give up what other pods pay for, or have turns before
+others."""
 
 
 def check_life(pod: Pod) -> None:

@@ -391,7 +391,9 @@ class Core:
         told = self.suspension.is_current(event.grant_id, event.suspension) and self.resizer.is_current(event)
         if event.reason or told:
             self.nodes.acknowledged(event.grant_id, event.node)
-        self._out += self.suspension.node_answered(event.grant_id, event.suspension, event.reason, now=now)
+        self._out += self.suspension.node_answered(
+            event.grant_id, event.suspension, event.reason, number=event.number, now=now
+        )
         self.suspension.memory_answered(event)
         self._out += self.resizer.node_answered(event, now)
         if event.reason and event.suspension is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from shared.model.gpu import Gpu, Inventory, Link
+from shared.model.gpu import Gpu, HostMemory, Inventory, Link
 from shared.model.gpu_models import known_model
 from shared.model.grant import ContainerGrant
 from shared.model.hollow_node import HollowNode
@@ -82,6 +82,7 @@ def inventory_of(node: HollowNode, boot_id: str) -> Inventory:
         simulated=True,
         dra=node.dra,
         remote=node.remote,
+        host_memory=HostMemory(park_mib=sum(gpu.memory_mib for gpu in gpus)),
     )
 
 

@@ -251,8 +251,36 @@ class KnownEnd(Message, frozen=True):
     (kerf.dev/expected-duration)"""
 
 
+class TurnStanding(Message, frozen=True):
+    """How the job of a pod that takes turns stands: the pod, or its gang as a whole."""
+
+    waits: bool
+    """Whether it waits for its turn: it is pending or suspended."""
+    suspended: bool
+    since: str
+    """It has run, or waited, since then (RFC 3339, UTC)."""
+    for_s: int
+    gpu_seconds: int
+    """What the pod has had, in seconds of a whole GPU."""
+    job_gpu_seconds: int
+    """What counts for the level: of all pods of the job, since it was last lifted to level 0."""
+    level: int
+    """0 is served first."""
+    overdue: bool = False
+    """It has waited for longer than `max_wait_s`, and goes before all levels."""
+    turns: int = 0
+    """How often the pod was suspended for another job's turn."""
+    turn_of: str = ""
+    """For whose turn it is suspended, as namespace/name; empty: for none, or that is not known."""
+    before: int = 0
+    """Waiting jobs that are served before it."""
+    within_s: int = 0
+    """Its next turn comes within so many seconds, if ending turns makes room for it."""
+
+
 class WhenExplanation(Message, frozen=True):
-    """The earliest time at which a waiting pod could start. `state`: now, known, unknown."""
+    """The earliest time at which a waiting pod could start. `state`: now, known, unknown; or turn: it is suspended, and
+    the time is the latest at which its next turn comes."""
 
     namespace: str
     name: str
@@ -267,6 +295,8 @@ class WhenExplanation(Message, frozen=True):
     assumptions: tuple[str, ...] = ()
     without_end: int = 0
     """Pods with GPUs whose end is unknown."""
+    turn: TurnStanding | None = None
+    """None: it takes no turns."""
 
 
 class AdvisedPlace(Message, frozen=True):

@@ -25,6 +25,8 @@ class GpuTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often it has been suspended for another pod's turn."""
     lifted_at_gpu_ms: int = 0
     """What it had attained when it had last waited too long. Its level counts from there."""
+    turn_of: str = ""
+    """While it is suspended for a turn: whose, as namespace/name and how many more."""
 
     def __post_init__(self) -> None:
         for field in ("attained_gpu_ms", "turns", "lifted_at_gpu_ms"):

@@ -177,6 +177,7 @@ NONSENSE = [
     ("bad-gang", pod(container(gpu=1), annotations={"kerf.dev/gang": "a", "kerf.dev/gang-size": "0"})),
     ("spoofed-grant", pod(container(gpu=1), annotations={"kerf.dev/grant": "{}"})),
     ("spoofed-grant", pod(container(), annotations={"kerf.dev/grant": "{}"})),
+    ("spoofed-grant", pod(container(gpu=1), annotations={"kerf.dev/gpu-time": "{}"})),
 ]
 
 

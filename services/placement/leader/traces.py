@@ -65,6 +65,10 @@ def _record_preemption(
         attributes=attributes,
         events=[f"{victim.action} {victim.namespace}/{victim.name}" for victim in plan.victims],
     )
+    for resumed in [b for b in plan.beneficiaries if b.resumes] if isinstance(event, PreemptionExecuted) else ():
+        telemetry.pod_span(
+            resumed.uid, "resumed", start_ns=start, end_ns=end, force=True, links=(span,), attributes=attributes
+        )
     for victim in plan.victims if isinstance(event, PreemptionExecuted) else ():
         telemetry.pod_span(
             victim.uid,

@@ -21,6 +21,13 @@ def preemption_started(plan: Plan, book: Book) -> list[m.Command]:
     state = book.pods.get(first.uid)
     mates = len(plan.beneficiaries) - 1
     whole = f"it and {mates} more of its gang" if mates else "it"
+    if plan.turn:
+        does = "resumes" if first.resumes else "gets a place"
+        note = (
+            f"it is the turn of {whole}, which {does} on {first.node} when these are suspended: {list_victims(plan)} "
+        )
+        note += f"(plan {plan.plan_id})"
+        return [m.SendPatches((pod_event(state, "PreemptionStarted", _ACTION, note, warns=False),))] if state else []
     note = (
         f"a place is reserved for {whole} on {first.node} while other pods are preempted: "
         f"{list_victims(plan)}. {describe_price(plan)} (plan {plan.plan_id})"

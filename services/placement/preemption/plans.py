@@ -83,6 +83,10 @@ class Preemption:
         self.migrations.advance(now)
         for found, reason in self.reservations.obsolete(now):
             out += self._give_up(found, reason, term, now)
+        for found in [r for r in self.reservations.values() if r.closing and self.reservations.settled(r)]:
+            self.reservations.end(found.plan.plan_id)
+            self._capacity_changes.note()
+            out += self._over(found, term, [])
         for found in self.reservations.values():
             out += self._answer(found)
         for found in self.reservations.ready():
@@ -153,7 +157,7 @@ class Preemption:
         waits = len(suspension) < len(found.plan.victims) and not all(
             self._suspender.is_done(victim, found.plan.plan_id) for victim in suspension
         )
-        if found.answered or not found.logged or waits:
+        if found.answered or found.closing or not found.logged or waits:
             return []
         found.answered = True
         return [m.AnswerPlan(_yes(found))]
@@ -209,7 +213,7 @@ class Preemption:
             *(
                 order
                 for found in self.reservations.values()
-                if found.logged
+                if found.logged and not found.closing
                 for order in self._suspender.order(found.plan, now)
             ),
             *self._suspender.tick(term, now),
@@ -223,10 +227,11 @@ class Preemption:
         out: list[m.Command] = []
         for record in recovery.reserved():
             kept = self.reservations.readopt(record, now)
-            if kept is not None:
+            if kept is not None and not kept.closing:
                 self._mark_victims(kept.plan, now, going=True)
             else:  # published, otherwise the preemptor would request its evictions again for nothing
-                self._batcher.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
+                if kept is None:
+                    self._batcher.reservations.append(msgspec.structs.replace(record, term=term, places={}, over=True))
                 out += self._abandon(
                     record.plan, "a new leader found its beneficiaries placed or gone, or their nodes gone"
                 )
@@ -242,11 +247,22 @@ class Preemption:
         )
 
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
+        if not self.reservations.settled(found):
+            return self._close(found, reason, now)
         self._end(found, now)
         self._capacity_changes.note()
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
         return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
+
+    def _close(self, found: Reservation, reason: str, now: float) -> list[m.Command]:
+        if found.closing:
+            return []
+        self.reservations.close(found)
+        self._mark_victims(found.plan, now, going=False)
+        self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
+        answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        return [*answer, *self._abandon(found.plan, reason)]
 
     def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
         return [

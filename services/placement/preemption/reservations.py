@@ -46,6 +46,9 @@ class Reservation(msgspec.Struct):
     """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
     resuming: bool = False
     """Its suspended beneficiaries resume: all of what they gave up is booked to them."""
+    closing: bool = False
+    """It was given up, and an order to checkpoint a victim may still be written. Until that is over it stays booked and
+    open in the log: a new leader would go on with it."""
     answered: bool = False
     """The preemptor was told to evict: all suspensions of the plan are done."""
     ending: dict[str, float] = {}
@@ -138,16 +141,33 @@ class Reservations(dict[str, Reservation]):
         if all(self._waits(b) and b.node in self.book.nodes for b in record.plan.beneficiaries) and (
             not record.plan.beneficiaries[0].resumes or self.turns.still_suspended(record.plan)
         ):
-            kept = self._book_places(record.plan, record.places, now)
+            kept = self._book_places(record.plan, record.places, now, adopted=True)
             kept.logged = True
             return kept
-        return None
+        return self._adopt_closing(record.plan, now)
+
+    def _adopt_closing(self, plan: Plan, now: float) -> Reservation | None:
+        """Keeps the host memory for orders of an earlier leader that may still be written; None if there are none."""
+        victims = [self.book.pods.get(v.uid) for v in plan.victims if v.action == "checkpoint"]
+        may_be_written = [s for s in victims if s is not None and s.seen_bound and s.suspension is None]
+        for state in may_be_written:
+            self._suspender.host_memory.take(state.grant_id)
+            self._suspender.host_memory.ordered(state)
+        if not may_be_written:
+            return None
+        kept = self[plan.plan_id] = Reservation(plan, {}, [], now, now, logged=True, closing=True)
+        return kept
 
     def of(self, plan: Plan) -> Plan | None:
         """Returns the plan that is already reserved for all beneficiaries of this one, or for more."""
         wanted = {b.uid for b in plan.beneficiaries}
         return next(
-            (r.plan for r in self.values() if r.answered and wanted <= {b.uid for b in r.plan.beneficiaries}), None
+            (
+                r.plan
+                for r in self.values()
+                if r.answered and not r.closing and wanted <= {b.uid for b in r.plan.beneficiaries}
+            ),
+            None,
         )
 
     def end(self, plan_id: str) -> Reservation | None:
@@ -174,6 +194,7 @@ class Reservations(dict[str, Reservation]):
             r
             for r in self.values()
             if r.logged
+            and not r.closing
             and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
             and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
             and self.turns.can_resume(r.plan)
@@ -182,7 +203,7 @@ class Reservations(dict[str, Reservation]):
     def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
         """Returns the reservations that are obsolete or have exceeded their deadline, with the reason."""
         found = []
-        for reservation in self.values():
+        for reservation in [r for r in self.values() if not r.closing]:
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b)]
             if reservation.resuming and len(lost) < len(reservation.plan.beneficiaries):
                 continue  # it ends when all that are left have resumed
@@ -193,6 +214,16 @@ class Reservations(dict[str, Reservation]):
                     (reservation, f"not all of its victims were gone after {round(now - reservation.since)} s")
                 )
         return found
+
+    def settled(self, found: Reservation) -> bool:
+        """Whether none of its orders to checkpoint a victim may still be written."""
+        return all(self._suspender.host_memory.settled(v.uid) for v in found.plan.victims if v.action == "checkpoint")
+
+    def close(self, found: Reservation) -> None:
+        """Gives a plan up whose orders may still be written: what they suspend resumes."""
+        found.closing = True
+        self._suspender.open_plans.pop(found.plan.plan_id, None)
+        self._suspender.reserved -= {b.uid for b in found.plan.beneficiaries}
 
     def see_ends(self, now: float) -> None:
         """Notes which victims have been deleted, by the local clock: deletion timestamps are the API server's."""
@@ -317,7 +348,9 @@ class Reservations(dict[str, Reservation]):
                 places[victim.uid] = HeldPlace(node=place.node, grant=grant)
         return places
 
-    def _book_places(self, plan: Plan, places: dict[str, HeldPlace], now: float) -> Reservation:
+    def _book_places(
+        self, plan: Plan, places: dict[str, HeldPlace], now: float, *, adopted: bool = False
+    ) -> Reservation:
         placeholders = []
         for victim in [v for v in plan.victims if v.uid in places]:
             self._migrations.keep(victim, places[victim.uid], plan.plan_id, now + plan.deadline_s)
@@ -325,6 +358,9 @@ class Reservations(dict[str, Reservation]):
         self._suspender.reserved |= {b.uid for b in plan.beneficiaries if b.resumes}
         for victim in [v for v in plan.victims if v.action == "checkpoint"]:
             self._suspender.host_memory.take(victim.grant_id)
+            if adopted and victim.uid in self.book.pods:
+                # The order of an earlier leader may still be written.
+                self._suspender.host_memory.ordered(self.book.pods[victim.uid])
         for beneficiary in plan.beneficiaries:
             uid = beneficiary.uid
             place, state, kept_as = places[uid], self.book.pods[uid], f"reserved/{plan.plan_id}/{uid}"

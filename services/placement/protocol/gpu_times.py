@@ -11,7 +11,7 @@ from shared.book.states import PodState
 from shared.model.suspension import Suspension
 from shared.queues.turns import TURN_ACTIONS, TurnPolicy, is_waiting
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
-from shared.turns.rules import OVERDUE
+from shared.turns.rules import OVERDUE, level
 
 
 class GpuTimes:
@@ -20,17 +20,20 @@ class GpuTimes:
     def __init__(self, book: Book, turns: TurnPolicy, clock: UnixTime) -> None:
         self._book, self._turns, self._clock = book, turns, clock
 
-    def at_suspension(self, state: PodState, suspension: Suspension, now: float, *, turn: bool) -> str:
-        """Returns the record of a pod that stops running now; empty for an action that lets it run."""
+    def at_suspension(self, state: PodState, suspension: Suspension, now: float, *, turn_of: str) -> str:
+        """Returns the record of a pod that stops running now; empty for an action that lets it run.
+
+        `turn_of`: for whose turn; empty for none.
+        """
         if suspension.action not in TURN_ACTIONS:
             return ""
         at = self._clock.at(now)
         before = state.gpu_time or GpuTime(since=at)
         if is_waiting(state):  # by another action already: it goes on waiting
             return encode_gpu_time(before)
-        return encode_gpu_time(
-            replace(before, since=at, attained_gpu_ms=self._turns.attained_gpu_ms(state, at), turns=before.turns + turn)
-        )
+        attained = self._turns.attained_gpu_ms(state, at)
+        count = before.turns + bool(turn_of)
+        return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, turns=count, turn_of=turn_of))
 
     def at_resumption(self, state: PodState, now: float) -> str:
         """Returns the record of a pod that runs from now on. One that has waited too long begins again at level 0."""
@@ -42,7 +45,19 @@ class GpuTimes:
         lifted = before.lifted_at_gpu_ms
         if self._turns.takes_turns(state) and self._turns.rank(state, at)[0] == OVERDUE:
             lifted = attained
-        return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, lifted_at_gpu_ms=lifted))
+        return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, lifted_at_gpu_ms=lifted, turn_of=""))
+
+    def so_far(self, state: PodState, now: float) -> str:
+        """Says in an Event how a pod that takes turns stands; empty for others."""
+        if not self._turns.takes_turns(state):
+            return ""
+        at = self._clock.at(now)
+        job, does = self._turns.job(state, at), "waited" if is_waiting(state) else "run"
+        had = self._turns.attained_gpu_ms(state, at) // 1000
+        return (
+            f"; it has {does} for {max(0, round(at - job.since))} s and has had {had} GPU-seconds "
+            f"(level {level(job, self._turns.rules)})"
+        )
 
     def never_stopped(self, state: PodState, now: float) -> str:
         """Returns the record of a pod whose node could not suspend it: it has run all the time."""
@@ -50,7 +65,7 @@ class GpuTimes:
             return ""
         at, milli = self._clock.at(now), gpu_milli(state, self._book)
         attained = state.gpu_time.attained(milli, at, runs=True)
-        return encode_gpu_time(replace(state.gpu_time, since=at, attained_gpu_ms=attained))
+        return encode_gpu_time(replace(state.gpu_time, since=at, attained_gpu_ms=attained, turn_of=""))
 
     def still_stopped(self, state: PodState, now: float) -> str:
         """Returns the record of a pod whose resumption was written too late, and that has not run since."""

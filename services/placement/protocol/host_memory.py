@@ -37,6 +37,10 @@ class HostMemory:
         """Notes that the annotation may be written at this version of the pod."""
         self._ordered[state.uid] = state.pod.metadata.resource_version
 
+    def settled(self, uid: str) -> bool:
+        """Whether no order to checkpoint this pod can be written any more that has not been."""
+        return uid not in self._ordered or uid not in self._book.pods or self._moved(uid)
+
     def told(self, held: GrantState, orders: list[m.Command], now: float) -> None:
         """Notes the order that tells a node to have all of a grant on the GPU."""
         numbers = [c.grant.number for c in orders if isinstance(c, m.SendGrant) and c.node == held.node]

@@ -9,9 +9,9 @@ a little longer.
 
 Each order to the API server is for one resourceVersion of the pod, and a new leader touches all suspended pods. Until
 it has seen them at another version, no other pod gets what they gave up: an order of an earlier leader may still
-arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed. A checkpoint that an
-earlier leader ordered for a plan that is over is withdrawn when it is seen, before its node learns of it: the host
-memory may be another pod's by now (`tests/model/turns.py`).
+arrive and end the suspension. `tests/model/suspension.py` shows that all of this is needed. A plan that a new leader
+takes over orders the same suspension again, so an agent's answer counts only if it has met the last order about the
+pod (`tests/model/turns.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shared.book.states import GrantState, PodState
 from shared.contracts.commands import SuspendPod
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
-from shared.model.suspension import SUSPEND_ACTIONS, Suspension, annotated_suspension, encode_suspension
+from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
 from shared.queues.preemption_policy import PreemptionPolicy
 
 REPEAT_S = 5.0
@@ -77,8 +77,8 @@ class Suspender:
         """By uid: suspended pods that resume by an open plan alone."""
         self._resumable: list[Unit] | None = None
         """In this turn of the committer: the pods that could be resumed; None until that is asked."""
-        self._late: dict[str, float] = {}
-        """By uid of pods whose late order is being withdrawn: when that was last ordered."""
+        self._told_number: dict[str, int] = {}
+        """By uid of suspended pods: the number of the order that told the agent."""
         self._told: dict[str, Suspension] = {}
         """What each pod's agent was told last, by uid."""
         self._resuming: dict[str, float] = {}
@@ -101,16 +101,19 @@ class Suspender:
                 suspension = suspension_by(victim, plan.plan_id)
                 if suspension.action == "checkpoint":
                     self.host_memory.ordered(state)
-                gpu_time = self._gpu_times.at_suspension(state, suspension, now, turn=plan.turn)
-                orders.append(_patch(state, encode_suspension(suspension), self._reason(plan, victim, state), gpu_time))
+                gpu_time = self._gpu_times.at_suspension(
+                    state, suspension, now, turn_of=plan.gains if plan.turn else ""
+                )
+                orders.append(
+                    _patch(state, encode_suspension(suspension), self._reason(plan, victim, state, now), gpu_time)
+                )
         return [m.SendPatches(tuple(orders))] if orders else []
 
-    def _reason(self, plan: Plan, victim: Victim, state: PodState) -> str:
+    def _reason(self, plan: Plan, victim: Victim, state: PodState, now: float) -> str:
         does = _DOES[victim.action]
         if plan.turn:
-            return (
-                f"{does}: it is the turn of {plan.gains}; it resumes by itself in its next turn (plan {plan.plan_id})"
-            )
+            had = self._gpu_times.so_far(state, now)
+            return f"{does}: it is the turn of {plan.gains}{had}; it resumes in its next turn (plan {plan.plan_id})"
         because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
         return f"{does} for {plan.gains}, {because}; it resumes when there is capacity (plan {plan.plan_id})"
 
@@ -144,9 +147,6 @@ class Suspender:
         held = self._book.grants.get(state.grant_id)
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
             return []
-        if self._is_late(state):
-            state.suspension = None  # nobody is told of it: neither the node, nor who may have the host memory
-            return self._withdraw_late(now, state.uid)
         if state.suspension is None and held.suspension is not None and not self._fits((held,)):
             restored, gpu_time = encode_suspension(held.suspension), self._gpu_times.still_stopped(state, now)
             return [m.SendPatches((_patch(state, restored, "other pods have what it gave up", gpu_time),))]
@@ -158,34 +158,18 @@ class Suspender:
         else:
             self._told[state.uid] = state.suspension
         orders = self._nodes.granted(held, now)
+        self._told_number[state.uid] = max(c.grant.number for c in orders if isinstance(c, m.SendGrant))
         if state.suspension is None:
             self.host_memory.told(held, orders, now)
         return orders
 
-    def _is_late(self, state: PodState) -> bool:
-        """Whether it is a checkpoint that an earlier leader ordered, and that no plan of this one wants."""
-        wanted = state.suspension
-        return wanted is not None and wanted.action == "checkpoint" and wanted.plan_id not in self.open_plans
-
-    def _withdraw_late(self, now: float, *uids: str) -> list[m.Command]:
-        orders = []
-        for uid in uids:
-            state = self._book.pods.get(uid)
-            if (
-                state is None
-                or state.suspension is not None
-                or not annotated_suspension(state.pod.metadata.annotations)
-            ):
-                self._late.pop(uid, None)
-                continue
-            self._late[uid] = now
-            orders.append(_patch(state, "", "the plan that ordered it is over", ""))
-        return [m.SendPatches(tuple(orders))] if orders else []
-
     def node_answered(
-        self, grant_id: str, suspension: Suspension | None, reason: str = "", *, now: float = 0.0
+        self, grant_id: str, suspension: Suspension | None, reason: str = "", *, number: int = 0, now: float = 0.0
     ) -> list[m.Command]:
         """Handles an agent's answer about a grant: what is given up now.
+
+        `number`: that of the newest order which the agent had met; 0: it is one of an earlier version, or this is the
+        answer to a sync.
 
         A late answer to another order is ignored. If the agent cannot do it, the order is withdrawn, and a plan that
         depends on it ends at its deadline.
@@ -196,6 +180,8 @@ class Suspender:
             return []
         if suspension == state.suspension and state.uid in self._unmoved:
             self._said[state.uid] = suspension
+        elif suspension == state.suspension and 0 < number < self._told_number.get(state.uid, 0):
+            return []  # the same plan's order before it was withdrawn
         elif suspension == state.suspension:
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
@@ -232,6 +218,7 @@ class Suspender:
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Resumes pods whose plan is over and whose capacity has been free for a while, in their order."""
         self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
+        self._told_number = {uid: number for uid, number in self._told_number.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
         units = self._over(now)
         waiting = {state.uid for unit in units for state in unit}
@@ -246,7 +233,6 @@ class Suspender:
         return [
             *self._touch_again(term, now),
             *([m.SendPatches(tuple(orders))] if orders else []),
-            *self._withdraw_late(now, *[uid for uid, at in self._late.items() if now - at >= REPEAT_S]),
             *self.host_memory.tick(self._open_checkpoints(), term, now),
         ]
 
@@ -304,7 +290,8 @@ class Suspender:
     def _resume(self, state: PodState, now: float) -> SuspendPod:
         self._book.suspend(state.grant_id, None)
         self._resuming[state.uid] = now
-        return _patch(state, "", "all of its grant is free again", self._gpu_times.at_resumption(state, now))
+        reason = "all of its grant is free again" + self._gpu_times.so_far(state, now)
+        return _patch(state, "", reason, self._gpu_times.at_resumption(state, now))
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}

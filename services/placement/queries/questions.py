@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.placement.core import Core
+from services.placement.explain import turns
 from services.placement.explain.consolidation_advice import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.scale import NODES_MOST as SCALE_NODES_MOST
@@ -72,6 +73,9 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     if resize is not None and resize.phase != "done":
         beside.append(f"its resize is {resize.phase}: {resize.sentence}")
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)), resize=resize)
+    turn = turns.standing(state, core.book, core.turns, wall)
+    if turn is not None:
+        explanation = replace(explanation, sentence=f"{explanation.sentence}; {turns.sentence(turn)}")
     waits = explanation.state == "waiting" and not any(
         reason.code.startswith("queue-") for reason in explanation.summary
     )
@@ -116,6 +120,10 @@ def scale_(core: Core, query: ScaleQuery, wall: float) -> Steps[ScaleAnswer]:  #
 
 def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
     try:
+        state = _known(core, query.namespace, query.name)
+        turn = turns.standing(state, core.book, core.turns, wall)
+        if turn is not None and turn.suspended:
+            return WhenAnswer(when=turns.when_suspended(state, turn, wall))
         state = _waiting(core, query.namespace, query.name)
     except Unanswerable as error:
         return WhenAnswer(error=str(error))
@@ -124,6 +132,8 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, placeholders))
     else:
         told = yield from when(state, core.engine, wall, ahead=core.queue.ahead_of(state.uid))
+    if turn is not None:
+        told = replace(told, turn=turn, sentence=f"{told.sentence}; {turns.sentence(turn)}")
     return WhenAnswer(when=told)
 
 

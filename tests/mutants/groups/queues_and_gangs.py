@@ -153,8 +153,8 @@ MUTANTS = [
         name="plan-before-the-log",
         what="victims are evicted before the plan is logged",
         file=_PREEMPTION,
-        old="        if found.answered or not found.logged or waits:\n",
-        new="        if found.answered or waits:\n",
+        old="        if found.answered or found.closing or not found.logged or waits:\n",
+        new="        if found.answered or found.closing or waits:\n",
         tests=(_PLANS + "test_a_reservation_is_logged_before_it_may_be_executed",),
     ),
     Mutant(
@@ -200,7 +200,7 @@ MUTANTS = [
         name="late-order-to-resume-is-obeyed",
         what="an annotation that a late order removed is obeyed though other pods have the capacity",
         file="services/placement/protocol/suspension.py",
-        old="        if state.suspension is None and held.suspension is not None and not self._fits(held):\n",
+        old="        if state.suspension is None and held.suspension is not None and not self._fits((held,)):\n",
         new="        if False:\n",
         tests=(
             _SUSPENSION + "test_an_annotation_removed_by_a_late_order_is_restored",

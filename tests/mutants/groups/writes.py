@@ -30,8 +30,15 @@ MUTANTS = [
         name="suspension-at-any-version",
         what="the annotation of a suspended pod is written whatever the pod's version",
         file=_WATCHER,
-        old="            suspension_patch(order.suspension),\n            order.resource_version,\n",
-        new="            suspension_patch(order.suspension),\n",
+        old=(
+            "            suspension_patch(order.suspension)\n"
+            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),\n"
+            "            order.resource_version,\n"
+        ),
+        new=(
+            "            suspension_patch(order.suspension)\n"
+            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),\n"
+        ),
         tests=(_TESTS + "test_an_order_to_suspend_is_for_one_version_of_the_pod",),
     ),
     Mutant(

@@ -182,6 +182,13 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
     ("nodeName set", pod(container(gpu=1), nodeName="n1"), "node-name-set", "nodeSelector kubernetes.io/hostname"),
     ("another scheduler", pod(container(gpu=1), schedulerName="volcano"), "other-scheduler", "only Kerf can place it"),
     ("spoofed grant", pod(container(gpu=1), annotations=GRANT), "spoofed-grant", "take it out"),
+    (
+        "spoofed gpu time",
+        pod(container(gpu=1), annotations={"kerf.dev/gpu-time": "{}"}),
+        "spoofed-grant",
+        "kerf.dev/gpu-time is written by Kerf",
+    ),
+    ("turns", pod(container(gpu=1), annotations={"kerf.dev/turns": "yes"}), "bad-annotation", "allowed, never"),
     ("spoofed grant without gpus", pod(container(), annotations=GRANT), "spoofed-grant", "written by Kerf"),
     ("two slots", pod(container(gpu=1, slot=2)), "slot-count", "Leave it out, admission writes it"),
     ("zero slots", pod(container(gpu=1, slot=0)), "slot-count", "it is 1 for every container"),

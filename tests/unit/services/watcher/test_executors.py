@@ -478,6 +478,27 @@ async def test_an_order_to_suspend_is_for_one_version_of_the_pod() -> None:
     assert harness.now().metadata.annotations[names.ANNOTATION_SUSPENDED] == "pause plan"
 
 
+async def test_the_gpu_time_is_written_in_the_patch_of_the_suspension_or_not_at_all() -> None:
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    order = c.SuspendPod(
+        **identity(pod),
+        suspension="pause plan",
+        reason="r",
+        resource_version=pod.metadata.resource_version,
+        gpu_time='{"since":1.0}',
+    )
+    assert await harness.patch(order) == []
+    notes = harness.now().metadata.annotations
+    assert (notes[names.ANNOTATION_SUSPENDED], notes[names.ANNOTATION_GPU_TIME]) == ("pause plan", '{"since":1.0}')
+    assert int(harness.now().metadata.resource_version) == int(pod.metadata.resource_version) + 1, "one write"
+    late = msgspec.structs.replace(order, suspension="", gpu_time='{"since":2.0}')
+    assert await harness.patch(late) == [(pod.metadata.uid, "conflict")]
+    resumes = msgspec.structs.replace(late, resource_version=harness.now().metadata.resource_version, gpu_time="")
+    assert await harness.patch(resumes) == []
+    assert harness.now().metadata.annotations[names.ANNOTATION_GPU_TIME] == '{"since":1.0}', "it stays"
+
+
 async def test_a_suspension_by_the_former_annotation_is_known_and_ends_with_the_next_write() -> None:
     """kerf.dev/parked, as Kerf wrote it before 0.2."""
     harness = ExecutorHarness()

@@ -9,12 +9,15 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.book import host_memory
-from shared.contracts.commands import SuspendPod
+from shared.contracts.commands import AnnounceEvent, SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Put
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
+from shared.contracts.queries import WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Pod, PodStatus
 from shared.model.suspension import Suspension, decode_suspension
@@ -427,32 +430,66 @@ def test_a_plan_that_is_not_done_by_its_deadline_is_given_up() -> None:
     assert site.free_host() == 1
 
 
-def test_an_order_that_is_written_after_its_plan_is_over_is_withdrawn_before_the_node_learns_of_it() -> None:
-    """The host memory may be another pod's by then."""
+def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_be_written_any_more() -> None:
     site = long_and_new()
     site.propose(site.plan(("long",), ("new",)))
     late = list(site.unwritten)
     site.send(m.AbandonAsked("turn", "no more"))
-    site.new_leader()
+    assert site.placement.events(PreemptionAbandoned)
+    site.wait(20)
+    site.answer()
+    assert (site.free_host(), list(site.placement.core.preemption.reservations)) == (0, ["turn"])
+    touches = [p for p in site.placement.patches() if isinstance(p, TouchPod)]
+    assert [touch.uid for touch in touches][:1] == ["uid-team-long"], "it is moved, so that this ends"
+    site.unwritten.clear()
+    site.show(build.newer(site.api["uid-team-long"]))
+    assert site.placement.core.preemption.reservations == {}
+    site.settle(12)
+    assert site.free_host() == 1
     site.unwritten = late
     site.write()
-    assert not [c for c in site.unanswered if c.grant.suspension is not None]
-    site.settle(12)
+    assert site.runs() == ["long"]
+
+
+def test_an_order_that_is_written_after_its_plan_was_given_up_suspends_and_resumes_the_pod() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.placement.gone(site.api.pop("uid-team-new"))
+    site.settle(2)
+    assert site.runs() == []
+    site.settle(10)
     assert site.runs() == ["long"]
     assert site.free_host() == 1
 
 
-def test_host_memory_is_taken_until_the_order_cannot_be_written_any_more() -> None:
+def test_a_new_leader_keeps_the_host_memory_of_a_plan_whose_pod_is_gone() -> None:
     site = long_and_new()
     site.propose(site.plan(("long",), ("new",)))
-    site.send(m.AbandonAsked("turn", "no more"))
-    site.wait(20)
-    site.answer()
+    late = list(site.unwritten)
+    del site.api["uid-team-new"]
+    site.new_leader()
     assert site.free_host() == 0
-    site.unwritten.clear()
-    site.show(build.newer(site.api["uid-team-long"]))
-    site.settle(12)
-    assert site.free_host() == 1
+    site.unwritten = late
+    site.settle(15)
+    assert site.runs() == ["long"]
+    assert (site.free_host(), site.placement.core.preemption.reservations) == (1, {})
+
+
+def test_an_answer_to_the_same_plans_order_before_it_was_withdrawn_books_nothing() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.write()
+    (first,) = [c for c in site.unanswered if c.grant.suspension is not None]
+    pod = site.api["uid-team-long"]
+    notes = {k: v for k, v in pod.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED}
+    site.show(build.newer(pod, annotations=notes))  # by a late order of an earlier leader
+    site.wait(6)
+    site.write()
+    grant = first.grant.grant.grant_id
+    site.send(m.GrantAcknowledged("n", grant, suspension=first.grant.suspension, number=first.grant.number))
+    assert "uid-team-new" not in site.placement.binds()
+    site.answer()
+    assert "uid-team-new" in site.placement.binds()
 
 
 def test_an_answer_to_an_earlier_order_frees_no_host_memory() -> None:
@@ -516,4 +553,38 @@ def test_the_order_says_for_whose_turn_it_is() -> None:
     site.propose(site.plan(("long",), ("new",)))
     (order,) = site.unwritten
     assert decode_suspension(order.suspension) == Suspension(action="checkpoint", plan_id="turn")
-    assert "it is the turn of team/new" in order.reason
+    assert "it is the turn of team/new; it has run for 3600 s and has had 3600 GPU-seconds (level 1)" in order.reason
+    (started,) = [p for p in site.placement.patches() if getattr(p, "reason", "") == "PreemptionStarted"]
+    assert isinstance(started, AnnounceEvent)
+    assert "it is the turn of it, which gets a place on n when these are suspended: " in started.note
+    site.write()
+    assert site.record("long").turn_of == "team/new"
+
+
+def test_why_and_when_tell_the_turns() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle()
+    site.bind("new")
+    site.wait(600)
+    core = site.placement.core
+    told = finish(questions.when_(core, WhenQuery(namespace="team", name="long"), site.wall)).when
+    assert told is not None
+    assert told.turn is not None
+    assert (told.state, told.turn.turn_of, told.turn.before, told.turn.level) == ("turn", "team/new", 0, 1)
+    assert told.in_s == told.turn.within_s == pytest.approx(21_600 - 600 + 120, abs=5)
+    query = WhyQuery(namespace="team", name="long")
+    why = finish(questions.why(core, query, site.placement.now, site.wall)).explanation
+    assert why is not None
+    assert "suspended for the turn of team/new since" in why.sentence
+    assert "it has had 60 min of GPU time (level 1, once suspended)" in why.sentence
+    assert "its next turn comes within 5 h 51 min" in why.sentence
+    site.create("older")
+    site.wait(6 * 3_600)
+    site.create("newest")
+    late = finish(questions.when_(core, WhenQuery(namespace="team", name="older"), site.wall)).when
+    assert late is not None
+    assert late.turn is not None
+    assert (late.turn.overdue, late.turn.before, late.turn.within_s) == (True, 1, 240), (
+        "after `long`, which waits longer"
+    )

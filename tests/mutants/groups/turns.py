@@ -1,0 +1,80 @@
+"""Turns: who yields, what is booked on hosts, and which orders may still be written."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_POLICY = "shared/queues/turns.py"
+_HOST = "services/placement/protocol/host_memory.py"
+_SUSPENSION = "services/placement/protocol/suspension.py"
+_TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
+_CIRCLE = "tests/unit/shared/queues/test_turns.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="turn-of-half-a-gang",
+        what="the turn of some members of a gang ends, and the others run on",
+        file=_POLICY,
+        old="            if left is not None:\n",
+        new="            if False:\n",
+        tests=(_CIRCLE + "test_a_gang_yields_as_a_whole_and_is_weighed_as_a_whole",),
+    ),
+    Mutant(
+        name="turn-between-queues",
+        what="a job takes the turn of one of another queue or priority",
+        file=_POLICY,
+        old="        if self.circle(beneficiary) != self.circle(victim):\n",
+        new="        if False:\n",
+        tests=(_CIRCLE + "test_jobs_take_turns_within_their_queue_and_priority",),
+    ),
+    Mutant(
+        name="host-memory-of-the-next-plan",
+        what="a checkpoint is reserved though the host has no room",
+        file="services/placement/preemption/reservations.py",
+        old="        return self._refuses(plan, waiting, going, now) or host_memory.lacking(self.book, to_host)\n",
+        new="        return self._refuses(plan, waiting, going, now)\n",
+        tests=(_TESTS + "test_a_full_host_refuses_a_checkpoint_and_allows_a_pause",),
+    ),
+    Mutant(
+        name="host-free-by-an-earlier-answer",
+        what="an answer to an earlier order frees host memory",
+        file=_HOST,
+        old="        if held is None or asked is None or not event.whole or event.number < asked:\n",
+        new="        if held is None or asked is None or not event.whole:\n",
+        tests=(_TESTS + "test_an_answer_to_an_earlier_order_frees_no_host_memory",),
+    ),
+    Mutant(
+        name="plan-over-while-its-order-may-be-written",
+        what="a plan that is given up ends while its order to checkpoint a pod may still be written",
+        file="services/placement/preemption/plans.py",
+        old="        if not self.reservations.settled(found):\n",
+        new="        if False:\n",
+        tests=(
+            _TESTS + "test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_be_written_any_more",
+        ),
+    ),
+    Mutant(
+        name="confirmed-by-the-order-before",
+        what="an answer to the same plan's order before it was withdrawn confirms a suspension",
+        file=_SUSPENSION,
+        old="        elif suspension == state.suspension and 0 < number < self._told_number.get(state.uid, 0):\n",
+        new="        elif False:\n",
+        tests=(_TESTS + "test_an_answer_to_the_same_plans_order_before_it_was_withdrawn_books_nothing",),
+    ),
+    Mutant(
+        name="half-a-gang-resumes",
+        what="a member of a gang resumes when there is room for it alone",
+        file="services/placement/protocol/resumption_order.py",
+        old="        if gang is None or not is_waiting(state) or not self._turns.takes_turns(state):\n",
+        new="        if True:\n",
+        tests=(_TESTS + "test_gangs_take_turns_as_a_whole_and_resume_together",),
+    ),
+    Mutant(
+        name="resumption-over-before-it-is-seen",
+        what="a plan is over when its suspended pods were ordered to resume",
+        file="services/placement/preemption/plans.py",
+        old="        if left:\n            found.resuming = True\n",
+        new="        if left and not found.resuming:\n            found.resuming = True\n",
+        tests=(_TESTS + "test_a_suspended_pod_resumes_by_a_plan_when_the_victims_are_suspended",),
+    ),
+)
