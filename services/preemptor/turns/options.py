@@ -153,7 +153,11 @@ class Options:
             if action == "checkpoint" and not self._has_host_memory(victims):
                 victims = self._within_host_memory(waiting, nodes, can)
             placed = self._place(waiting, nodes, victims, action) if victims else None
-            if placed and self._copies.both_ways_s(waiting, victims, action) <= turn_s * self._copies.max_part:
+            if (
+                placed
+                and self._copies.both_ways_s(waiting, [one.job for one in victims], action)
+                <= turn_s * self._copies.max_part
+            ):
                 return Turn(tuple(placed), tuple(victims), action)
         return None
 

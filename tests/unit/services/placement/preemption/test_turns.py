@@ -21,9 +21,7 @@ from shared.contracts.queries import WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Pod, PodStatus
 from shared.model.suspension import Suspension, decode_suspension
-from shared.queues.turns import TurnPolicy
 from shared.turns.gpu_time import GpuTime, read_gpu_time
-from shared.turns.rules import TurnRules
 from tests.support import build
 from tests.support.harness.placement import Placement, only
 
@@ -31,14 +29,6 @@ GPU_MIB = 81_920
 EPOCH_S = 1_800_000_000.0
 RULES = "turns: {level_bounds_gpu_s: [600, 7200, 86400], min_turn_s: 120, max_wait_s: 21600}"
 STRATEGIES = ("exclusive", "advisory", "interposer")
-
-RULES = TurnRules(level_bounds_gpu_s=(600, 7_200, 86_400), max_wait_s=21_600)
-"""Those by which the numbers here are worked out, whatever the defaults are."""
-
-
-@pytest.fixture(autouse=True)
-def _rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TurnPolicy, "rules", property(lambda _: RULES))
 
 
 def stamp(at: float) -> str:
