@@ -84,17 +84,21 @@ class Options:
         self._busy, self._parking = busy, parking
         self._trial = Transaction(Fork(book))
 
-    def cheapest(self, waiting: TurnJob, yielding: Sequence[Yielding], turn_s: float) -> Turn | None:
+    def cheapest(
+        self, waiting: TurnJob, yielding: Sequence[Yielding], turn_s: float, *, overdue_at: float | None = None
+    ) -> Turn | None:
         """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
 
-        `turn_s`: how long the waiting job will run at least.
+        `turn_s`: how long the waiting job will run at least. `overdue_at`: the present time, if the job is overdue:
+        then the copies may also be worth the turns that they end. So it waits no longer than for turns that are long
+        enough, however much it copies.
         """
         able = sorted((one for one in yielding if self._is_free(one)), key=lambda one: one.worst)
         best: Turn | None = None
         for nodes in self._places(waiting, able):
             names = {node.name for node in nodes}
             near = [one for one in able if any(member.charged in names for member in one.job.members)]
-            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s)
+            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s, overdue_at)
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
         return best
@@ -118,7 +122,14 @@ class Options:
                 found.append(sorted(inside, key=lambda node: node.name not in with_yielding))
         return found
 
-    def _on(self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], turn_s: float) -> Turn | None:
+    def _on(
+        self,
+        waiting: TurnJob,
+        nodes: Sequence[NodeState],
+        able: Sequence[Yielding],
+        turn_s: float,
+        overdue_at: float | None,
+    ) -> Turn | None:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
@@ -128,7 +139,10 @@ class Options:
             if action == "checkpoint" and not self._has_host_memory(victims):
                 victims = self._within_host_memory(waiting, nodes, can)
             placed = self._place(waiting, nodes, victims, action) if victims else None
-            if placed and self._copies.both_ways_s(waiting, victims, action) <= turn_s * self._copies.max_part:
+            worth_s = turn_s
+            if overdue_at is not None and victims:
+                worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
+            if placed and self._copies.both_ways_s(waiting, victims, action) <= worth_s * self._copies.max_part:
                 return Turn(tuple(placed), tuple(victims), action)
         return None
 

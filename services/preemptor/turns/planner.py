@@ -6,6 +6,7 @@ waiting one is overdue, when a plan has ended, and every half minute.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from math import inf
 
@@ -154,8 +155,14 @@ class TurnPlanner:
             if not job.resumes and any(at >= before and requests == others for before, others in failed):
                 continue
             yielding = [one for one in able if yields(one.job.known, job.known, rules, now)]
+            if job.resumes:  # at its own nodes alone: many that cannot must not keep the search from others
+                own = {member.charged for member in job.members}
+                yielding = [one for one in yielding if any(member.charged in own for member in one.job.members)]
+            if not yielding:
+                continue
             tried += 1
-            turn = options.cheapest(job, yielding, self._turn_s(job, at, rules)) if yielding else None
+            overdue_at = now if at == OVERDUE else None
+            turn = options.cheapest(job, yielding, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
                 failed += [] if job.resumes else [(at, requests)]
                 continue
@@ -180,13 +187,18 @@ class TurnPlanner:
         )
 
     def _turn_s(self, job: TurnJob, at: int, rules: TurnRules) -> float:
-        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn."""
+        """Returns how long the job keeps its turn: until it falls a level after the shortest turn.
+
+        A job that falls during the shortest turn goes on after it: the next to end it is of an earlier level.
+        """
         if at == OVERDUE:
             return rules.min_turn_s
-        if at == len(rules.level_bounds_gpu_s):
-            return inf
         milli = sum(_asked_milli(member) for member in job.members)
-        left = rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
+        then = job.known.attained_gpu_ms + rules.min_turn_s * milli
+        reached = bisect_right(rules.level_bounds_gpu_s, then / WHOLE_GPU_MILLI)
+        if reached == len(rules.level_bounds_gpu_s):
+            return inf
+        left = rules.level_bounds_gpu_s[reached] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
         return max(rules.min_turn_s, left / max(1, milli))
 
 
