@@ -87,3 +87,10 @@ def test_many_suspended_jobs_whose_gpus_are_not_yielded_keep_no_other_from_its_t
     slice_ = {"gpus": 0, "memory": f"{TOTAL_MIB}Mi", "compute": 100}
     preemptor.wait("later", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60), **slice_)
     assert gains(preemptor, 3) == [["later"]]
+
+
+def test_a_turn_ends_for_a_pod_that_asks_for_a_whole_gpu() -> None:
+    preemptor = Preemptor("n", gpus=1)
+    run(preemptor, "long", 0)
+    preemptor.wait("later", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60))
+    assert gains(preemptor, 3) == [["later"]]

@@ -602,3 +602,29 @@ def test_a_whole_gpu_of_a_pod_whose_queue_takes_turns_is_a_slice_that_can_be_sus
     placement.facts(build.pod("p", labels={names.LABEL_QUEUE: "team"}, limits={names.RESOURCE_GPU: "1"}))
     (held,) = placement.core.book.grants.values()
     assert [part.strategy for part in held.given.containers.values()] == [expected]
+
+
+def test_pods_with_whole_gpus_take_turns() -> None:
+    """A GPU is given as a whole when it is idle: one whose pod has all of its memory on the host is."""
+    site = Site(gpus=1, park=2)
+    whole = {names.ANNOTATION_TURNS: "allowed"}
+    for name in ("long", "new"):
+        limits = {names.RESOURCE_GPU: "1"}
+        site.show(build.pod(name, limits=limits, annotations=whole, created=stamp(site.wall)))
+        if name == "long":
+            site.bind("long")
+            site.wait(3_600)
+    assert site.propose(site.plan(("long",), ("new",))).ok
+    site.write()
+    assert "uid-team-new" not in site.placement.binds(), "nothing is free before the node confirms"
+    site.settle()
+    site.bind("new")
+    assert site.runs() == ["new"]
+    site.wait(3 * 3_600)
+    assert site.propose(site.plan(("new",), ("long",), plan_id="back")).ok
+    site.settle(5)
+    assert site.runs() == ["long"]
+    site.show(build.pod("third", limits={names.RESOURCE_GPU: "1"}, created=stamp(site.wall)))
+    site.settle(5)
+    assert "uid-team-third" not in site.placement.binds(), "the GPU has a pod again"
+    assert site.placement.core.book.overbooked() == []
