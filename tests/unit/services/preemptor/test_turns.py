@@ -8,6 +8,7 @@ import pytest
 
 from services.preemptor import messages as m
 from shared.contracts.facts import Put
+from shared.contracts.preemption import Reserved
 from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
@@ -94,3 +95,19 @@ def test_a_turn_ends_for_a_pod_that_asks_for_a_whole_gpu() -> None:
     run(preemptor, "long", 0)
     preemptor.wait("later", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60))
     assert gains(preemptor, 3) == [["later"]]
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+def test_a_pod_that_cannot_be_suspended_is_left_alone_for_ten_minutes(how: str) -> None:
+    preemptor = Preemptor("n", gpus=1)
+    run(preemptor, "long", 0)
+    preemptor.wait("later", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60))
+    (plan,) = preemptor.plans(after_s=1)
+    if how == "refused":
+        cannot = ("uid-team-long",)
+        preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="no", cannot_suspend=cannot)))
+    else:
+        preemptor.reserve(plan)
+        preemptor.send(m.Ended(plan.plan_id, executed=False))
+    assert gains(preemptor, 590) == []
+    assert gains(preemptor, 60) == [["later"]]
