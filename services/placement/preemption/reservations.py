@@ -99,6 +99,7 @@ class Reservations(dict[str, Reservation]):
         if not waiting or not plan.victims:
             return "a plan needs a pending pod and a victim"
         taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
+        taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
         busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
@@ -279,6 +280,8 @@ class Reservations(dict[str, Reservation]):
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
                 return f"{state.key} is already a victim of another plan"
+            if victim.uid in self._suspender.reserved:
+                return f"{state.key} resumes by another plan"
             if is_suspension(victim) and not can_suspend(
                 suspension_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
             ):

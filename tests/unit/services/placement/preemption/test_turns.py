@@ -698,3 +698,15 @@ def test_two_containers_on_one_gpu_resume_only_where_both_fit() -> None:
     site.wait(5 * 3_600)
     answer = site.propose(site.plan(("x",), ("two",), plan_id="back"))
     assert (answer.ok, answer.reason) == (False, "the beneficiaries would not fit even without the victims")
+
+
+def test_a_pod_that_resumes_by_a_plan_is_no_victim_of_another() -> None:
+    """Else that one would give away what this one gives back."""
+    site = two_take_turns()
+    site.placement.facts(build.node("m"))
+    site.create("other", priority=5)
+    assert site.propose(site.plan(("new",), ("long",), plan_id="back")).ok
+    plan = site.plan(("long",), ("other",), action="evict", plan_id="priority")
+    elsewhere = tuple(msgspec.structs.replace(b, node="m") for b in plan.beneficiaries)
+    plan = msgspec.structs.replace(plan, turn=False, beneficiaries=elsewhere)
+    assert site.propose(plan).reason == "team/long resumes by another plan"
