@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 import pytest
 
 from services.preemptor import messages as m
+from shared.book.states import PodState
 from shared.contracts.facts import Put
 from shared.contracts.preemption import Reserved
 from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
+from shared.queues.turns import TurnPolicy
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
+from shared.turns.rules import Job
 from tests.support import build
 from tests.support.harness.preemptor import TOTAL_MIB, Preemptor
 
@@ -111,3 +114,21 @@ def test_a_pod_that_cannot_be_suspended_is_left_alone_for_ten_minutes(how: str) 
         preemptor.send(m.Ended(plan.plan_id, executed=False))
     assert gains(preemptor, 590) == []
     assert gains(preemptor, 60) == [["later"]]
+
+
+def test_a_gang_is_looked_at_once_and_not_once_for_each_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    preemptor = Preemptor("n", gpus=8)
+    run(preemptor, "long", 0)
+    notes = ALLOWED | {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "50"}
+    for number in range(50):
+        preemptor.wait(f"m{number}", priority=0, annotations=notes)
+    weighed: list[str] = []
+    job = TurnPolicy.job
+
+    def counted(policy: TurnPolicy, state: PodState, now: float) -> Job:
+        weighed.append(state.uid)
+        return job(policy, state, now)
+
+    monkeypatch.setattr(TurnPolicy, "job", counted)
+    preemptor.plans()
+    assert 0 < len(weighed) < 10
