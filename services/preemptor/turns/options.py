@@ -91,10 +91,17 @@ class Options:
                 self._by_node.setdefault(name, []).append(one)
         self._trial = Transaction(Fork(book))
 
-    def cheapest(self, waiting: TurnJob, at: int, turn_s: float) -> Turn | None:
+    def could_resume(self, waiting: TurnJob, at: int) -> bool:
+        """Returns whether any job that could yield is on the GPUs of a suspended one."""
+        own = self._gpus_of(waiting)
+        return any(not own.isdisjoint(self._gpus_of(one.job)) for one in self._able if one.level > at)
+
+    def cheapest(self, waiting: TurnJob, at: int, turn_s: float, *, overdue_at: float | None = None) -> Turn | None:
         """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
 
         `at`: the level at which it is served; jobs of higher ones yield. `turn_s`: how long it will run at least.
+        `overdue_at`: the present time, if the job is overdue: then the copies may also be worth the turns that they
+        end. So it waits no longer than for turns that are long enough, however much it copies.
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
         best: Turn | None = None
@@ -102,7 +109,7 @@ class Options:
             near = self._near(nodes, at)
             if own:  # what other GPUs could give is of no use to it
                 near = [one for one in near if not own.isdisjoint(self._gpus_of(one.job))]
-            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s) if near else None
+            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s, overdue_at) if near else None
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
         return best
@@ -143,7 +150,14 @@ class Options:
                     found[member.charged] = None
         return list(found)
 
-    def _on(self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], turn_s: float) -> Turn | None:
+    def _on(
+        self,
+        waiting: TurnJob,
+        nodes: Sequence[NodeState],
+        able: Sequence[Yielding],
+        turn_s: float,
+        overdue_at: float | None,
+    ) -> Turn | None:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
@@ -153,11 +167,11 @@ class Options:
             if action == "checkpoint" and not self._has_host_memory(victims):
                 victims = self._within_host_memory(waiting, nodes, can)
             placed = self._place(waiting, nodes, victims, action) if victims else None
-            if (
-                placed
-                and self._copies.both_ways_s(waiting, [one.job for one in victims], action)
-                <= turn_s * self._copies.max_part
-            ):
+            worth_s = turn_s
+            if overdue_at is not None and victims:
+                worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
+            copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
+            if placed and copied_s <= worth_s * self._copies.max_part:
                 return Turn(tuple(placed), tuple(victims), action)
         return None
 

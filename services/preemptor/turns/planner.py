@@ -6,6 +6,7 @@ waiting one is overdue, when a plan has ended, and every half minute.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from math import inf
 
@@ -153,8 +154,11 @@ class TurnPlanner:
             requests = [member.request for member in job.members]
             if not job.resumes and any(at >= before and requests == others for before, others in failed):
                 continue
+            if job.resumes and not options.could_resume(job, at):
+                continue  # many that cannot must not keep the search from others
             tried += 1
-            turn = options.cheapest(job, at, self._turn_s(job, at, rules))
+            overdue_at = now if at == OVERDUE else None
+            turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
                 failed += [] if job.resumes else [(at, requests)]
                 continue
@@ -179,12 +183,18 @@ class TurnPlanner:
         )
 
     def _turn_s(self, job: TurnJob, at: int, rules: TurnRules) -> float:
-        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn. An
-        overdue job has its turn whatever the copies cost, for its wait has a bound."""
-        if at == OVERDUE or at == len(rules.level_bounds_gpu_s):
-            return inf
+        """Returns how long the job keeps its turn: until it falls a level after the shortest turn.
+
+        A job that falls during the shortest turn goes on after it: the next to end it is of an earlier level.
+        """
+        if at == OVERDUE:
+            return rules.min_turn_s
         milli = sum(_asked_milli(member) for member in job.members)
-        left = rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
+        then = job.known.attained_gpu_ms + rules.min_turn_s * milli
+        reached = bisect_right(rules.level_bounds_gpu_s, then / WHOLE_GPU_MILLI)
+        if reached == len(rules.level_bounds_gpu_s):
+            return inf
+        left = rules.level_bounds_gpu_s[reached] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
         return max(rules.min_turn_s, left / max(1, milli))
 
 
