@@ -20,7 +20,6 @@ from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Gpu
 from shared.model.suspension import Suspension, can_suspend, left_of
 
-
 HALF_RESUMED = Suspension(action="checkpoint", plan_id="")
 """What a pod resumes from that is ordered to run, and is not known to have all its memory back: an agent that was
 killed while it resumed it has left no more than that."""

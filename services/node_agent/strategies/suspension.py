@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
@@ -68,8 +69,10 @@ class SliceGate:
             self._adjust(live, msgspec.structs.replace(before, in_step=True))
 
     def as_before(self) -> None:
+        """Passes over containers that have ended meanwhile."""
         for live, before in self._slices:
-            self._adjust(live, before)
+            with contextlib.suppress(KeyError):
+                self._adjust(live, before)
 
     def _adjust(self, live: LiveSlice, override: Override) -> None:
         key = (live.uid, live.container)
