@@ -9,7 +9,9 @@
  *   programs LIBCUDA pace STEP_US
  *       Keeps virtual time from running faster than real time. While it waits for the real clock, virtual time stands
  *       still, because it is this client's turn. On a machine that is too slow, virtual time falls behind, and catches
- *       up by 5 ms at most. */
+ *       up by 5 ms at most.
+ *
+ * They end with their parent, however that ends. */
 #define _GNU_SOURCE
 #include "../../native/interposer/driver.h"
 #include <dlfcn.h>
@@ -18,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 enum { BEHIND_NS = 5000000 }; /* a late wake-up on a busy machine is made up for */
@@ -97,6 +100,7 @@ static void pace(uint64_t step_ns) {
 int main(int argc, char **argv) {
     char line[8];
     if (argc < 4) return 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (!strcmp(argv[2], "high") && !fgets(line, sizeof line, stdin)) return 0;
     library = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;

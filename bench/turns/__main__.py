@@ -16,6 +16,8 @@ The time of a turn begins with the first order and ends at the beginning of the 
 it is; `checkpoint`, if memory of the one that yields, or of another that is suspended, goes to the host, or that of the
 one that comes returns from there. The clock is the fake driver's, which does not run faster than the real one;
 `clock_least` is its least pace over a tenth of the time.
+
+SIGTERM and SIGINT end it and its programs; the programs also end when it is killed.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +107,11 @@ class Turns:
         raw = (self._folder / f"{name}.log").read_bytes()
         return [number for (number,) in struct.iter_unpack("<Q", raw[: len(raw) // 8 * 8])]
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
+        """Ends all programs, and the turns that might start more."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
         for process in self._running.values():
             process.kill()
             process.communicate()
@@ -213,7 +220,7 @@ async def measure(folder: Path, programs: int, gpus: int, seconds: float, *, see
             ended = sum(program.place == "done" for program in turns.programs.values())
             await turns.finish()
         finally:
-            turns.kill()
+            await turns.kill()
     times: dict[str, list[float]] = {"pause": [], "checkpoint": []}
     unknown = 0
     for kind, name, begun_ns in turns.turns:
@@ -222,7 +229,9 @@ async def measure(folder: Path, programs: int, gpus: int, seconds: float, *, see
             unknown += 1  # it ended, or its turn did, before three windows were over
         else:
             times[kind].append(took_ns / 1e6)
-    same = sum(alone(folder, turns.programs[name], kernels) == word for name, (kernels, word) in turns.results.items())
+    same = 0
+    for name, (kernels, word) in turns.results.items():
+        same += await asyncio.to_thread(alone, folder, turns.programs[name], kernels) == word
     return {
         "device": "fake",
         "programs": programs,
@@ -266,6 +275,25 @@ def world(folder: Path, gpus: int) -> dict[str, str]:
     }
 
 
+async def until_signal(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Returns what the work returns. A SIGTERM or SIGINT cancels it, and raises SystemExit when it has cleaned up."""
+    came: list[signal.Signals] = []
+    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+
+    def end(sign: signal.Signals) -> None:
+        came.append(sign)
+        task.cancel()
+
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, end, sign)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not came:
+            raise
+        raise SystemExit(128 + came[0]) from None
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     arguments.add_argument("--programs", type=int, default=100)
@@ -276,7 +304,7 @@ def main() -> None:
     quiet_logs()
     with tempfile.TemporaryDirectory(prefix="kerf-turns-") as name:
         os.environ |= world(Path(name), asked.gpus)
-        found = asyncio.run(measure(Path(name), asked.programs, asked.gpus, asked.seconds))
+        found = asyncio.run(until_signal(measure(Path(name), asked.programs, asked.gpus, asked.seconds)))
     if asked.json:
         print(json.dumps(found, indent=2))
     else:

@@ -5,7 +5,7 @@
  * It allocates memory, and each kernel computes on its first word from the word and the kernel's number. Prints the
  * number of kernels and the word after the last one. With LOG it writes the end time of each kernel there, in ns of the
  * virtual clock, 8 bytes each; a SIGTERM ends it after the kernel that runs. It allocates and frees some memory every
- * 32 kernels, as frameworks do. */
+ * 32 kernels, as frameworks do. It ends with its parent, however that ends. */
 #define _GNU_SOURCE
 #include "../../native/interposer/driver.h"
 #include <dlfcn.h>
@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 typedef CUresult (*call_t)();
@@ -41,6 +42,7 @@ int main(int argc, char **argv) {
     uint64_t word, ns, number = 0, kernels;
     int log = -1;
     if (argc < 6) return 2;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     word = strtoull(argv[2], NULL, 10), ns = strtoull(argv[4], NULL, 10) * 1000, kernels = strtoull(argv[5], NULL, 10);
     if (argc > 6 && (log = open(argv[6], O_WRONLY | O_CREAT | O_APPEND, 0600)) < 0) return perror(argv[6]), 3;
     library = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);

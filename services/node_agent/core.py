@@ -65,6 +65,7 @@ class Agent:
         saved = checkpoint or Checkpoint(node=node)
         self.terms = Terms(newest=saved.term, closed=saved.closed_term, sync_number=saved.sync_number)
         self.store = GrantStore(saved.known, saved.leases)
+        suspensions.resume_interrupted(self.store)
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
         self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
         self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
@@ -174,6 +175,7 @@ class Agent:
             and (known.grant.grant, known.grant.remote, known.grant.turns)
             == (received.grant, received.remote, received.turns)
             and known.grant.suspension is None is received.suspension
+            and not known.on_host
             and known.unbound <= received.unbound
             and not resizes.concerns(known, received)
         ):

@@ -70,7 +70,9 @@ def hold(store: GrantStore, asked: NodeHold, node: str, term: int) -> list[m.Com
         why = "not all of their slices can be checkpointed"
     if why:
         return [m.Answer(NodeHoldAnswer(node=node, ok=False, reason=why))]
-    return [m.HoldPods(tuple(known.grant.uid for known in found if known is not None), asked.hold_s)]
+    # A program that is stopped cannot sleep by itself.
+    held = [known for known in found if known is not None and (known.grant.turns is None or not known.grant.turns.hook)]
+    return [m.HoldPods(tuple(known.grant.uid for known in held), asked.hold_s)]
 
 
 def cannot_checkpoint(store: GrantStore, grant_id: str) -> str:

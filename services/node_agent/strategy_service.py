@@ -232,6 +232,8 @@ class Strategies:
         OSError."""
         kept = set(containers)
         self._limits.keep_only({uid for uid, _ in kept})
+        if self._suspender.hooks is not None:
+            self._suspender.hooks.keep_only({uid for uid, _ in kept})
         for slice_ in self._registry.slices:
             if slice_.key not in kept:
                 self._drivers[slice_.strategy].release(slice_.key)

@@ -20,6 +20,10 @@ from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Gpu
 from shared.model.suspension import Suspension, can_suspend, left_of
 
+HALF_RESUMED = Suspension(action="checkpoint", plan_id="")
+"""What a pod resumes from that is ordered to run, and is not known to have all its memory back: an agent that was
+killed while it resumed it has left no more than that."""
+
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from a received grant. `task` None: the slices have nothing to do; `reason` says why, if they
@@ -35,6 +39,8 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     """Stores a received grant, with its suspension if that can be carried out. The caller has checked the grant."""
     before = store.get(received.grant.grant_id)
     previous = None if before is None else before.grant.suspension
+    if previous is None and before is not None and before.on_host and not is_checkpoint(received.suspension):
+        previous = HALF_RESUMED
     if received.suspension is None and previous is None:
         store.remember(received)
         return Order(received=received)
@@ -86,6 +92,13 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
             on_host = known.on_host and is_checkpoint(task.suspension)
             store.put(msgspec.structs.replace(known, applied=task.suspension, on_host=on_host))
     return failed
+
+
+def resume_interrupted(store: GrantStore) -> None:
+    """At the agent's start: pods that an earlier agent was about to resume are resumed with the next tick."""
+    for known in store.known:
+        if known.on_host and known.grant.suspension is None:
+            store.put(msgspec.structs.replace(known, restore_pending=True))
 
 
 def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> list[Order]:

@@ -13,7 +13,7 @@ import msgspec
 from shared.model import names
 from shared.model.objects import Pod
 from shared.model.request import OPPORTUNISTIC, RequestError
-from shared.model.turn_terms import LEAST_IDLE_S, TurnTerms, read_turn_terms
+from shared.model.turn_terms import TurnTerms, read_turn_terms
 
 _UNITS_S = (86_400, 3_600, 60, 1)
 _AMOUNT = r"([0-9]{1,6}(?:\.[0-9]{1,6})?)"
@@ -64,7 +64,7 @@ def read_life(pod: Pod) -> Life:
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
     preemptible, stays_s, turns = _preemptible(notes), _stays_s(notes), _turns(notes)
-    terms = _terms(notes, turns)
+    terms = read_turn_terms(notes, allowed=turns == "allowed")
     if (
         preemptible
         and not stays_s
@@ -161,18 +161,6 @@ def _turns(notes: Mapping[str, str]) -> Turns | None:
     raise RequestError(
         "bad-annotation", f"annotation {names.ANNOTATION_TURNS} is {text!r}; it must be one of allowed, never"
     )
-
-
-def _terms(notes: Mapping[str, str], turns: Turns | None) -> TurnTerms | None:
-    watchdog_s, idle_s = _duration(notes, names.ANNOTATION_WATCHDOG), _duration(notes, names.ANNOTATION_IDLE_AFTER)
-    if idle_s is not None and idle_s < LEAST_IDLE_S:
-        raise RequestError(
-            "bad-annotation",
-            f"annotation {names.ANNOTATION_IDLE_AFTER} is {notes[names.ANNOTATION_IDLE_AFTER]!r}; write at least "
-            f"{LEAST_IDLE_S}s",
-        )
-    found = read_turn_terms(notes, allowed=turns == "allowed", watchdog_s=watchdog_s)
-    return found if found is None or idle_s is None else msgspec.structs.replace(found, idle_after_s=idle_s)
 
 
 def _duration(notes: Mapping[str, str], key: str) -> int | None:

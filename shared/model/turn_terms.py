@@ -11,9 +11,6 @@ import msgspec
 from shared.model import names
 from shared.model.request import RequestError
 
-WATCHDOG_S = 600
-"""The default of kerf.dev/watchdog: that of NCCL's watchdog in PyTorch."""
-LEAST_IDLE_S = 10
 HOOK_FORMS = (
     "write http://:8000/sleep?level=1 (a port and a path of the pod's own server, and if it does not wake up by "
     "/wake_up beside it, a blank and a second such address), or signal:SIGUSR1:/path/in/container (the file that says "
@@ -47,22 +44,14 @@ class TurnTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pod allows turns: its node tries in its first minute whether it can be checkpointed."""
     hook: SuspendHook | None = None
     """How the program is told to give its GPU memory back by itself; None: the driver's checkpoint takes it."""
-    watchdog_s: int = WATCHDOG_S
-    """For how long its own watchdogs bear it that nothing happens."""
-    idle_after_s: int = 0
-    """Its GPU is given to others when it has been idle for so long; 0: never."""
 
 
-def read_turn_terms(notes: Mapping[str, str], *, allowed: bool, watchdog_s: int | None) -> TurnTerms | None:
+def read_turn_terms(notes: Mapping[str, str], *, allowed: bool) -> TurnTerms | None:
     """Returns None if no annotation says anything. Raises RequestError (bad-annotation)."""
-    hook, idle = notes.get(names.ANNOTATION_SUSPEND_HOOK), notes.get(names.ANNOTATION_IDLE_AFTER)
-    if not allowed and watchdog_s is None and hook is None and idle is None:
+    hook = notes.get(names.ANNOTATION_SUSPEND_HOOK)
+    if not allowed and hook is None:
         return None
-    return TurnTerms(
-        rehearse=allowed,
-        hook=None if hook is None else read_hook(hook),
-        watchdog_s=WATCHDOG_S if watchdog_s is None else watchdog_s,
-    )
+    return TurnTerms(rehearse=allowed, hook=None if hook is None else read_hook(hook))
 
 
 def read_hook(text: str) -> SuspendHook:

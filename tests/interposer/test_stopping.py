@@ -182,6 +182,36 @@ async def test_a_process_that_does_not_get_quiet_lets_all_others_run_again(node:
     assert job.results() == alone()
 
 
+@pytest.mark.parametrize("how", ["suspended", "rehearsed", "held"])
+async def test_a_pod_that_ends_while_it_is_stopped_is_nobodys_failure(
+    node: Node, registry: SliceRegistry, how: str
+) -> None:
+    job = Job(node, registry, away=RANKS - 1)
+    folder = node.folder / "cgroup" / "kubepods" / f"pod{UID}" / "main" / "cgroup.procs"
+    folder.write_text("".join(f"{pid}\n" for pid in job.pids[:-1]))
+    for process in job.processes[:-1]:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ahead\n"
+
+    async def tried(suspender: Suspender) -> str | None:
+        if how == "suspended":
+            return (await suspender.suspend(task(CHECKPOINT, None))).reason
+        if how == "held":
+            return await Holds(suspender).hold((UID,), 60)
+        return await suspender.rehearse(UID, lambda: True)
+
+    async with agent(node, registry) as (suspender, locks):
+        trying = asyncio.create_task(tried(suspender))
+        await eventually(lambda: registry.override_of((UID, "main")).paused)
+        for process in job.processes:
+            process.kill()
+            process.communicate()
+        folder.write_text("")
+        registry.keep_only(())
+        assert await trying is not None
+        assert (locks.held, suspender.alone.locked()) == (set(), False)
+
+
 def virtual_now(node: Node) -> int:
     script = (
         "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); d.kerf_virtual_now.restype = ctypes.c_uint64; "

@@ -52,7 +52,9 @@ class Checkpointer:
                 for pid in stopped:
                     await self.locks.checkpoint(pid)
             why = "the pod keeps starting processes on GPUs"
-        except (LockError, HostMemoryUnknown, OSError, ValueError, KeyError) as error:
+        except KeyError:
+            why = "one of its containers has ended, or was never taken over"
+        except (LockError, HostMemoryUnknown, OSError, ValueError) as error:
             why = str(error)
         if await self.restore(uid):
             await self._let_go(stopped)

@@ -8,18 +8,16 @@ and goes on.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
+import contextlib
 import sys
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection
 
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import hook_call, host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.lock_worker import started
-from services.node_agent.worker import Hung, Worker
-from shared.model.turn_terms import HttpHook, SignalHook, SuspendHook
+from services.node_agent.strategies.locks import LockError
+from shared.model.turn_terms import HttpHook, SuspendHook
 from shared.model.units import MIB
 
 ANSWER_S = 60.0
@@ -27,8 +25,8 @@ ANSWER_S = 60.0
 SLEPT_S = 30.0
 """How long after the answer, or the signal, until the program says it sleeps and its memory is gone."""
 LOOK_S = 0.1
-FILE_S = 1.0
-"""Time limit for one look at a file in a container, whose file systems may not answer."""
+MORE_S = 5.0
+"""What calls a program is ended so long after its own time limit: a file system of the container may not answer."""
 KEPT_BYTES = 1024 * MIB
 """So much, or a tenth of what it had, a sleeping program may keep: contexts and buffers of libraries. The driver's
 checkpoint moves it."""
@@ -45,94 +43,101 @@ class Hooks:
     ) -> None:
         """`on_gpus` returns the pod's processes on GPUs, `held_bytes` what the pod's living processes have there."""
         self._cgroups, self._on_gpus, self._held_bytes, self._slept_s = cgroups, on_gpus, held_bytes, slept_s
-        self._files = Worker(FILE_S)
+        self._told: dict[str, tuple[int, int]] = {}
+        """By pod, the process that was told to sleep, and when it started."""
 
     async def sleep(self, uid: str, hook: SuspendHook) -> str:
         """Returns why the program does not sleep; empty if it does, and its memory is gone."""
-        before = self._held_bytes(uid)
-        pid = await self._first(uid)
-        if not pid:
-            return ""  # nothing of it runs
-        why = (
-            await self._post(pid, hook.sleep_port, hook.sleep_path)
-            if isinstance(hook, HttpHook)
-            else await self._signal(pid, hook, there=True)
-        )
-        if why:
-            return why
-        most = max(KEPT_BYTES, before // 10)
-        if not await self._until(lambda: self._held_bytes(uid) <= most):
-            kept = self._held_bytes(uid) // MIB
-            return f"{kept} MiB are still on its GPUs {self._slept_s:g} s after its hook, and {most // MIB} may be"
+        try:
+            before = self._held_bytes(uid)
+            first = await self._first(uid)
+            if first is None:
+                return ""  # nothing of it runs
+            self._told[uid] = first
+            why = await self._call(first, hook, sleep=True)
+            if why:
+                return why
+            most = max(KEPT_BYTES, before // 10)
+            if not await self._until(lambda: self._held_bytes(uid) <= most):
+                kept = self._held_bytes(uid) // MIB
+                return f"{kept} MiB are still on its GPUs {self._slept_s:g} s after its hook, and {most // MIB} may be"
+        except (OSError, LockError, HostMemoryUnknown) as error:
+            return f"its hook could not be called: {error}"
         return ""
 
     async def wake(self, uid: str, hook: SuspendHook) -> str:
         """Returns why the program could not be woken up. To wake up one that does not sleep does nothing."""
-        pid = await self._first(uid)
-        if not pid:
-            return ""
-        if isinstance(hook, HttpHook):
-            return await self._post(pid, hook.wake_port, hook.wake_path)
-        return await self._signal(pid, hook, there=False)
+        try:
+            told = self._told.pop(uid, None)
+            # A program that sleeps may have left the GPU altogether, and would not be found by what it uses there.
+            first = told if told is not None and started(told[0]) == told[1] else await self._first(uid)
+            return "" if first is None else await self._call(first, hook, sleep=False)
+        except (OSError, LockError, HostMemoryUnknown) as error:
+            return f"its hook could not be called: {error}"
 
-    async def _first(self, uid: str) -> int:
-        """The first process of the container whose processes use GPUs: its own PID 1. 0: there is none."""
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Forgets the pods that are gone."""
+        self._told = {uid: first for uid, first in self._told.items() if uid in uids}
+
+    async def _first(self, uid: str) -> tuple[int, int] | None:
+        """The first process of the container whose processes use GPUs: its own PID 1, and when it started. Raises
+        LockError or HostMemoryUnknown."""
         pod = self._cgroups.path(uid)
         if pod is None:
-            return 0
-        try:
-            groups = host_memory.processes(pod).values()
-        except HostMemoryUnknown:
-            return 0
+            return None
+        groups = host_memory.processes(pod).values()
         using = set(await self._on_gpus(uid))
         found = [group for group in groups if using & set(group)] or list(groups)
-        return min((pid for group in found for pid in group), key=lambda pid: (started(pid), pid), default=0)
+        begun = [(since, pid) for group in found for pid in group if (since := started(pid))]
+        return min(begun)[::-1] if begun else None
 
-    async def _post(self, pid: int, port: int, path: str) -> str:
+    async def _call(self, first: tuple[int, int], hook: SuspendHook, *, sleep: bool) -> str:
+        """Returns why the program does not sleep, or is not awake, by its own word."""
+        if isinstance(hook, HttpHook):
+            port, path = (hook.sleep_port, hook.sleep_path) if sleep else (hook.wake_port, hook.wake_path)
+            said = await self._ask("http", first, ANSWER_S, str(port), path)
+            if said is None:
+                return f"its server did not answer to POST :{port}{path} within {ANSWER_S:g} s"
+            return "" if said.startswith("2") else f"its server answered to POST :{port}{path} with {said or 'nothing'}"
+        wanted = "there" if sleep else "gone"
+        said = await self._ask("signal", first, self._slept_s, hook.signal, hook.file, wanted)
+        if said == wanted:
+            return ""
+        if said in (None, "late"):
+            state = "not there" if sleep else "still there"
+            return f"its file {hook.file} is {state} {self._slept_s:g} s after {hook.signal}"
+        return f"its file {hook.file} or its process cannot be reached: {said}"
+
+    async def _ask(self, how: str, first: tuple[int, int], within_s: float, *words: str) -> str | None:
+        """Returns what `hook_call.py` prints; None: nothing in time."""
+        pid, since = first
         caller = await asyncio.create_subprocess_exec(
             sys.executable,
             hook_call.__file__,
+            how,
             str(pid),
-            str(port),
-            path,
-            str(ANSWER_S),
+            str(since),
+            str(within_s),
+            *words,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            out, _ = await asyncio.wait_for(caller.communicate(), ANSWER_S + 5)
+            out, _ = await asyncio.wait_for(caller.communicate(), within_s + MORE_S)
         except TimeoutError:
-            caller.kill()
-            await caller.wait()
-            return f"its server did not answer to POST :{port}{path} within {ANSWER_S:g} s"
-        said = out.decode(errors="replace").strip()
-        return "" if said.startswith("2") else f"its server answered to POST :{port}{path} with {said or 'nothing'}"
+            return None
+        finally:
+            if caller.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    caller.kill()
+                await caller.wait()
+        return out.decode(errors="replace").strip()
 
-    async def _signal(self, pid: int, hook: SignalHook, *, there: bool) -> str:
-        """Sends the signal unless the file is as it shall be, and waits until it is."""
-        file = Path(f"/proc/{pid}/root{hook.file}")
-
-        async def as_wanted() -> bool:
-            return await self._files.call(lambda: os.path.lexists(file)) is there
-
-        try:
-            if await as_wanted():
-                return ""
-            os.kill(pid, signal.Signals[hook.signal])
-            if await self._until(as_wanted):
-                return ""
-        except (OSError, Hung) as error:
-            return f"its file {hook.file} or its process cannot be reached: {error}"
-        state = "not there" if there else "still there"
-        return f"its file {hook.file} is {state} {self._slept_s:g} s after {hook.signal}"
-
-    async def _until(self, done: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> bool:
+    async def _until(self, done: Callable[[], bool]) -> bool:
         clock = asyncio.get_running_loop().time
         until_s = clock() + self._slept_s
-        while True:
-            found = done()
-            if found if isinstance(found, bool) else await found:
-                return True
+        while not done():
             if clock() >= until_s:
                 return False
             await asyncio.sleep(LOOK_S)
+        return True

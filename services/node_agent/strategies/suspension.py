@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -68,8 +70,10 @@ class SliceGate:
             self._adjust(live, msgspec.structs.replace(before, in_step=True))
 
     def as_before(self) -> None:
+        """Passes over containers that have ended meanwhile."""
         for live, before in self._slices:
-            self._adjust(live, before)
+            with contextlib.suppress(KeyError):
+                self._adjust(live, before)
 
     def _adjust(self, live: LiveSlice, override: Override) -> None:
         key = (live.uid, live.container)
@@ -94,7 +98,7 @@ class OnHostGate(SliceGate):
 
 
 class Suspender:
-    """Suspends and resumes pods, one at a time, in the order of the requests."""
+    """Suspends and resumes pods, one at a time, and each in the order of the requests for it."""
 
     def __init__(
         self,
@@ -111,16 +115,20 @@ class Suspender:
         """Calls the programs that can sleep by themselves; None: none is called."""
         self.alone = asyncio.Lock()
         """Held while a pod's slices are being changed."""
+        self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of each pod, held from its hook to its hook."""
 
     async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
         hook = ask.hook if _is_checkpoint(ask.suspension) else None
-        async with self.alone:
+        # A program takes its time for its hook, and might take all of it: other pods do not wait for that.
+        async with self._in_order.setdefault(ask.uid, asyncio.Lock()):
             if hook is not None and self.hooks is not None:
                 why = await self.hooks.sleep(ask.uid, hook)
                 if why:
                     return SuspendResult(ask, await self._woken(ask, why))
-            done = await self._suspend(ask)
+            async with self.alone:
+                done = await self._suspend(ask)
             if done.reason and hook is not None:
                 return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
             if not done.reason and ask.suspension is None and _is_checkpoint(ask.previous):

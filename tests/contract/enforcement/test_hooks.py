@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,7 +21,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts.node_commands import NodeGrant
 from shared.model.suspension import Suspension
 from shared.model.turn_terms import HttpHook, SignalHook, SuspendHook, TurnTerms
-from tests.contract.enforcement.test_suspension import CHECKPOINT, grant, say, started
+from tests.contract.enforcement.test_suspension import CHECKPOINT, PAUSE, grant, say, started
 from tests.support.enforcement import control_block, orders, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, uid
@@ -160,3 +162,30 @@ async def test_a_server_that_does_not_know_the_path_is_named(
         answer = await say(bus, with_hook(hook, CHECKPOINT))
         assert (answer.suspension, is_sleeping(port)) == (None, False)
         assert f"answered to POST :{port}/other with 404" in answer.reason
+
+
+async def test_a_server_that_does_not_answer_keeps_no_other_pod_waiting(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    sleeper: Callable[..., tuple[subprocess.Popen[str], str]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        async with agent(nats, host, **settings):
+            await started(bus, kubelet, grant("low", compute_milli=0, strategy="time_slice"))
+            other = msgspec.structs.replace(grant("other", compute_milli=300), number=1)
+            await started(bus, kubelet, other)
+            sleeper("signal", str(host / "slept"))
+            hook = vllm(str(silent.getsockname()[1]))
+            asked = asyncio.create_task(say(bus, with_hook(hook, CHECKPOINT)))
+            first, _ = await asyncio.get_running_loop().sock_accept(silent)
+            answer = await say(bus, msgspec.structs.replace(other, suspension=PAUSE, number=2))
+            assert (answer.suspension, asked.done()) == (PAUSE, False)
+            first.close()
+            silent.close()
+            refused = await asked
+            assert (refused.suspension, orders(host, "low").paused) == (None, 0)
+            assert "no answer" in refused.reason

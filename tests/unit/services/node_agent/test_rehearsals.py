@@ -115,6 +115,15 @@ def test_members_of_a_gang_are_held_only_under_the_newest_term_and_if_all_are_kn
         assert (order.uids, order.hold_s) == (("u-a",) if "g-a" in asked.grant_ids else (), asked.hold_s)
 
 
+def test_a_program_that_sleeps_by_itself_is_not_held_because_it_could_not() -> None:
+    core = slices("a")
+    terms = TurnTerms(hook=SignalHook(signal="SIGUSR1", file="/slept"))
+    core.handle(m.GrantReceived(msgspec.structs.replace(share("a"), turns=terms, number=1)), 0.0)
+    (order,) = core.handle(m.HoldReceived(NodeHold(term=1, node=NODE, grant_ids=("g-a",), hold_s=10)), 0.0)
+    assert isinstance(order, m.HoldPods)
+    assert order.uids == ()
+
+
 @pytest.mark.parametrize("hold_s", [-1, 61])
 def test_a_hold_is_bounded(hold_s: float) -> None:
     with pytest.raises(ValueError, match="hold_s"):

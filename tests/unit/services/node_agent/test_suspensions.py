@@ -247,6 +247,39 @@ def test_an_unconfirmed_suspension_frees_nothing_after_a_restart_and_is_applied_
     assert said(again, share("a", PAUSE)).suspension
 
 
+def restores(orders: list[m.Command]) -> m.SuspendSlices:
+    (found,) = [order for order in orders if isinstance(order, m.SuspendSlices)]
+    (task,) = found.tasks
+    assert task.suspension is None
+    assert task.previous is not None
+    assert task.previous.action == "checkpoint"
+    return found
+
+
+def test_a_pod_that_an_agent_was_resuming_when_it_was_killed_is_resumed_by_the_next_one() -> None:
+    """Some of its processes may still be on the host, and placement has ordered its resumption already."""
+    core = slices("a")
+    said(core, share("a", CHECKPOINT))
+    core.handle(m.GrantReceived(share("a")), 0.0)
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    tried = restores(again.handle(m.Tick(), 0.0))
+    assert not any(isinstance(order, m.SuspendSlices) for order in again.handle(m.Tick(), 1.0)), "it is under way"
+    again.handle(m.SuspensionDone(tried.request, (m.SuspendResult(tried.tasks[0], "no"),)), 1.0)
+    tried = restores(again.handle(m.Tick(), 2.0))
+    again.handle(m.SuspensionDone(tried.request, (m.SuspendResult(tried.tasks[0]),)), 3.0)
+    body = answer(again.handle(m.GrantReceived(share("a")), 4.0))
+    assert isinstance(body, Accepted)
+    assert (body.ok, body.whole, body.suspension) == (True, True, None)
+
+
+def test_a_resumption_that_is_ordered_again_is_not_said_to_be_done() -> None:
+    core = slices("a")
+    said(core, share("a", CHECKPOINT))
+    core.handle(m.GrantReceived(share("a")), 0.0)
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    restores(again.handle(m.GrantReceived(share("a")), 0.0))
+
+
 def test_the_result_of_an_overtaken_suspension_is_ignored() -> None:
     core = slices("a")
     late = core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)[1]
