@@ -85,7 +85,6 @@ class GrantAcknowledged(Input, frozen=True):
     whole: bool = False
     """By that order it gives nothing up, and all of its GPU memory is on the GPU."""
     cannot_checkpoint: str = ""
-    """Why the pod's programs cannot be checkpointed, by the node's rehearsal."""
 
 
 class ReleaseSeen(Input, frozen=True):

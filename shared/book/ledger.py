@@ -274,7 +274,7 @@ class Ledger:
             for container in held.grant.containers.values():
                 for share in container.gpus:
                     room = node.by_uuid.get(share.uuid) if share.node == node.name else None
-                    if room is not None:
+                    if room is not None and not is_off(held, share):
                         room.take(share.memory_mib, share.compute_milli, kept=held.phase == "reserved")
         for room in node.gpus:
             if room.mig is not None:

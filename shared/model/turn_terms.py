@@ -54,6 +54,13 @@ def read_turn_terms(notes: Mapping[str, str], *, allowed: bool) -> TurnTerms | N
     return TurnTerms(rehearse=allowed, hook=None if hook is None else read_hook(hook))
 
 
+def rehearsed(terms: TurnTerms | None, *, takes_turns: bool) -> TurnTerms | None:
+    """Returns the terms of a pod: one that takes turns by its queue is rehearsed, too."""
+    if not takes_turns or (terms is not None and terms.rehearse):
+        return terms
+    return msgspec.structs.replace(terms or TurnTerms(), rehearse=True)
+
+
 def read_hook(text: str) -> SuspendHook:
     """Raises RequestError (bad-annotation), which says what to write."""
     found = _SIGNAL.fullmatch(text)

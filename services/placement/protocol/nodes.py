@@ -23,7 +23,7 @@ from shared.contracts.node_commands import (
 )
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
-from shared.model.turn_terms import TurnTerms
+from shared.model.turn_terms import rehearsed
 
 RESEND_S = 3.0
 CHECK_TERM_S = 1.0
@@ -337,15 +337,8 @@ class Nodes:
             unbound=held.phase == "holding",
             remote=remote,
             shrink=held.shrink,
-            turns=None if state is None else self._terms(state),
+            turns=None if state is None else rehearsed(state.life.terms, takes_turns=self.takes_turns(state)),
         )
-
-    def _terms(self, state: PodState) -> TurnTerms | None:
-        """Those of its annotations; a pod that takes turns by its queue is rehearsed too."""
-        terms = state.life.terms
-        if (terms is not None and terms.rehearse) or not self.takes_turns(state):
-            return terms
-        return msgspec.structs.replace(terms or TurnTerms(), rehearse=True)
 
 
 def _stranger(slices: Sequence[LiveSlice], node: str) -> GrantState:
