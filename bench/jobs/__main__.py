@@ -14,10 +14,12 @@ the bound of any scheduler, Kerf and whole GPUs. One node has all GPUs, and neit
 short. A slice takes 1 + interference times as long while its GPU is shared.
 
 With --turns jobs are suspended for one another, at the costs of bench/jobs/costs.py, with the host memory that the
-trace's nodes have beside what its jobs request: `tiresias`, a queue of levels by attained GPU time with the rules and
-defaults that Kerf has (shared/turns/rules.py); and two oracles that know all run times, `shortest_first`, which
-suspends none, and `srtf`, shortest remaining time first. `tiresias_unbounded` and `srtf_unbounded`: on a host with room
-for all. --load scales the arrivals to so many times the capacity; --scaled runs them at 0.9, 1.1 and 1.3 of it.
+trace's nodes have beside what its jobs request. `kerf_turns`: the cores of placement and preemptor with pods that take
+turns and nothing else set up (bench/jobs/kerf_turns.py). `tiresias`: a queue of levels by attained GPU time with the
+rules and defaults that Kerf has (shared/turns/rules.py). Two oracles know all run times: `shortest_first`, which
+suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all. On the
+whole trace the cores take most of the time. --load scales the arrivals to so many times the capacity; --scaled runs
+them at 0.9, 1.1 and 1.3 of it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from bench.jobs.costs import Costs, host_mib_per_gpu
 from bench.jobs.figures import Figures, bound, figures
 from bench.jobs.in_turns import InTurns
 from bench.jobs.kerf import Kerf, Use
+from bench.jobs.kerf_turns import KerfTurns
 from bench.jobs.native import Native
 from bench.jobs.orders import Attained, Order, ShortestFirst, ShortestLeft
 from bench.jobs.replay import Replay, Scheduler
@@ -41,7 +44,7 @@ from bench.openb.__main__ import DATA
 from shared.turns.rules import TurnRules
 
 LOADS = (0.9, 1.1, 1.3)
-_UNBOUNDED_MIB = 1 << 40
+_UNBOUNDED_MIB = 1 << 30
 
 
 def main() -> None:
@@ -146,8 +149,9 @@ def _turns(
         orders: dict[str, Order] = {"tiresias": Attained(rules), "srtf": ShortestLeft(rules.min_turn_s)}
         if not suffix:
             orders["shortest_first"] = ShortestFirst()
-        for name, order in orders.items():
-            scheduler = InTurns(jobs, gpus, order, at)
+        schedulers: dict[str, Scheduler] = {name: InTurns(jobs, gpus, order, at) for name, order in orders.items()}
+        schedulers["kerf_turns"] = KerfTurns(jobs, gpus, at)
+        for name, scheduler in schedulers.items():
             found[name + suffix] = _run(name + suffix, scheduler, jobs, gpus, interference, at)
     return found
 

@@ -115,6 +115,7 @@ class Core:
             self.book, weigh_learned=self.config.weigh_learned, changed=self._capacity_changes.note
         )
         self.unix_time, self.turns = UnixTime(), TurnPolicy(self.fair, self.gangs)
+        self.nodes.takes_turns = self.turns.allows
         policy = PreemptionPolicy(self.fair, self.gangs)
         self.suspension = Suspender(
             self.book,
@@ -374,7 +375,7 @@ class Core:
         self.suspension.synced(
             {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
         )
-        self.suspension.host_memory.synced(answer.node, answer.on_host)
+        self.suspension.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
         self.resizer.synced(answer)
         self._out += said
 

@@ -84,6 +84,8 @@ class GrantAcknowledged(Input, frozen=True):
     """That of the newest order about this grant that the agent has met."""
     whole: bool = False
     """By that order it gives nothing up, and all of its GPU memory is on the GPU."""
+    cannot_checkpoint: str = ""
+    """Why the pod's programs cannot be checkpointed, by the node's rehearsal."""
 
 
 class ReleaseSeen(Input, frozen=True):

@@ -49,6 +49,8 @@ Other groups are planned in the next tick: planning for longer than the leader l
 """
 NODES_PER_MEMBER = 300
 """Choosing victims for one member on one node takes about as long as examining so many nodes."""
+CANNOT_SUSPEND_S = 600.0
+"""How long at least a pod is left alone that could not be suspended for a turn, or cannot be at all."""
 LOST_S = 60.0
 """How long after its deadline a plan of which nothing is heard counts as over."""
 
@@ -363,6 +365,8 @@ class Core:
             found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
+            until = now + max(self.config.protection_s, CANNOT_SUSPEND_S)
+            self._candidates.note_suspension_failed(event.answer.cannot_suspend, until)
             self.turns.plan_ended(found.plan, now, refused=True)
             self._retry(found, now, excluded=bool(event.answer.reason))
             return []
@@ -421,10 +425,11 @@ class Core:
             self._settling.append((found.plan, now))
         elif found is not None:
             if all(
-                self._wants(b.uid) or b.resumes for b in found.plan.beneficiaries
+                self._wants(b.uid) or (b.resumes and b.uid in self.book.pods) for b in found.plan.beneficiaries
             ):  # otherwise the victims' suspension did not fail
+                again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
                 self._candidates.note_suspension_failed(
-                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + self.config.protection_s
+                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + again_s
                 )
             self._retry(found, now, excluded=False)
 

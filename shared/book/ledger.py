@@ -12,7 +12,7 @@ from shared.book.cpus import CpusBeside
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
-from shared.model.grant import Grant, sum_shares
+from shared.model.grant import GpuShare, Grant, sum_shares
 from shared.model.mig import instance_mask
 from shared.model.resize import same_slices
 from shared.model.suspension import Suspension, left_of
@@ -142,7 +142,8 @@ class Ledger:
                     continue  # not there (yet): `_rebuild_gpus` counts the node's grants when its inventory comes
                 room.free_mib -= sign * share.memory_mib
                 room.free_milli -= sign * share.compute_milli
-                room.containers += sign
+                if not is_off(held, share):
+                    room.containers += sign
                 room.kept += kept
                 if room.mig is not None:
                     room.mig.granted = self._mig_granted(node, room)
@@ -347,3 +348,10 @@ def _overlap(node: NodeState, room: GpuRoom) -> bool:
 
 def _nodes_of(grant: Grant) -> set[str]:
     return {share.node for container in grant.containers.values() for share in container.gpus}
+
+
+def is_off(held: GrantState, share: GpuShare) -> bool:
+    """Whether all that a checkpointed pod had of a GPU is on the host: the GPU is idle but for others. A GPU can only
+    be given as a whole when it is idle."""
+    gone = held.suspension is not None and held.suspension.action == "checkpoint"
+    return gone and share.mig is None and not share.memory_mib and not share.compute_milli

@@ -120,6 +120,8 @@ class Reserved(Message, frozen=True):
     moved."""
     under_way: Plan | None = None
     """The plan that is already reserved for the same beneficiaries, to be executed: its proposer may have lost it."""
+    cannot_suspend: tuple[str, ...] = ()
+    """By uid, the victims that cannot be suspended as the plan says, by their nodes' rehearsals."""
 
 
 class Abandon(Message, frozen=True):

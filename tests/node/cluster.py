@@ -244,12 +244,17 @@ def given(seen: Seen) -> tuple[dict[str, str], list[str]]:
 
 @contextlib.asynccontextmanager
 async def cluster_on(
-    sandbox: Sandbox, gpus: Gpus, settings: Mapping[str, str] | None = None
+    sandbox: Sandbox,
+    gpus: Gpus,
+    settings: Mapping[str, str] | None = None,
+    *,
+    preemption: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[NodeCluster]:
-    """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables."""
+    """Runs Kerf in a new namespace. `settings` are the agent's, by their environment variables; `preemption` those of
+    the preemptor, without which none runs."""
     plane, namespace = sandbox.plane, f"node-{next(_NUMBERS)}"
     rules, account = {"resize_beyond_request": True}, plane.service_account("kerf-system", "kerf-watcher")
-    async with stack(kubeconfig=str(account), placement=rules) as running:
+    async with stack(kubeconfig=str(account), placement=rules, preemption=preemption) as running:
         agent = Agent(sandbox, gpus, running.url, checkpoint=namespace, settings=settings)
         cluster = NodeCluster(sandbox, gpus, running, agent, namespace)
         await cluster.whole.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})

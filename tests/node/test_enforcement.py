@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ class SameGpus(Gpus):
 
 @pytest.fixture
 async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster]:
+    async with enforcing(sandbox, tmp_path) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def enforcing(
+    sandbox: Sandbox, tmp_path: Path, *, preemption: Mapping[str, Any] | None = None
+) -> AsyncIterator[NodeCluster]:
+    """A node whose agent has seen its limits hold, on the fake driver."""
     build = built("enforcement")
     gpus = SameGpus(tmp_path)
     settings = {
@@ -39,7 +49,7 @@ async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster
         "KERF_NODE_AGENT_USAGE_S": "0.2",
         "KERF_FAKE_CUDA": str(tmp_path / "world"),  # the canary's processes share a GPU
     }  # fmt: skip
-    async with cluster_on(sandbox, gpus, settings) as running:
+    async with cluster_on(sandbox, gpus, settings, preemption=preemption) as running:
         try:
             await eventually(
                 lambda: running.agent.ready and running.agent.samples("kerf_agent_enforcement_proven") == {"": 1.0},

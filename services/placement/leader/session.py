@@ -161,6 +161,7 @@ class LeaderSession:
                 not_resized=answer.not_resized,
                 number=answer.number,
                 whole=answer.whole,
+                cannot_checkpoint=answer.cannot_checkpoint,
             )
         )
 

@@ -62,11 +62,7 @@ class Preemption:
             return [m.AnswerPlan(_yes(known))] if known.answered else []  # answered when it may be executed
         record = self.reservations.reserve(plan, term, now)
         if isinstance(record, str):
-            return [
-                m.AnswerPlan(
-                    Reserved(plan_id=plan.plan_id, ok=False, reason=record, under_way=self.reservations.of(plan))
-                )
-            ]
+            return [m.AnswerPlan(self.reservations.no(plan, record, self.reservations.of(plan)))]
         self._batcher.reservations.append(record)
         return []
 
@@ -252,7 +248,7 @@ class Preemption:
         self._end(found, now)
         self._capacity_changes.note()
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
-        answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
         return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
 
     def _close(self, found: Reservation, reason: str, now: float) -> list[m.Command]:
@@ -261,7 +257,7 @@ class Preemption:
         self.reservations.close(found)
         self._mark_victims(found.plan, now, going=False)
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
-        answer = [] if found.answered else [m.AnswerPlan(Reserved(plan_id=found.plan.plan_id, ok=False, reason=reason))]
+        answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
         return [*answer, *self._abandon(found.plan, reason)]
 
     def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:

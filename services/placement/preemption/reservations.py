@@ -27,7 +27,7 @@ from shared.book.levels import topology_violation
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
-from shared.contracts.preemption import Beneficiary, HeldPlace, Plan, Victim
+from shared.contracts.preemption import Beneficiary, HeldPlace, Plan, Reserved, Victim
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -99,6 +99,7 @@ class Reservations(dict[str, Reservation]):
         if not waiting or not plan.victims:
             return "a plan needs a pending pod and a victim"
         taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
+        taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
         busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
@@ -157,6 +158,12 @@ class Reservations(dict[str, Reservation]):
             return None
         kept = self[plan.plan_id] = Reservation(plan, {}, [], now, now, logged=True, closing=True)
         return kept
+
+    def no(self, plan: Plan, reason: str, under_way: Plan | None = None) -> Reserved:
+        """Refuses a plan, and says which of its victims it would be in vain to ask for again soon."""
+        known = self._suspender.host_memory.cannot_checkpoint
+        cannot = tuple(v.uid for v in plan.victims if v.action == "checkpoint" and v.grant_id in known)
+        return Reserved(plan_id=plan.plan_id, ok=False, reason=reason, under_way=under_way, cannot_suspend=cannot)
 
     def of(self, plan: Plan) -> Plan | None:
         """Returns the plan that is already reserved for all beneficiaries of this one, or for more."""
@@ -273,10 +280,15 @@ class Reservations(dict[str, Reservation]):
                 return f"{victim.namespace}/{victim.name} does not have that grant any more"
             if victim.uid in giving:
                 return f"{state.key} is already a victim of another plan"
+            if victim.uid in self._suspender.reserved:
+                return f"{state.key} resumes by another plan"
             if is_suspension(victim) and not can_suspend(
                 suspension_by(victim, "").action, self.book.grants[state.grant_id].given.containers.values()
             ):
                 return f"{state.key} cannot {victim.action}: the strategy of its slices does not support it"
+            why = self._suspender.host_memory.cannot_checkpoint.get(victim.grant_id)
+            if victim.action == "checkpoint" and why:
+                return f"{state.key} cannot be checkpointed, by its node's rehearsal: {why}"
             going.append(state)
         self._preemption_policy.begin()
         to_host = [self.book.grants[v.grant_id] for v in plan.victims if v.action == "checkpoint"]

@@ -15,7 +15,7 @@ from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import Beneficiary, HeldPlace, Plan
-from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant, sum_shares
 from shared.queues.turns import TurnPolicy, is_waiting
 from shared.scheduling.transaction import Transaction
 
@@ -59,10 +59,10 @@ class Turns:
         if held is None:
             return None
         given_up = _given_up(held)
-        for share in (share for part in given_up.containers.values() for share in part.gpus):
-            node = trial.book.nodes.get(share.node)
-            room = None if node is None else node.by_uuid.get(share.uuid)
-            if room is None or 0 < share.memory_mib > room.free_mib or 0 < share.compute_milli > room.free_milli:
+        for (name, uuid), (mib, milli) in sum_shares((given_up,)).items():  # two containers may have one GPU
+            node = trial.book.nodes.get(name)
+            room = None if node is None else node.by_uuid.get(uuid)
+            if room is None or 0 < mib > room.free_mib or 0 < milli > room.free_milli:
                 return None
         trial.suspend(held.grant_id, None)
         return HeldPlace(node=beneficiary.node, grant=given_up)

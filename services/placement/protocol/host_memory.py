@@ -8,7 +8,7 @@ A node that cannot restore it yet is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -28,6 +28,8 @@ class HostMemory:
         self._asked: dict[str, int] = {}
         """By grant id: the number of the order by which its node is to have all of it on the GPU."""
         self._asked_at: dict[str, float] = {}
+        self.cannot_checkpoint: dict[str, str] = {}
+        """By id of grants whose programs cannot be checkpointed, by their nodes' rehearsals: why."""
 
     def take(self, grant_id: str) -> None:
         """Counts a grant whose checkpoint is reserved."""
@@ -49,6 +51,7 @@ class HostMemory:
 
     def answered(self, event: m.GrantAcknowledged, open_checkpoints: Collection[str]) -> None:
         """Handles a node's answer: frees the host memory of a grant that it has all on the GPU by the last order."""
+        self._rehearsed(event.grant_id, event.cannot_checkpoint)
         held = self._book.grants.get(event.grant_id)
         asked = self._asked.get(event.grant_id)
         if held is None or asked is None or not event.whole or event.number < asked:
@@ -57,8 +60,10 @@ class HostMemory:
             self._book.park(held.grant_id, parked=False)
             self._capacity_changes.note()
 
-    def synced(self, node: str, on_host: Collection[str]) -> None:
+    def synced(self, node: str, on_host: Collection[str], cannot_checkpoint: Mapping[str, str]) -> None:
         """Handles what a node tells a new leader about the host memory of its grants."""
+        for grant_id in self._book.nodes[node].grants:
+            self._rehearsed(grant_id, cannot_checkpoint.get(grant_id, ""))
         for grant_id in on_host:
             if grant_id in self._book.nodes[node].grants:
                 self._book.park(grant_id)
@@ -72,6 +77,7 @@ class HostMemory:
         self._ordered = {uid: at for uid, at in self._ordered.items() if uid in book.pods and not self._moved(uid)}
         self._asked = {grant_id: number for grant_id, number in self._asked.items() if grant_id in book.parked}
         self._asked_at = {grant_id: at for grant_id, at in self._asked_at.items() if grant_id in book.parked}
+        self.cannot_checkpoint = {i: why for i, why in self.cannot_checkpoint.items() if i in book.grants}
         for grant_id in sorted(book.parked):
             held = book.grants[grant_id]
             state = book.pods.get(held.uid)
@@ -86,6 +92,11 @@ class HostMemory:
                     self.told(held, orders, now)
                     out += orders
         return out
+
+    def _rehearsed(self, grant_id: str, why: str) -> None:
+        self.cannot_checkpoint.pop(grant_id, None)
+        if why:
+            self.cannot_checkpoint[grant_id] = why
 
     def _moved(self, uid: str) -> bool:
         return self._book.pods[uid].pod.metadata.resource_version != self._ordered[uid]

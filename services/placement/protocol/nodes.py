@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from services.placement import messages as m
 from services.placement.protocol import labels
 from services.placement.protocol.gpu_problems import GpuProblems
 from shared.book.book import Book
-from shared.book.states import GrantState
+from shared.book.states import GrantState, PodState
 from shared.contracts.commands import LabelNode
 from shared.contracts.log import Decision
 from shared.contracts.node_commands import (
@@ -23,6 +23,7 @@ from shared.contracts.node_commands import (
 )
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
+from shared.model.turn_terms import TurnTerms
 
 RESEND_S = 3.0
 CHECK_TERM_S = 1.0
@@ -41,6 +42,8 @@ class Nodes:
         self.open = False
         """Whether nodes may be synced: only after every pending pod has been touched or re-adopted. Otherwise a pod
         that is bound, started and lost between a sync and its touch would be unknown to all (tests/model shows it)."""
+        self.takes_turns: Callable[[PodState], bool] = lambda _: False
+        """Whether a pod does, by its annotation or its queue."""
         self._boot: dict[str, str] = {}
         self._problems = GpuProblems(book)
         self._synced: dict[str, int] = {}
@@ -334,8 +337,15 @@ class Nodes:
             unbound=held.phase == "holding",
             remote=remote,
             shrink=held.shrink,
-            turns=None if state is None else state.life.terms,
+            turns=None if state is None else self._terms(state),
         )
+
+    def _terms(self, state: PodState) -> TurnTerms | None:
+        """Those of its annotations; a pod that takes turns by its queue is rehearsed too."""
+        terms = state.life.terms
+        if (terms is not None and terms.rehearse) or not self.takes_turns(state):
+            return terms
+        return msgspec.structs.replace(terms or TurnTerms(), rehearse=True)
 
 
 def _stranger(slices: Sequence[LiveSlice], node: str) -> GrantState:

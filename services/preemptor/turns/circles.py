@@ -43,9 +43,13 @@ class Circles:
         """
         self._begin(tree)
         found: dict[Circle, dict[str, TurnJob]] = {}
+        seen: set[str] = set()
         for state in (*self._pending_pods(now), *self._suspended_pods()):
-            circle = self._circle(state)
-            if circle is None or not self._policy.takes_turns(state):
+            circle = None if state.uid in seen else self._circle(state)
+            if circle is None:
+                continue
+            seen.update(member.uid for member in self._policy.members(state))  # a gang is looked at once
+            if not self._policy.takes_turns(state):
                 continue
             job = self._policy.job(state, now)
             members = self._members(state)
@@ -58,17 +62,18 @@ class Circles:
 
     def running(self, circle: Circle, now: float) -> list[TurnJob]:
         """Returns the jobs of the circle of which all pods run."""
-        found: dict[str, TurnJob] = {}
+        found: list[TurnJob] = []
+        seen: set[str] = set()
         for state in self._book.pods.values():
             if not state.seen_bound or state.ended or not state.grant_id or self._circle(state) != circle:
                 continue
             if state.gang is None:
-                found[state.uid] = TurnJob(self._policy.job(state, now), (state,))
-                continue
-            job = self._policy.job(state, now)
-            if job.key not in found:
-                found[job.key] = TurnJob(job, tuple(self._policy.members(state)))
-        return list(found.values())
+                found.append(TurnJob(self._policy.job(state, now), (state,)))
+            elif state.uid not in seen:
+                members = self._policy.members(state)
+                seen.update(member.uid for member in members)
+                found.append(TurnJob(self._policy.job(state, now), tuple(members)))
+        return found
 
     def _begin(self, tree: Tree | None) -> None:
         if tree is not self._tree or len(self._circle_of) > 2 * len(self._book.pods) + 1000:

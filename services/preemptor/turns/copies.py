@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from services.preemptor.turns.circles import TurnJob
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model.grant import sum_shares
 from shared.model.suspension import SuspendAction
-
-if TYPE_CHECKING:
-    from services.preemptor.turns.circles import TurnJob
-    from services.preemptor.turns.options import Yielding
 
 
 class Copies(msgspec.Struct, frozen=True):
@@ -31,10 +27,10 @@ class Copies(msgspec.Struct, frozen=True):
         grants = [self.book.grants[state.grant_id].given for state in members if state.grant_id in self.book.grants]
         return sum(mib for mib, _ in sum_shares(grants).values())
 
-    def both_ways_s(self, waiting: TurnJob, victims: Sequence[Yielding], action: SuspendAction) -> float:
+    def both_ways_s(self, waiting: TurnJob, victims: Sequence[TurnJob], action: SuspendAction) -> float:
         """Returns how long the victims take to the host and back, and the waiting job if it is there."""
         return 2 * (
-            (self._one_way_s([m for one in victims for m in one.job.members]) if action == "checkpoint" else 0.0)
+            (self._one_way_s([m for job in victims for m in job.members]) if action == "checkpoint" else 0.0)
             + self._one_way_s([m for m in waiting.members if self._is_parked(m)])
         )
 

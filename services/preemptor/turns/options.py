@@ -74,51 +74,90 @@ class Options:
         book: Book,
         areas: Areas,
         copies: Copies,
+        able: Iterable[Yielding],
         *,
         busy: Collection[str],
         parking: Callable[[], Iterable[GrantState]],
     ) -> None:
-        """`busy`: nodes on which a plan is in progress. `parking`: grants that plans in progress checkpoint, which the
-        book may not show yet."""
+        """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
+        grants that plans in progress checkpoint, which the book may not show yet.
+        """
         self._book, self._areas, self._copies = book, areas, copies
         self._busy, self._parking = busy, parking
+        self._able = sorted(able, key=lambda one: one.worst)
+        self._by_node: dict[str, list[Yielding]] = {}
+        for one in self._able:
+            for name in {member.charged for member in one.job.members}:
+                self._by_node.setdefault(name, []).append(one)
         self._trial = Transaction(Fork(book))
 
-    def cheapest(self, waiting: TurnJob, yielding: Sequence[Yielding], turn_s: float) -> Turn | None:
+    def could_resume(self, waiting: TurnJob, at: int) -> bool:
+        """Returns whether any job that could yield is on the GPUs of a suspended one."""
+        own = self._gpus_of(waiting)
+        return any(not own.isdisjoint(self._gpus_of(one.job)) for one in self._able if one.level > at)
+
+    def cheapest(self, waiting: TurnJob, at: int, turn_s: float, *, overdue_at: float | None = None) -> Turn | None:
         """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
 
-        `turn_s`: how long the waiting job will run at least.
+        `at`: the level at which it is served; jobs of higher ones yield. `turn_s`: how long it will run at least.
+        `overdue_at`: the present time, if the job is overdue: then the copies may also be worth the turns that they
+        end. So it waits no longer than for turns that are long enough, however much it copies.
         """
-        able = sorted((one for one in yielding if self._is_free(one)), key=lambda one: one.worst)
+        own = self._gpus_of(waiting) if waiting.resumes else set()
         best: Turn | None = None
-        for nodes in self._places(waiting, able):
-            names = {node.name for node in nodes}
-            near = [one for one in able if any(member.charged in names for member in one.job.members)]
-            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s)
+        for nodes in self._places(waiting, at):
+            near = self._near(nodes, at)
+            if own:  # what other GPUs could give is of no use to it
+                near = [one for one in near if not own.isdisjoint(self._gpus_of(one.job))]
+            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s, overdue_at) if near else None
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
         return best
 
+    def _near(self, nodes: Sequence[NodeState], at: int) -> list[Yielding]:
+        """Returns the jobs with pods on these nodes that yield, the worst in rank first."""
+        found = {one.uid: one for node in nodes for one in self._by_node.get(node.name, ()) if one.level > at}
+        return sorted((one for one in found.values() if self._is_free(one)), key=lambda one: one.worst)
+
+    def _gpus_of(self, job: TurnJob) -> set[tuple[str, str]]:
+        return set(sum_shares([self._book.grants[member.grant_id].given for member in job.members]))
+
     def _is_free(self, one: Yielding) -> bool:
         return all(member.charged not in self._busy for member in one.job.members)
 
-    def _places(self, waiting: TurnJob, able: Sequence[Yielding]) -> list[list[NodeState]]:
+    def _places(self, waiting: TurnJob, at: int) -> list[list[NodeState]]:
         """Returns the sets of nodes that are tried."""
         nodes = self._book.nodes
         if waiting.resumes:
             names = {member.charged for member in waiting.members}
             return [] if any(name in self._busy or name not in nodes for name in names) else [[nodes[n] for n in names]]
-        with_yielding = dict.fromkeys(member.charged for one in able for member in one.job.members)
         if len(waiting.members) == 1:
-            return [[nodes[name]] for name in list(with_yielding)[:MAX_NODES] if name in nodes]
+            return [[nodes[name]] for name in self._nodes_of_worst(at)]
         found = []
         for area in self._areas.of(waiting.members, self._busy):
             inside = [node for node in area.nodes if node.name not in self._busy]
-            if any(node.name in with_yielding for node in inside):
-                found.append(sorted(inside, key=lambda node: node.name not in with_yielding))
+            if any(node.name in self._by_node for node in inside):
+                found.append(sorted(inside, key=lambda node: node.name not in self._by_node))
         return found
 
-    def _on(self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], turn_s: float) -> Turn | None:
+    def _nodes_of_worst(self, at: int) -> list[str]:
+        found: dict[str, None] = {}
+        for one in self._able:
+            if one.level <= at or len(found) >= MAX_NODES:
+                break  # the others are of no higher level
+            for member in one.job.members:
+                if member.charged not in self._busy and member.charged in self._book.nodes:
+                    found[member.charged] = None
+        return list(found)
+
+    def _on(
+        self,
+        waiting: TurnJob,
+        nodes: Sequence[NodeState],
+        able: Sequence[Yielding],
+        turn_s: float,
+        overdue_at: float | None,
+    ) -> Turn | None:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
@@ -128,7 +167,11 @@ class Options:
             if action == "checkpoint" and not self._has_host_memory(victims):
                 victims = self._within_host_memory(waiting, nodes, can)
             placed = self._place(waiting, nodes, victims, action) if victims else None
-            if placed and self._copies.both_ways_s(waiting, victims, action) <= turn_s * self._copies.max_part:
+            worth_s = turn_s
+            if overdue_at is not None and victims:
+                worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
+            copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
+            if placed and copied_s <= worth_s * self._copies.max_part:
                 return Turn(tuple(placed), tuple(victims), action)
         return None
 

@@ -6,6 +6,7 @@ waiting one is overdue, when a plan has ended, and every half minute.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
 from math import inf
 
@@ -23,7 +24,7 @@ from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import OVERDUE, TurnRules, level, rank, yields
+from shared.turns.rules import OVERDUE, TurnRules, level, rank
 
 LOOK_S = 1.0
 """How often the waiting jobs are looked at."""
@@ -31,7 +32,7 @@ RECHECK_S = 30.0
 """How often running jobs are looked at although nothing seems to have changed."""
 REFUSED_S = 10.0
 """How long a job is left alone whose plan was refused or cancelled."""
-MAX_JOBS = 64
+MAX_JOBS = 32
 """The maximum of waiting jobs of one circle for which a search is made at one time, the next in rank first. Of those
 with equal requests only the first one counts: if it finds nothing, the others find nothing either."""
 Proposal = tuple[TurnJob, Turn]
@@ -103,7 +104,7 @@ class TurnPlanner:
                 continue
             self._waited[circle] = keys
             able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
-            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle])
+            self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
                 found += self._serve(jobs, able, under_way, most - len(found), now)
         return found
@@ -141,7 +142,7 @@ class TurnPlanner:
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
-        options = Options(self._book, self._areas(), self._copies, busy=under_way.busy, parking=lambda: parking)
+        options = Options(self._book, self._areas(), self._copies, able, busy=under_way.busy, parking=lambda: parking)
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0
         for job in jobs:
@@ -153,9 +154,11 @@ class TurnPlanner:
             requests = [member.request for member in job.members]
             if not job.resumes and any(at >= before and requests == others for before, others in failed):
                 continue
-            yielding = [one for one in able if yields(one.job.known, job.known, rules, now)]
+            if job.resumes and not options.could_resume(job, at):
+                continue  # many that cannot must not keep the search from others
             tried += 1
-            turn = options.cheapest(job, yielding, self._turn_s(job, at, rules)) if yielding else None
+            overdue_at = now if at == OVERDUE else None
+            turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
                 failed += [] if job.resumes else [(at, requests)]
                 continue
@@ -180,13 +183,18 @@ class TurnPlanner:
         )
 
     def _turn_s(self, job: TurnJob, at: int, rules: TurnRules) -> float:
-        """Returns how long the job keeps its turn: until it falls a level, and no shorter than the shortest turn."""
+        """Returns how long the job keeps its turn: until it falls a level after the shortest turn.
+
+        A job that falls during the shortest turn goes on after it: the next to end it is of an earlier level.
+        """
         if at == OVERDUE:
             return rules.min_turn_s
-        if at == len(rules.level_bounds_gpu_s):
-            return inf
         milli = sum(_asked_milli(member) for member in job.members)
-        left = rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
+        then = job.known.attained_gpu_ms + rules.min_turn_s * milli
+        reached = bisect_right(rules.level_bounds_gpu_s, then / WHOLE_GPU_MILLI)
+        if reached == len(rules.level_bounds_gpu_s):
+            return inf
+        left = rules.level_bounds_gpu_s[reached] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
         return max(rules.min_turn_s, left / max(1, milli))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from services.placement import messages as m
 from services.placement.core import Core
+from shared.book.ledger import is_off
 from shared.book.states import NodeState, room_of
 
 MAX_GRANTS_CHECKED = 256
@@ -71,7 +72,7 @@ def _free_capacity_adds_up(core: Core, node: NodeState) -> None:
         assert core.book.grants.get(held.grant_id) is held, f"{held.grant_id} is on {node.name} and not in the book"
         for container in held.grant.containers.values():
             for share in container.gpus:
-                if share.node == node.name and share.uuid in fresh:
+                if share.node == node.name and share.uuid in fresh and not is_off(held, share):
                     fresh[share.uuid].take(share.memory_mib, share.compute_milli, kept=held.phase == "reserved")
     arrays = core.book.arrays
     for room in node.gpus:

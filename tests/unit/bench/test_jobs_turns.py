@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from bench.jobs.__main__ import main
 from bench.jobs.costs import Costs, host_mib_per_gpu
 from bench.jobs.figures import Figures, figures
 from bench.jobs.in_turns import InTurns
+from bench.jobs.kerf_turns import KerfTurns
 from bench.jobs.native import Native
 from bench.jobs.orders import Attained, Order, ShortestFirst, ShortestLeft
 from bench.jobs.replay import Copied, End, Evict, Impossible, Replay, Resume, Scheduler, Share, Start, Suspend
@@ -178,6 +180,41 @@ def test_in_any_order_all_work_is_done_once_and_the_host_is_never_overbooked(
         assert sum(isinstance(move, End) and move.job == number for _, move in replay.log) == 1
 
 
+def by_kerf(jobs: tuple[Job, ...], gpus: int, costs: Costs) -> tuple[Figures, Replay]:
+    replay = Replay(jobs, gpus, 0.0, costs)
+    found = figures(jobs, replay.run(KerfTurns(jobs, gpus, costs)), gpus, replay.host_mib_peak)
+    return found, replay
+
+
+def test_through_the_cores_a_new_job_takes_the_turn_of_one_that_has_had_more() -> None:
+    """a is at a level below that of a new job from 600 s on. b comes at 2,000 s and has the GPU when a's memory is on
+    the host; a comes back, and does what it had left."""
+    jobs = (job("a", 0, 5000), job("b", 2000, 30))
+    costs = Costs(copied_mib_per_s=GPU_MIB, fixed_s=1.0, host_mib=GPU_MIB)
+    found, replay = by_kerf(jobs, 1, costs)
+    assert (found.turns, found.host_memory_mib_peak, found.evictions) == (1, GPU_MIB, 0)
+    assert replay.told[1].end_s == pytest.approx(2032, abs=10)
+    assert replay.told[0].end_s == pytest.approx(5000 + 34, abs=20)
+
+
+def test_through_the_cores_no_memory_goes_to_a_host_that_has_none() -> None:
+    jobs = (job("a", 0, 5000), job("b", 2000, 30))
+    found, _ = by_kerf(jobs, 1, Costs(host_mib=GPU_MIB - 1))
+    assert (found.turns, found.makespan_s) == (0, 5030)
+
+
+@given(some_jobs(), st.sampled_from([0, 2 * GPU_MIB]), st.sampled_from([0.0, 0.5]))
+@settings(max_examples=4, deadline=None)
+def test_through_the_cores_all_work_is_done_once_and_the_host_is_never_overbooked(
+    jobs: tuple[Job, ...], host_mib: int, failure: float
+) -> None:
+    long = tuple(msgspec.structs.replace(one, run_s=5 * one.run_s) for one in jobs)
+    costs = Costs(copied_mib_per_s=GPU_MIB, fixed_s=1.0, host_mib=host_mib, failure=failure)
+    found, replay = by_kerf(long, 2, costs)
+    assert found.host_memory_mib_peak <= host_mib
+    assert (found.evictions, len(replay.told)) == (0, len(long))
+
+
 def test_the_arrivals_are_scaled_to_a_load() -> None:
     jobs = (job("a", 100, 30), job("b", 400, 30, 500))
     assert [one.created_s for one in at_load(jobs, 1, 0.5)] == [0, 90]
@@ -210,7 +247,7 @@ def test_the_command_prints_what_turns_would_do(
     monkeypatch.setattr(sys, "argv", ["jobs", *flags])
     main()
     document = json.loads(capsys.readouterr().out)
-    names = {"native", "kerf", "tiresias", "shortest_first", "srtf", "tiresias_unbounded"}
+    names = {"native", "kerf", "kerf_turns", "tiresias", "shortest_first", "srtf", "tiresias_unbounded"}
     assert all(document[name].keys() == set(Figures.__struct_fields__) for name in names)
-    assert (document["tiresias"]["turns"], document["kerf"]["turns"]) == (1, 0)
+    assert [document[name]["turns"] for name in ("tiresias", "kerf_turns", "kerf")] == [1, 1, 0]
     assert [(row["gpus"], row["load"]) for row in document["scaled"]] == [(1, 0.9), (1, 1.1), (1, 1.3)]

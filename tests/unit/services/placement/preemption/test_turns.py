@@ -19,7 +19,7 @@ from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
 from shared.contracts.queries import WhenQuery, WhyQuery
 from shared.model import names
-from shared.model.objects import Pod, PodStatus
+from shared.model.objects import Container, Pod, PodStatus, Resources
 from shared.model.suspension import Suspension, decode_suspension
 from shared.turns.gpu_time import GpuTime, read_gpu_time
 from tests.support import build
@@ -47,6 +47,8 @@ class Site:
         self.on_host: set[str] = set()
         """Grants whose memory is on the host, as the node has it."""
         self.has: dict[str, Suspension | None] = {}
+        self.cannot: dict[str, str] = {}
+        """By grant: why the node cannot checkpoint it."""
         self.placement = Placement(respond=self._respond, begins=False, **placement)
         self.send(self.placement.beginning)
         self.placement.facts(build.node("n"), build.queues(RULES))
@@ -73,6 +75,7 @@ class Site:
                     number=command.sync.number,
                     suspension={i: s for i, s in self.has.items() if s is not None},
                     on_host=tuple(sorted(self.on_host)),
+                    cannot_checkpoint=self.cannot,
                 )
                 return [m.SyncAnswered(answer)]
         answers: list[m.Input] = default(command)
@@ -127,7 +130,12 @@ class Site:
             whole = grant.suspension is None
             self.send(
                 m.GrantAcknowledged(
-                    "n", grant.grant.grant_id, suspension=grant.suspension, number=grant.number, whole=whole
+                    "n",
+                    grant.grant.grant_id,
+                    suspension=grant.suspension,
+                    number=grant.number,
+                    whole=whole,
+                    cannot_checkpoint=self.cannot.get(grant.grant.grant_id, ""),
                 )
             )
 
@@ -602,3 +610,103 @@ def test_a_whole_gpu_of_a_pod_whose_queue_takes_turns_is_a_slice_that_can_be_sus
     placement.facts(build.pod("p", labels={names.LABEL_QUEUE: "team"}, limits={names.RESOURCE_GPU: "1"}))
     (held,) = placement.core.book.grants.values()
     assert [part.strategy for part in held.given.containers.values()] == [expected]
+
+
+def test_pods_with_whole_gpus_take_turns() -> None:
+    """A GPU is given as a whole when it is idle: one whose pod has all of its memory on the host is."""
+    site = Site(gpus=1, park=2)
+    whole = {names.ANNOTATION_TURNS: "allowed"}
+    for name in ("long", "new"):
+        limits = {names.RESOURCE_GPU: "1"}
+        site.show(build.pod(name, limits=limits, annotations=whole, created=stamp(site.wall)))
+        if name == "long":
+            site.bind("long")
+            site.wait(3_600)
+    assert site.propose(site.plan(("long",), ("new",))).ok
+    site.write()
+    assert "uid-team-new" not in site.placement.binds(), "nothing is free before the node confirms"
+    site.settle()
+    site.bind("new")
+    assert site.runs() == ["new"]
+    site.wait(3 * 3_600)
+    assert site.propose(site.plan(("new",), ("long",), plan_id="back")).ok
+    site.settle(5)
+    assert site.runs() == ["long"]
+    site.show(build.pod("third", limits={names.RESOURCE_GPU: "1"}, created=stamp(site.wall)))
+    site.settle(5)
+    assert "uid-team-third" not in site.placement.binds(), "the GPU has a pod again"
+    assert site.placement.core.book.overbooked() == []
+
+
+def test_a_program_that_cannot_be_checkpointed_is_not_asked_for_again() -> None:
+    site = long_and_new()
+    grant = site.state("long").grant_id
+    why = "CUDA error 801"
+    site.cannot = {grant: why}
+    site.propose(site.plan(("long",), ("new",)))
+    site.write()
+    (order,) = [c.grant for c in site.unanswered if c.grant.suspension is not None]
+    site.unanswered.clear()
+    said = {"reason": f"it cannot be checkpointed: {why}", "number": order.number, "cannot_checkpoint": why}
+    site.send(m.GrantAcknowledged("n", grant, **said))
+    site.settle(20)
+    assert site.runs() == ["long"]
+    answer = site.propose(site.plan(("long",), ("new",), plan_id="again"))
+    assert (answer.ok, answer.cannot_suspend) == (False, ("uid-team-long",))
+    assert why in answer.reason
+    assert site.placement.core.preemption.reservations == {}
+    site.send(m.GrantAcknowledged("n", grant, whole=True, number=order.number))
+    site.wait(130)
+    assert site.propose(site.plan(("long",), ("new",), plan_id="restarted")).ok, "its node says so no more"
+
+
+def test_a_new_leader_learns_by_the_sync_what_cannot_be_checkpointed() -> None:
+    site = long_and_new()
+    grant = site.state("long").grant_id
+    site.cannot = {grant: "CUDA error 801"}
+    site.new_leader()
+    site.wait(2)
+    assert site.propose(site.plan(("long",), ("new",))).cannot_suspend == ("uid-team-long",)
+
+
+@pytest.mark.parametrize(("turns", "rehearses"), [("turns: allowed", True), ("turns: never", False)])
+def test_a_pod_that_takes_turns_by_its_queue_is_rehearsed(turns: str, rehearses: bool) -> None:
+    site = Site()
+    site.placement.facts(build.queues(f"queues: [{{name: q, {turns}}}]"))
+    limits = {names.RESOURCE_GPU_MEMORY: f"{GPU_MIB}Mi", names.RESOURCE_SLOT: "1"}
+    site.show(build.pod("p", limits=limits, labels={names.LABEL_QUEUE: "q"}))
+    bound = site.placement.bind(site.api["uid-team-p"])
+    site.show(build.newer(bound))
+    terms = site.unanswered[-1].grant.turns
+    assert (terms is not None and terms.rehearse) is rehearses
+
+
+def test_two_containers_on_one_gpu_resume_only_where_both_fit() -> None:
+    """Each of their shares fits beside the one that stays, and both do not."""
+    site = Site(gpus=1, park=3, memory=f"{GPU_MIB // 2}Mi")
+    part = {names.RESOURCE_GPU_MEMORY: f"{GPU_MIB // 4}Mi", names.RESOURCE_GPU_COMPUTE: "40"}
+    both = tuple(Container(name=c, resources=Resources(limits=part)) for c in ("a", "b"))
+    notes = {names.ANNOTATION_TURNS: "allowed", names.ANNOTATION_ISOLATION: "firm"}
+    site.show(build.pod("two", containers=both, annotations=notes, created=stamp(site.wall)))
+    site.bind("two")
+    site.wait(3_600)
+    for name in ("x", "y"):
+        site.create(name, compute=50)
+    assert site.propose(site.plan(("two",), ("x",))).ok
+    site.settle()
+    site.bind("x", "y")
+    site.wait(5 * 3_600)
+    answer = site.propose(site.plan(("x",), ("two",), plan_id="back"))
+    assert (answer.ok, answer.reason) == (False, "the beneficiaries would not fit even without the victims")
+
+
+def test_a_pod_that_resumes_by_a_plan_is_no_victim_of_another() -> None:
+    """Else that one would give away what this one gives back."""
+    site = two_take_turns()
+    site.placement.facts(build.node("m"))
+    site.create("other", priority=5)
+    assert site.propose(site.plan(("new",), ("long",), plan_id="back")).ok
+    plan = site.plan(("long",), ("other",), action="evict", plan_id="priority")
+    elsewhere = tuple(msgspec.structs.replace(b, node="m") for b in plan.beneficiaries)
+    plan = msgspec.structs.replace(plan, turn=False, beneficiaries=elsewhere)
+    assert site.propose(plan).reason == "team/long resumes by another plan"

@@ -1,0 +1,92 @@
+"""Two pods take turns on one GPU of a real kubelet's node: neither restarts, and people are told why one waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.ask import ask
+from services.node_agent.strategies import layout
+from shared.contracts import queries
+from shared.contracts.queries import ExplainAnswer, WhyQuery
+from shared.kube import resources
+from shared.model import names
+from shared.turns.gpu_time import read_gpu_time
+from tests.node.cluster import WITHIN_S, NodeCluster, container_id, grant_of
+from tests.node.test_enforcement import FIRM, enforcing, read, root
+from tests.support.waiting import eventually
+from tools.sandbox import Sandbox
+from tools.sandbox.agent import MEMORY_MIB
+
+POLICY = resources.POLICY.path("kerf-policy", "kerf-system")
+RULES = "turns: {level_bounds_gpu_s: [1], min_turn_s: 1, max_wait_s: 3600}"
+"""After a second on the GPU a pod yields to one that has had less."""
+
+COPIES = {"copied_mib_per_s": 1_000_000.0, "copy_fixed_s": 0.01}
+"""These are worth it for a turn of a second."""
+LEFT_MIB = 9_000
+"""What a pod that takes no turns leaves of the GPU's memory."""
+
+
+@pytest.fixture
+async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster]:
+    async with enforcing(sandbox, tmp_path, preemption=COPIES) as running:
+        document = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "kerf-policy", "namespace": "kerf-system"},
+            "data": {"queues.yaml": RULES},
+        }
+        await running.whole.ask(
+            "PATCH",
+            f"{POLICY}?fieldManager=tests&force=true",
+            document,
+            content_type="application/apply-patch+yaml",
+        )
+        yield running
+        await asyncio.to_thread(running.whole.plane.request, "DELETE", POLICY)
+
+
+def is_paused(cluster: NodeCluster, pod: Any) -> bool:
+    """By the control block of the container, which its programs read."""
+    return bool(layout.Orders.from_buffer_copy(read(root(cluster, pod) / "run/kerf/orders")).paused)
+
+
+@pytest.mark.parametrize(("memory_mib", "does"), [(2_048, "paused"), (5_120, "checkpointed to host")])
+async def test_two_pods_take_turns_and_neither_restarts(cluster: NodeCluster, memory_mib: int, does: str) -> None:
+    """Their compute does not fit beside each other; if their memory does not either, it goes to the host."""
+    gpu = FIRM | {names.ANNOTATION_GPU_UUID: cluster.gpus.uuid(0)}
+    notes = gpu | {names.ANNOTATION_TURNS: "allowed"}
+    await cluster.create_pod("other", annotations=gpu, gpu_memory=f"{MEMORY_MIB - LEFT_MIB}Mi", gpu_compute="10")
+    await cluster.running("other")
+    part = {"gpu_memory": f"{memory_mib}Mi", "gpu_compute": "60"}
+    await cluster.create_pod("long", annotations=notes, **part)
+    long = (await cluster.running("long"))["long"]
+    await cluster.create_pod("new", annotations=notes, **part)
+    await cluster.wait_for_event("long", does, "it is the turn of", "/new")
+    new = (await cluster.running("new"))["new"]
+    assert [of.gpus for of in grant_of(new).containers.values()] == [
+        of.gpus for of in grant_of(long).containers.values()
+    ]
+    assert is_paused(cluster, long)
+    assert not is_paused(cluster, new)
+
+    query = WhyQuery(namespace=cluster.whole.namespace, name="long")
+    why = (await ask(cluster.whole.made.bus, queries.WHY.subject, query, ExplainAnswer)).explanation
+    assert why is not None
+    assert f"suspended for the turn of {cluster.whole.namespace}/new" in why.sentence
+
+    await cluster.delete("new")
+    await cluster.wait_for_event("long", "all of its grant is free again")
+    await eventually(lambda: not is_paused(cluster, long), within_s=WITHIN_S, what="it runs on")
+    now = (await cluster.running("long"))["long"]
+    assert container_id(now) == container_id(long)
+    assert [status["restartCount"] for status in now["status"]["containerStatuses"]] == [0]
+    record = read_gpu_time(now["metadata"]["annotations"])
+    assert record is not None
+    assert record.turns == 1
+    assert record.attained_gpu_ms >= 1000

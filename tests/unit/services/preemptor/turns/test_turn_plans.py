@@ -1,0 +1,285 @@
+"""Which turns the preemptor proposes, for whom, when, and at what cost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from services.preemptor import messages as m
+from services.preemptor.turns.circles import Circles
+from services.preemptor.turns.planner import REFUSED_S
+from shared.contracts.preemption import Plan
+from shared.model import names
+from shared.model.suspension import Suspension, encode_suspension
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
+from shared.turns.rules import TurnRules
+from tests.support.harness.preemptor import NOW, TOTAL_MIB, Preemptor
+
+ALLOWED = {names.ANNOTATION_TURNS: "allowed"}
+LONG_S = 30_000
+RULES = TurnRules()
+
+
+class Site(Preemptor):
+    """Pods have or want one GPU, all of it as a slice, and take turns."""
+
+    def runs(self, name: str, node: str, gpu: int, *, ran_s: int = LONG_S, mib: int = TOTAL_MIB, **rest: Any) -> None:
+        notes = ALLOWED | rest.pop("annotations", {})
+        share: dict[str, Any] = {"memory_mib": mib, "compute_milli": 1000, "strategy": "interposer"} | rest
+        self.run(name, node, gpu, ran_s=ran_s, annotations=notes, **share)
+
+    def waits(self, name: str, *, mib: int = TOTAL_MIB, **rest: Any) -> None:
+        notes = ALLOWED | rest.pop("annotations", {})
+        created = datetime.fromtimestamp(self.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        asks: dict[str, Any] = {"memory": f"{mib}Mi", "compute": 100, "priority": 0, "created": created} | rest
+        self.wait(name, annotations=notes, **asks)
+
+    def suspended(self, name: str, node: str, gpu: int, *, since_s: float = 60, had_s: int = 0, **rest: Any) -> None:
+        record = GpuTime(since=self.now - since_s, attained_gpu_ms=1000 * had_s, turns=1)
+        notes = {
+            names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="checkpoint", plan_id="old")),
+            names.ANNOTATION_GPU_TIME: encode_gpu_time(record),
+        }
+        self.runs(name, node, gpu, annotations=notes | rest.pop("annotations", {}), **rest)
+
+    def turns(self, after_s: float = 2.0) -> list[Plan]:
+        return self.plans(after_s)
+
+
+def victims(plan: Plan) -> list[tuple[str, str]]:
+    return sorted((victim.name, victim.action) for victim in plan.victims)
+
+
+def gang(name: str, size: int) -> dict[str, str]:
+    return {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(size)}
+
+
+@pytest.fixture
+def site() -> Site:
+    made = Site("a", gpus=2)
+    made.runs("long", "a", 0)
+    made.runs("longer", "a", 1, ran_s=10 * LONG_S)
+    return made
+
+
+def test_a_new_job_takes_the_turn_of_the_one_of_the_highest_level(site: Site) -> None:
+    site.waits("new")
+    [plan] = site.turns()
+    assert victims(plan) == [("longer", "checkpoint")]
+    assert (plan.turn, plan.price_gpu_seconds) == (True, 0)
+    assert [(one.name, one.node, one.resumes) for one in plan.beneficiaries] == [("new", "a", False)]
+    assert site.turns() == [], "it is planned for already"
+
+
+def test_nothing_is_planned_for_a_job_of_the_same_level_until_a_running_one_falls() -> None:
+    site = Site("a", gpus=1)
+    site.runs("young", "a", 0, ran_s=500)
+    site.waits("new")
+    assert site.turns() == []
+    assert site.turns(96) == []
+    assert [victims(plan) for plan in site.turns(4)] == [[("young", "checkpoint")]]
+
+
+def test_a_turn_lasts_for_its_minimum() -> None:
+    site = Site("a", gpus=1)
+    record = GpuTime(since=NOW - 60, attained_gpu_ms=LONG_S * 1000, turns=1)
+    site.runs("back", "a", 0, annotations={names.ANNOTATION_GPU_TIME: encode_gpu_time(record)})
+    site.waits("new")
+    assert site.turns(RULES.min_turn_s - 65) == []
+    assert len(site.turns(10)) == 1
+
+
+def test_an_overdue_job_ends_the_turn_of_an_equal_one() -> None:
+    site = Site("a", gpus=1)
+    site.runs("long", "a", 0)
+    site.suspended("other", "a", 0, had_s=LONG_S, since_s=RULES.max_wait_s - 30)
+    assert site.turns() == []
+    assert [victims(plan) for plan in site.turns(30)] == [[("long", "checkpoint")]]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        {"annotations": {names.ANNOTATION_TURNS: "never"}},
+        {"annotations": {names.ANNOTATION_PREEMPTIBLE: "false"}},
+        {"strategy": "advisory"},
+        {"priority": 5},
+    ],
+)
+def test_a_pod_that_takes_no_turns_with_it_never_yields(rest: dict[str, Any]) -> None:
+    site = Site("a", gpus=1)
+    site.runs("long", "a", 0, **rest)
+    site.waits("new")
+    assert site.turns() == []
+
+
+def test_a_pod_of_lower_priority_is_preempted_before_an_equal_yields() -> None:
+    site = Site("a", gpus=2)
+    site.runs("equal", "a", 0, priority=5)
+    site.run("low", "a", 1)
+    site.waits("new", priority=5)
+    [plan] = site.turns()
+    assert (victims(plan), plan.turn) == ([("low", "evict")], False)
+
+
+def test_memory_that_fits_beside_stays_on_the_gpu() -> None:
+    site = Site("a", gpus=1)
+    site.runs("long", "a", 0, mib=TOTAL_MIB // 2)
+    site.waits("new", mib=TOTAL_MIB // 2)
+    assert [victims(plan) for plan in site.turns()] == [[("long", "pause")]]
+
+
+def test_a_full_host_takes_no_memory_and_the_job_with_the_least_is_asked() -> None:
+    site = Site("a", gpus=2, park_mib=TOTAL_MIB // 2)
+    site.runs("long", "a", 0)
+    site.waits("new", mib=TOTAL_MIB // 2)
+    assert site.turns() == []
+    site.runs("small", "a", 1, mib=TOTAL_MIB // 2, compute_milli=500)
+    site.runs("smaller", "a", 1, mib=TOTAL_MIB // 2 - 1000, compute_milli=500)
+    site.waits("newer", mib=TOTAL_MIB // 2, compute=50)
+    assert [victims(plan) for plan in site.turns(31)] == [[("smaller", "checkpoint")]]
+
+
+def test_the_host_is_not_promised_twice() -> None:
+    site = Site("a", "b", gpus=1, park_mib=TOTAL_MIB)
+    site.runs("long-a", "a", 0)
+    site.suspended("parked", "a", 0, had_s=10 * LONG_S)
+    site.runs("long-b", "b", 0)
+    site.waits("new")
+    assert [plan.beneficiaries[0].node for plan in site.turns()] == ["b"]
+
+
+def test_only_as_many_yield_as_are_needed() -> None:
+    site = Site("a", gpus=2)
+    for gpu in (0, 1):
+        site.runs(f"half-{gpu}", "a", gpu, mib=TOTAL_MIB // 2, compute_milli=500)
+        site.runs(f"other-{gpu}", "a", gpu, mib=TOTAL_MIB // 2, compute_milli=500, ran_s=2 * LONG_S)
+    site.waits("new", mib=TOTAL_MIB // 2, compute=50)
+    assert [victims(plan) for plan in site.turns()] == [[("other-0", "checkpoint")]]
+
+
+def test_a_gang_gets_places_on_several_nodes_or_none() -> None:
+    site = Site("a", "b", gpus=1)
+    site.runs("long", "a", 0)
+    site.runs("young", "b", 0, ran_s=10)
+    for member in ("g-0", "g-1"):
+        site.waits(member, annotations=gang("g", 2))
+    assert site.turns() == []
+    [plan] = site.turns(600)
+    assert victims(plan) == [("long", "checkpoint"), ("young", "checkpoint")]
+    assert sorted((one.name, one.node) for one in plan.beneficiaries) in (
+        [("g-0", "a"), ("g-1", "b")],
+        [("g-0", "b"), ("g-1", "a")],
+    )
+
+
+def test_a_gang_yields_as_a_whole() -> None:
+    site = Site("a", "b", gpus=1)
+    site.runs("g-0", "a", 0, annotations=gang("g", 2))
+    site.runs("g-1", "b", 0, annotations=gang("g", 2))
+    site.waits("new")
+    assert [victims(plan) for plan in site.turns()] == [[("g-0", "checkpoint"), ("g-1", "checkpoint")]]
+
+
+def test_a_single_pod_yields_rather_than_a_gang() -> None:
+    site = Site("a", "b", "c", gpus=1)
+    site.runs("g-0", "a", 0, annotations=gang("g", 2), ran_s=9 * LONG_S)
+    site.runs("g-1", "b", 0, annotations=gang("g", 2), ran_s=9 * LONG_S)
+    site.runs("alone", "c", 0)
+    site.waits("new")
+    assert [victims(plan) for plan in site.turns()] == [[("alone", "checkpoint")]]
+
+
+def test_a_suspended_job_comes_back_on_its_own_gpu() -> None:
+    site = Site("a", gpus=2)
+    site.suspended("short", "a", 0, had_s=10)
+    site.runs("on-its-gpu", "a", 0)
+    site.runs("elsewhere", "a", 1, ran_s=99 * LONG_S)
+    [plan] = site.turns()
+    assert victims(plan) == [("on-its-gpu", "checkpoint")]
+    assert [(one.name, one.resumes) for one in plan.beneficiaries] == [("short", True)]
+
+
+def test_a_suspended_gang_comes_back_as_a_whole() -> None:
+    site = Site("a", "b", gpus=1)
+    site.suspended("g-0", "a", 0, had_s=10, annotations=gang("g", 2))
+    site.suspended("g-1", "b", 0, had_s=10, annotations=gang("g", 2))
+    site.runs("long-a", "a", 0)
+    [plan] = site.turns()
+    assert victims(plan) == [("long-a", "checkpoint")]
+    assert sorted((one.name, one.node, one.resumes) for one in plan.beneficiaries) == [
+        ("g-0", "a", True),
+        ("g-1", "b", True),
+    ]
+
+
+def test_no_turn_whose_copies_take_longer_than_it_is_worth() -> None:
+    # 80 GiB at 500 MiB/s take 164 s and 1.5 s, in each direction. A new job keeps its turn for 600 s.
+    for part, planned in ((0.5, 0), (0.6, 1)):
+        site = Site("a", gpus=1, copied_mib_per_s=500, max_copy_part=part)
+        site.runs("long", "a", 0)
+        site.waits("new")
+        assert len(site.turns()) == planned
+
+
+def test_after_a_failed_suspension_the_pod_is_not_asked_for_a_while(site: Site) -> None:
+    site.waits("new")
+    [plan] = site.turns()
+    site.reserve(plan)
+    site.send(m.Ended(plan.plan_id, executed=False))
+    [again] = site.turns(REFUSED_S + 1)
+    assert victims(again) == [("long", "checkpoint")]
+
+
+def test_a_refused_job_is_left_alone_for_a_while(site: Site) -> None:
+    site.waits("new")
+    [plan] = site.turns()
+    site.reserve(plan, ok=False)
+    assert site.turns(2) == []
+    assert len(site.turns(REFUSED_S)) == 1
+
+
+def test_one_plan_at_a_time_on_a_node(site: Site) -> None:
+    site.waits("new")
+    site.waits("next")
+    [plan] = site.turns()
+    assert site.turns() == []
+    site.reserve(plan)
+    site.send(m.Ended(plan.plan_id, executed=False))
+    assert len(site.turns(REFUSED_S + 1)) == 1
+
+
+def test_turns_can_be_switched_off() -> None:
+    site = Site("a", gpus=1, turns=False)
+    site.runs("long", "a", 0)
+    site.waits("new")
+    assert site.turns() == []
+
+
+def test_running_jobs_are_looked_at_only_when_something_may_have_changed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    running = Circles.running
+
+    def counted(self: Circles, *args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return running(self, *args)
+
+    monkeypatch.setattr(Circles, "running", counted)
+    site.turns()
+    assert looks == 0, "no job waits"
+    young = Site("b", gpus=1)
+    young.runs("young", "b", 0, ran_s=10)
+    young.waits("new")
+    young.turns()
+    assert looks == 1
+    for _ in range(100):
+        young.turns(0.1)
+    assert looks == 1
+    young.waits("newer")
+    young.turns()
+    assert looks == 2
