@@ -10,13 +10,17 @@ from services.node_agent import rehearsals
 from services.node_agent.core import Agent
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.locks import LockError
+from services.node_agent.strategies.stopping import NotQuiet
 from services.node_agent.strategies.suspension import Suspender
+from services.node_agent.suspensions import is_checkpoint
 from shared.model.units import MIB
 from shared.service import Context
 
 LOOK_S = 2.0
 MOST_MIB = 32 * 1024
 """A pod that has more on its GPUs by then is not rehearsed: copies of so much are left to its first turn."""
+MOST_TRIES = 3
+"""A pod that could not be stopped so often, each time after twice as long, counts as one that cannot be."""
 
 
 class Rehearser:
@@ -35,13 +39,15 @@ class Rehearser:
         self._ctx, self._agent, self._suspender, self._tell = ctx, agent, suspender, tell
         self._since_s: dict[str, float] = {}
         """When the processes of a pod, by grant id, were first seen with memory on a GPU."""
+        self._tries: dict[str, int] = {}
+        """How often a pod, by grant id, could not be stopped."""
         self._left: set[str] = set()
         """The pods of which a rehearsal has left something on the host."""
 
     async def run(self) -> None:
         """Begins with what an agent that ended during a rehearsal has left."""
         for known in self._agent.store.known:
-            if rehearsals.is_due(known):
+            if rehearsals.is_due(known) and not self._suspender.waits_on_host(known.grant.uid):
                 await self._look_at_host(known.grant.uid)
         while True:
             await self.look(asyncio.get_running_loop().time())
@@ -51,10 +57,12 @@ class Rehearser:
         """Rehearses the pods that are due, and restores what could not be restored before."""
         for uid in tuple(self._left):
             ordered = self._agent.store.find_by_pod(uid)
-            if ordered is None or ordered.grant.suspension is not None or not await self._suspender.move_back(uid):
+            elsewhere = ordered is None or is_checkpoint(ordered.grant.suspension) or self._suspender.waits_on_host(uid)
+            if elsewhere or not await self._suspender.move_back(uid):
                 self._left.discard(uid)
         due = {known.grant_id: known for known in self._agent.store.known if rehearsals.is_due(known)}
         self._since_s = {grant_id: since for grant_id, since in self._since_s.items() if grant_id in due}
+        self._tries = {grant_id: tries for grant_id, tries in self._tries.items() if grant_id in due}
         for grant_id, known in due.items():
             held = self._suspender.held_bytes(known.grant.uid)
             if not held:
@@ -62,12 +70,19 @@ class Rehearser:
                 continue
             if now_s - self._since_s.setdefault(grant_id, now_s) < self._settled_s or held > MOST_MIB * MIB:
                 continue
-            why = await self._suspender.rehearse(
-                known.grant.uid,
-                lambda known=known: self._agent.store.get(known.grant_id) is known,  # type: ignore[misc]
-            )
+            try:
+                why = await self._suspender.rehearse(
+                    known.grant.uid,
+                    lambda known=known: self._agent.store.get(known.grant_id) is known,  # type: ignore[misc]
+                )
+            except NotQuiet as error:
+                # Programs compile and tune when they begin: a kernel of seconds then says nothing of their later ones.
+                tries = self._tries[grant_id] = self._tries.get(grant_id, 0) + 1
+                why = str(error) if tries >= MOST_TRIES else None
             if why is None:
-                continue  # something else has been ordered meanwhile
+                # Something else has been ordered meanwhile, the host has no room, or it is not quiet.
+                self._since_s[grant_id] = now_s + self._settled_s * (2 ** self._tries.get(grant_id, 0) - 1)
+                continue
             if why:
                 await self._look_at_host(known.grant.uid)
             self._ctx.log.info("rehearsed", pod=f"{known.grant.namespace}/{known.grant.name}", why=why)

@@ -25,6 +25,7 @@ from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
+from services.node_agent.strategies.stopping import NotQuiet
 from services.node_agent.strategies.suspension import Suspender
 from shared.contracts.node_commands import LiveSlice
 from shared.model.suspension import Suspension
@@ -198,7 +199,7 @@ async def test_a_pod_that_ends_while_it_is_stopped_is_nobodys_failure(
             return (await suspender.suspend(task(CHECKPOINT, None))).reason
         if how == "held":
             return await Holds(suspender).hold((UID,), 60)
-        return await suspender.rehearse(UID, lambda: True)
+        return await suspender.rehearse(UID, lambda: True) or "not tried"
 
     async with agent(node, registry) as (suspender, locks):
         trying = asyncio.create_task(tried(suspender))
@@ -210,6 +211,42 @@ async def test_a_pod_that_ends_while_it_is_stopped_is_nobodys_failure(
         registry.keep_only(())
         assert await trying is not None
         assert (locks.held, suspender.alone.locked()) == (set(), False)
+
+
+async def test_a_rehearsal_says_nothing_of_a_program_while_the_host_has_no_room_or_it_waits_there(
+    node: Node, registry: SliceRegistry
+) -> None:
+    job = Job(node, registry)
+    limit = node.folder / "cgroup" / "kubepods" / f"pod{UID}" / "memory.max"
+    async with agent(node, registry) as (suspender, locks):
+        before = limit.read_text()
+        limit.write_text("1\n")
+        assert await suspender.rehearse(UID, lambda: True) is None
+        assert await states(locks, job) == [RUNNING] * RANKS
+        limit.write_text(before)
+        assert await suspender.move_out(UID) == ""
+        assert await suspender.rehearse(UID, lambda: True) is None
+        assert await states(locks, job) == [CHECKPOINTED] * RANKS, "it waits for room on the GPU"
+        assert await suspender.move_back(UID) == ""
+        assert await suspender.rehearse(UID, lambda: True) == ""
+    assert job.results() == alone()
+
+
+async def test_a_rehearsal_of_a_program_that_is_not_quiet_says_so_and_lets_it_run(
+    node: Node, registry: SliceRegistry
+) -> None:
+    job = Job(node, registry, away=RANKS - 1)
+    folder = node.folder / "cgroup" / "kubepods" / f"pod{UID}" / "main" / "cgroup.procs"
+    folder.write_text("".join(f"{pid}\n" for pid in job.pids[:-1]))
+    for process in job.processes[:-1]:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ahead\n"
+    async with agent(node, registry) as (suspender, locks):
+        with pytest.raises(NotQuiet):
+            await suspender.rehearse(UID, lambda: True)
+        assert (await states(locks, job), registry.override_of((UID, "main"))) == ([RUNNING] * RANKS, NO_OVERRIDE)
+    wake(job.processes[-1])
+    assert job.results() == alone()
 
 
 def virtual_now(node: Node) -> int:

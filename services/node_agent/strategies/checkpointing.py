@@ -42,7 +42,7 @@ class Checkpointer:
         """
         stopped: tuple[int, ...] = ()
         try:
-            why = await self._no_room(uid, bytes_of)
+            why = await self.no_room(uid, bytes_of)
             if why:
                 return why
             for _ in range(MAX_ROUNDS):
@@ -99,8 +99,9 @@ class Checkpointer:
         """The processes of the pod on GPUs that are not checkpointed. Raises LockError or HostMemoryUnknown."""
         return tuple([pid for group in (await self._on_gpus(uid, RUNNING, LOCKED)).values() for pid in group])
 
-    async def _no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
-        """Why the host has no room for what the pod has on GPUs; empty if it has."""
+    async def no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
+        """Why the host has no room for what the pod has on GPUs; empty if it has. Raises LockError or
+        HostMemoryUnknown."""
         found, pod = await self._on_gpus(uid, RUNNING, LOCKED), self._cgroups.path(uid)
         if not found or pod is None:
             return ""

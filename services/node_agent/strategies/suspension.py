@@ -13,9 +13,12 @@ from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.hooks import Hooks
+from services.node_agent.strategies.host_memory import HostMemoryUnknown
+from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key
+from services.node_agent.strategies.stopping import NotQuiet
 from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import StrategyName, registered
 from shared.model.suspension import Suspension
@@ -215,27 +218,41 @@ class Suspender:
         return self._checkpointer
 
     async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
-        """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried.
+        """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried. Raises NotQuiet:
+        it could not be stopped at this time.
 
-        `still` says whether it is to be tried, asked when nothing else changes the pod's slices. After a failure a part
-        of the pod may still be on the host: `is_on_host` says so.
+        `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
+        host has no room, which says nothing of the program. After a failure a part of the pod may still be on the host:
+        `is_on_host` says so.
         """
         async with self.alone:
-            if not still():
+            if not still() or self.waits_on_host(uid):
                 return None
             mine = [live for live in self._live() if live.uid == uid]
             before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
             gate = SliceGate(self.registry, self.drivers, before, Suspension(action="checkpoint", plan_id=""))
+            bytes_of = tuple(self._bytes(live) for live in mine)
             try:
+                if await self._checkpointer.no_room(uid, bytes_of):
+                    return None
                 gate.hold()
-                why = await self._checkpointer.checkpoint(uid, tuple(self._bytes(live) for live in mine), gate)
+                await self._checkpointer.stop((uid,), gate)
+                why = await self._checkpointer.checkpoint(uid, bytes_of, gate)
                 return why or await self._checkpointer.restore(uid)
-            except PartialCheckpoint as error:
+            except NotQuiet:
+                raise
+            except (PartialCheckpoint, LockError, HostMemoryUnknown) as error:
                 return str(error)
-            except (OSError, ValueError, KeyError) as error:
+            except KeyError:
+                return None  # one of its containers has ended
+            except (OSError, ValueError) as error:
                 return f"its slices could not be held: {error}"
             finally:
                 gate.as_before()
+
+    def waits_on_host(self, uid: str) -> bool:
+        """Whether the pod waits on the host for memory beyond its guarantee: it comes back when there is room."""
+        return any(key[0] == uid for key in self.registry.on_host)
 
     async def is_on_host(self, uid: str) -> bool:
         """Whether the driver has a checkpoint of a process of the pod. Raises LockError or HostMemoryUnknown."""
