@@ -64,8 +64,7 @@ class Agent:
         self._evict_unhealthy = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
         self.terms = Terms(newest=saved.term, closed=saved.closed_term, sync_number=saved.sync_number)
-        self.store = GrantStore(saved.known, saved.leases)
-        suspensions.resume_interrupted(self.store)
+        self.store = GrantStore(suspensions.interrupted(saved.known), saved.leases)
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
         self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
         self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
@@ -174,8 +173,7 @@ class Agent:
             and received.term == self.terms.newest
             and (known.grant.grant, known.grant.remote, known.grant.turns)
             == (received.grant, received.remote, received.turns)
-            and known.grant.suspension is None is received.suspension
-            and not known.on_host
+            and (known.grant.suspension, received.suspension, known.on_host) == (None, None, False)
             and known.unbound <= received.unbound
             and not resizes.concerns(known, received)
         ):

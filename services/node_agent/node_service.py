@@ -193,8 +193,7 @@ class NodeRuntime:
                 if incoming is not None:
                     await self._ctx.bus.respond(incoming, encode(order.body))
             case m.SuspendSlices():
-                # The driver may take seconds, and other requests wait meanwhile. A repeated request is answered once
-                # both are done.
+                # The driver may take seconds, and other requests go on. A repeated one is answered when both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
             case m.Serve() | m.EndServer() | m.ClientEnded():
                 self.servers.carry_out(order)
@@ -261,6 +260,5 @@ class NodeRuntime:
         while True:
             await asyncio.sleep(TICK_S)
             if self._ctx.bus.connected:
-                # A tick's commands are published. Without a connection they would pile up; after a reconnect all of it
-                # is published.
+                # A tick's commands are published: without a connection they would pile up. A reconnect publishes all.
                 await self.handle(m.Tick())

@@ -222,9 +222,8 @@ class Strategies:
             self._holds.suspended(ask.uid)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
-        self._ctx.log.info(
-            "slices_not_suspended" if done.reason else "slices_suspended", pod=ask.uid, action=action, why=done.reason
-        )
+        event = "slices_not_suspended" if done.reason else "slices_suspended"
+        self._ctx.log.info(event, pod=ask.uid, action=action, why=done.reason)
         return done
 
     def keep_only(self, containers: Iterable[Key]) -> None:
@@ -232,8 +231,6 @@ class Strategies:
         OSError."""
         kept = set(containers)
         self._limits.keep_only({uid for uid, _ in kept})
-        if self._suspender.hooks is not None:
-            self._suspender.hooks.keep_only({uid for uid, _ in kept})
         for slice_ in self._registry.slices:
             if slice_.key not in kept:
                 self._drivers[slice_.strategy].release(slice_.key)

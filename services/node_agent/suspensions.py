@@ -94,11 +94,14 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
     return failed
 
 
-def resume_interrupted(store: GrantStore) -> None:
-    """At the agent's start: pods that an earlier agent was about to resume are resumed with the next tick."""
-    for known in store.known:
-        if known.on_host and known.grant.suspension is None:
-            store.put(msgspec.structs.replace(known, restore_pending=True))
+def interrupted(saved: Iterable[KnownGrant]) -> list[KnownGrant]:
+    """What the agent begins with: pods that an earlier one was about to resume are resumed with the next tick."""
+    return [
+        msgspec.structs.replace(known, restore_pending=True)
+        if known.on_host and known.grant.suspension is None
+        else known
+        for known in saved
+    ]
 
 
 def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> list[Order]:

@@ -100,7 +100,7 @@ def send(pid: str, since: str, timeout_s: str, *words: str) -> str:
 
 def main(how: str, *words: str) -> None:
     try:
-        said = {"http": post, "signal": send}[how](*words)
+        said = post(*words) if how == "http" else send(*words)
     except (OSError, http.client.HTTPException) as error:
         said = f"no answer: {error}"
     print(ascii(said)[1:-1][:MOST_SAID])  # noqa: T201 - to the agent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import hook_call, host_memory
@@ -53,6 +53,7 @@ class Hooks:
             first = await self._first(uid)
             if first is None:
                 return ""  # nothing of it runs
+            self._told = {of: (pid, since) for of, (pid, since) in self._told.items() if started(pid) == since}
             self._told[uid] = first
             why = await self._call(first, hook, sleep=True)
             if why:
@@ -74,10 +75,6 @@ class Hooks:
             return "" if first is None else await self._call(first, hook, sleep=False)
         except (OSError, LockError, HostMemoryUnknown) as error:
             return f"its hook could not be called: {error}"
-
-    def keep_only(self, uids: Collection[str]) -> None:
-        """Forgets the pods that are gone."""
-        self._told = {uid: first for uid, first in self._told.items() if uid in uids}
 
     async def _first(self, uid: str) -> tuple[int, int] | None:
         """The first process of the container whose processes use GPUs: its own PID 1, and when it started. Raises
