@@ -19,14 +19,15 @@ from bench.turns.__main__ import measure, world
 from tests.support.waiting import eventually
 
 
-async def test_sixteen_programs_take_turns_on_two_gpus_and_compute_what_they_compute_alone(
+async def test_eight_programs_take_turns_on_two_gpus_and_compute_what_they_compute_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler")
     for name, value in world(tmp_path, 2).items():
         monkeypatch.setenv(name, value)
-    found = await measure(tmp_path, 16, 2, 8)
+    # More programs would not all have begun, or not have had a second turn, on a machine that is slow.
+    found = await measure(tmp_path, 8, 2, 10)
     assert found["failures"] == []
     assert found["results_as_alone"] == found["begun"] > 2
     assert found["turns"] > found["begun"], "some had more than one turn"
