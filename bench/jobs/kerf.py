@@ -87,7 +87,6 @@ class Kerf(Scheduler):
     # --- what happens -----------------------------------------------------------------------------------------
 
     def step(self, now_s: float, ended: list[int], arrived: list[int]) -> list[Order]:
-        self._moves = []
         self._now = max(self._now, BEGAN_S + now_s)
         self._send(m.BeatSeen((NODE,)))
         facts: list[Fact] = [Gone(object=self._pods.pop(job)) for job in ended]
@@ -98,7 +97,8 @@ class Kerf(Scheduler):
         self._late.clear()
         self._run_bound()
         self._settle()
-        return self._moves
+        moves, self._moves = self._moves, []  # those of a copy that has ended were made before this step
+        return moves
 
     def _settle(self) -> None:
         while self._make_room():

@@ -24,6 +24,8 @@ from bench.jobs.replay import Order as Move
 from bench.jobs.trace import Job, at_load, read_jobs
 from bench.openb.__main__ import DATA
 from bench.openb.trace import GPU_MIB
+from shared.contracts.node_commands import NodeGrant
+from shared.model.suspension import Suspension
 from shared.turns.rules import TurnRules
 
 WHOLE = Share(0, 1000, GPU_MIB)
@@ -251,3 +253,18 @@ def test_the_command_prints_what_turns_would_do(
     assert all(document[name].keys() == set(Figures.__struct_fields__) for name in names)
     assert [document[name]["turns"] for name in ("tiresias", "kerf_turns", "kerf")] == [1, 1, 0]
     assert [(row["gpus"], row["load"]) for row in document["scaled"]] == [(1, 0.9), (1, 1.1), (1, 1.3)]
+
+
+def test_what_follows_from_the_end_of_a_copy_is_done_at_the_next_step() -> None:
+    """A resumption that was ordered during the copy begins when it is over, before the step of that instant."""
+    kerf = KerfTurns((job("a", 0, 10),), 1, COSTS)
+    (started,) = kerf.step(0.0, [], [0])
+    assert isinstance(started, Start)
+    (held,) = kerf.placement.book.grants.values()
+    order = NodeGrant(term=100, uid=held.uid, namespace=held.namespace, name=held.name, grant=held.given, number=900)
+    gone = msgspec.structs.replace(order, suspension=Suspension(action="checkpoint", plan_id="p"))
+    assert kerf._ordered(gone) == []
+    assert kerf.step(4.0, [], []) == [Suspend(0, "host")]
+    assert kerf._ordered(msgspec.structs.replace(order, number=901)) == []
+    kerf.copied([Copied(0, "parked")])
+    assert kerf.step(6.0, [], []) == [Resume(0, (WHOLE,))]
