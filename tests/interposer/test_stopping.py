@@ -36,7 +36,7 @@ from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 
 pytestmark = pytest.mark.skipif(
     not os.environ.get("KERF_STOPPING"),
-    reason="KERF_STOPPING is not set: on two busy cores the driver's worker answers too late, so stopping is NOT TESTED",
+    reason="KERF_STOPPING is not set: on two busy cores the worker answers late, so this is NOT TESTED",
 )
 
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
