@@ -126,6 +126,9 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync whose GPU memory is on the host, or may be."""
     cannot_checkpoint: dict[str, str] = {}
     """Grants of the sync whose programs cannot be checkpointed, by the node's rehearsal, and why."""
+    cannot_move: dict[str, str] = {}
+    """Grants of the sync (`any_gpu`) whose programs come back to their own GPUs alone, by the node's rehearsal, and
+    why."""
 
 
 MOST_HOLD_S = 60.0
@@ -212,6 +215,8 @@ class Accepted(Message, frozen=True):
     """Until the grant is amended, its slices use no more than this. The promise is on the node's disk."""
     cannot_checkpoint: str = ""
     """Why the pod's programs cannot be checkpointed, by the node's rehearsal; empty: they can, or it is not known."""
+    cannot_move: str = ""
+    """Why they can come back to their own GPUs alone; empty: to others too, or it is not known."""
     not_resized: str = ""
     """Why the slices do not have the amounts of the grant yet, or do not promise those of `shrink`."""
     number: int = 0

@@ -130,6 +130,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it offers for GPUs over the network."""
     host_memory: HostMemory = HostMemory()
     """What it offers for suspended pods."""
+    any_gpu: bool = False
+    """Whether it restores the memory of a checkpointed pod to another GPU of the same model (`Grant.any_gpu`)."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -82,7 +82,10 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nics: tuple[str, ...] = ()
     """The network cards of the pod, by their names on its node. Each of its containers with GPUs may use them."""
     amendment: int = 0
-    """How often the amounts of the running pod were changed. The rest of a grant stays as it was decided."""
+    """How often the amounts of the running pod, or its GPUs, were changed. The rest stays as it was decided."""
+    any_gpu: bool = False
+    """Its containers see all GPUs of its node, so that its memory can come back from the host to another GPU of the
+    same model. The amended grant then has the same amounts, share by share, on other GPUs."""
 
 
 def serving_node(grant: Grant) -> str:
