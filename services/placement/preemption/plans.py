@@ -109,7 +109,7 @@ class Preemption:
         if left:
             found.resuming = True
             self.reservations.release_places(found)
-            return self._suspender.resume(left, now)
+            return self._suspender.resume(left, {}, now)
         self._end(found, now)
         executed = PreemptionExecuted(plan=found.plan, took_ms=round((now - found.since) * 1000))
         return self._over(found, term, _publish(found.plan, executed))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from services.placement.engine.engine import Place
 from services.placement.scheduling.claims import with_claims
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model import names
 from shared.model.grant import Grant
+from shared.model.moves import can_move
 
 
 class Grants(Protocol):
@@ -33,7 +36,7 @@ class SessionGrants:
         if not place.containers:
             return None
         self._made += 1
-        return Grant(
+        grant = Grant(
             grant_id=f"{self.term:x}-{self._made:x}",
             term=self.term,
             traceparent=self._trace_of(state.uid),
@@ -44,6 +47,9 @@ class SessionGrants:
             restart_cost_s=state.life.restart_cost_s,
             nics=place.nics,
         )
+        inventory = self._book.nodes[place.node].inventory
+        any_gpu = state.takes_turns and inventory is not None and inventory.any_gpu and can_move(grant)
+        return msgspec.structs.replace(grant, any_gpu=True) if any_gpu else grant
 
 
 class TrialGrants:
