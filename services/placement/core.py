@@ -378,8 +378,7 @@ class Core:
         self.suspension.synced(
             {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
         )
-        self.suspension.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
-        self.suspension.moves.synced(answer)
+        self.suspension.memory_synced(answer)
         self.resizer.synced(answer)
         self._out += said
 
@@ -431,8 +430,8 @@ class Core:
         elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
                 self._out += self.preemption.reservation_logged(reserved, now)
-            self._out += self._binding.logged(record, sequence, now) + self.resizer.logged(record, now)
-            self._out += self.suspension.moves.logged(record, now)
+            self._out += self._binding.logged(record, sequence, now)
+            self._out += self.resizer.logged(record, now) + self.suspension.moves.logged(record, now)
 
     def _tick(self, now: float) -> None:
         self._out += self.takeover.touch(now)

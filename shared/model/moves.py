@@ -13,11 +13,11 @@ MOVES = "interposer"
 """The strategy whose slices can come back to another GPU."""
 
 
-def can_move(grant: Grant) -> bool:
-    """Whether its slices are such that their memory may come back to other GPUs of the node."""
-    return not grant.nics and all(
+def can_move(containers: Mapping[str, ContainerGrant]) -> bool:
+    """Whether these slices are such that their memory may come back to other GPUs of the node."""
+    return all(
         part.strategy == MOVES and not part.claim and all(share.mig is None for share in part.gpus)
-        for part in grant.containers.values()
+        for part in containers.values()
     )
 
 

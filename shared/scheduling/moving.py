@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from shared.book.accepts import accepted, has_gpu_constraints
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState
-from shared.model.grant import sum_shares
+from shared.model.gpu import Inventory
+from shared.model.grant import ContainerGrant, sum_shares
+from shared.model.moves import can_move, is_move, on_gpus
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.scheduling.equal_gpus import mask_of
 from shared.scheduling.slowdown.outlook import quiet_rooms
@@ -19,9 +21,30 @@ Taken = Mapping[tuple[str, str], Amount]
 """By node and uuid."""
 
 
+def may_move(
+    state: PodState, containers: Mapping[str, ContainerGrant], nics: Sequence[str], inventory: Inventory | None
+) -> bool:
+    """Whether a pod that is given these slices may come back to other GPUs: it takes turns, and its node can do it."""
+    return state.takes_turns and inventory is not None and inventory.any_gpu and not nics and can_move(containers)
+
+
 def is_movable(held: GrantState) -> bool:
     """Whether all that a pod had of its GPUs is on the host, and may come back to others."""
     return held.given.any_gpu and held.suspension is not None and held.suspension.action == "checkpoint"
+
+
+def why_not_there(state: PodState, held: GrantState, node: NodeState, gpus: Mapping[str, str]) -> str:
+    """Returns why the memory of a pod does not come back to these GPUs, whatever is free; empty if it does."""
+    rooms, had = node.by_uuid, {uuid for _, uuid in sum_shares((held.given,))}
+    if not is_movable(held) or had != gpus.keys() or not is_move(held.given, on_gpus(held.given, gpus)):
+        return f"{state.key} does not come back to other GPUs, or not to these"
+    for uuid, other in gpus.items():
+        own, room = rooms.get(uuid), rooms.get(other)
+        if own is None or room is None or (own.model, own.total_mib) != (room.model, room.total_mib):
+            return f"GPU {other} is none to which {state.key} can come back from {uuid}"
+        if not _accepted(state, node, [room]):
+            return f"{state.key} does not accept GPU {other}"
+    return ""
 
 
 def other_gpus(state: PodState, held: GrantState, node: NodeState, taken: Taken) -> dict[str, str] | None:

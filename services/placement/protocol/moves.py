@@ -29,7 +29,7 @@ from shared.contracts.log import Amendment, DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.grant import encode_grant, sum_shares
 from shared.model.moves import is_move, on_gpus
-from shared.scheduling.moving import Amount, is_movable, other_gpus
+from shared.scheduling.moving import Amount, is_movable, other_gpus, why_not_there
 
 REPEAT_S = 5.0
 Places = dict[str, dict[str, str]]
@@ -80,10 +80,9 @@ class Moves:
                 self._open[state.uid] = Move(found, self._reserve(state, held, found), gpus, None, logged=True)
             elif not recovery.ready or recovery.was_excluded(state):
                 self.feared[state.uid] = state.pod.metadata.resource_version
-                self._nodes.bar(
-                    held.node,
+                self._nodes.barred[held.node] = (
                     f"an order of an earlier leader may still move {state.key} to any of its GPUs, until that pod is "
-                    "seen at another version",
+                    "seen at another version"
                 )
 
     def records(self) -> list[Amendment]:
@@ -110,6 +109,13 @@ class Moves:
             found[state.uid] = gpus
             _take(taken, held, gpus)
         return found
+
+    def why_not(self, state: PodState, gpus: Mapping[str, str]) -> str:
+        """Returns why a plan may not have a suspended pod resume on these GPUs; empty if it may."""
+        held, node = self._book.grants[state.grant_id], self._book.nodes[state.charged]
+        if why := self.cannot_move.get(held.grant_id):
+            return f"{state.key} comes back to its own GPUs alone, by its node's rehearsal: {why}"
+        return why_not_there(state, held, node, gpus)
 
     def _may_move(self, state: PodState) -> bool:
         held = self._book.grants[state.grant_id]
@@ -218,8 +224,11 @@ class Moves:
 
     def _dread_no_more(self, uid: str) -> None:
         del self.feared[uid]
-        nodes = {self._book.pods[left].charged for left in self.feared if left in self._book.pods}
-        self._nodes.unbar(nodes)
+        still = {self._book.pods[left].charged for left in self.feared if left in self._book.pods}
+        for node in [node for node in self._nodes.barred if node not in still]:
+            why, known = self._nodes.barred.pop(node), self._book.nodes.get(node)
+            if known is not None and known.agent_trouble == why:
+                self._book.set_agent_trouble(node, "")
         self._capacity_changes.note()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -65,8 +65,7 @@ class Nodes:
         """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
         self._void: set[str] = set()
         """Grants of living pods whose client node is gone or has given them back: the serving node has to, too."""
-        self._barred: dict[str, str] = {}
-        """Nodes of which nothing is given although their agents have answered: why."""
+        self.barred: dict[str, str] = {}  # Why nothing of a node is given although its agent has answered.
         self.resizing: set[str] = set()
         """Nodes whose agents resize running slices."""
 
@@ -108,19 +107,9 @@ class Nodes:
             silent = now - self._heartbeats.get(node, now) >= SILENT_S
             self._heartbeats[node] = now
             if silent and self.is_synced(node):
-                self.book.set_agent_trouble(node, self._barred.get(node, ""))
+                self.book.set_agent_trouble(node, self.barred.get(node, ""))
                 back = True
         return back
-
-    def bar(self, node: str, why: str) -> None:
-        """Nothing of this node is given until `unbar`."""
-        self._barred[node] = why
-
-    def unbar(self, all_but: Collection[str]) -> None:
-        for node in [node for node in self._barred if node not in all_but]:
-            why, known = self._barred.pop(node), self.book.nodes.get(node)
-            if known is not None and known.agent_trouble == why:
-                self.book.set_agent_trouble(node, "")
 
     def changed(self, name: str, now: float) -> list[m.Command]:
         """The Node object was created, changed or deleted."""
@@ -209,7 +198,7 @@ class Nodes:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
             self.book.book_leaving(_stranger(slices, answer.node))
-        self.book.set_agent_trouble(answer.node, self._barred.get(answer.node, ""))
+        self.book.set_agent_trouble(answer.node, self.barred.get(answer.node, ""))
         return [
             grant_id
             for grant_id in answer.tombstones

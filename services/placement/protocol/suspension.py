@@ -30,6 +30,7 @@ from services.placement.protocol.unix_time import UnixTime
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import SuspendPod
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
 from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
@@ -207,6 +208,11 @@ class Suspender:
         """Handles what an agent's answer says of the host memory."""
         self.host_memory.answered(event, self._open_checkpoints())
         self.moves.rehearsed(event.grant_id, event.cannot_move)
+
+    def memory_synced(self, answer: NodeSyncAnswer) -> None:
+        """Handles what a node tells a new leader of the memory of its grants."""
+        self.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
+        self.moves.synced(answer)
 
     def _open_checkpoints(self) -> set[str]:
         return {v.grant_id for plan in self.open_plans.values() for v in plan.victims if v.action == "checkpoint"}

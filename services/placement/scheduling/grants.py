@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import msgspec
-
 from services.placement.engine.engine import Place
 from services.placement.scheduling.claims import with_claims
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model import names
 from shared.model.grant import Grant
-from shared.model.moves import can_move
+from shared.scheduling.moving import may_move
 
 
 class Grants(Protocol):
@@ -36,7 +34,7 @@ class SessionGrants:
         if not place.containers:
             return None
         self._made += 1
-        grant = Grant(
+        return Grant(
             grant_id=f"{self.term:x}-{self._made:x}",
             term=self.term,
             traceparent=self._trace_of(state.uid),
@@ -46,10 +44,8 @@ class SessionGrants:
             tier="" if state.request is None else state.request.tier,
             restart_cost_s=state.life.restart_cost_s,
             nics=place.nics,
+            any_gpu=may_move(state, place.containers, place.nics, self._book.nodes[place.node].inventory),
         )
-        inventory = self._book.nodes[place.node].inventory
-        any_gpu = state.takes_turns and inventory is not None and inventory.any_gpu and can_move(grant)
-        return msgspec.structs.replace(grant, any_gpu=True) if any_gpu else grant
 
 
 class TrialGrants:

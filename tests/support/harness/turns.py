@@ -260,7 +260,12 @@ class Site:
             deadline_s=60,
             beneficiaries=tuple(
                 Beneficiary(
-                    uid=f"uid-team-{name}", namespace="team", name=name, node="n", resumes=self.state(name).seen_bound
+                    uid=f"uid-team-{name}",
+                    namespace="team",
+                    name=name,
+                    node="n",
+                    resumes=self.state(name).seen_bound,
+                    gpus=dict(onto.get(name, {})),
                 )
                 for name in gains
             ),

@@ -8,7 +8,9 @@ import pytest
 
 from services.placement import messages as m
 from shared.contracts.commands import SuspendPod
+from shared.contracts.events import PreemptionExecuted
 from shared.contracts.log import DecisionBatch
+from shared.contracts.preemption import Reserved
 from shared.model.grant import decode_grant
 from tests.support import build
 from tests.support.harness.turns import Site
@@ -251,3 +253,75 @@ def test_a_gang_moves_as_a_whole_or_not_at_all() -> None:
     site.settle(10)
     assert site.runs() == ["c", "one", "two", "y"]
     assert len({*site.gpus_of("one"), *site.gpus_of("two"), *site.gpus_of("c"), *site.gpus_of("y")}) == 4
+
+
+# --- by a plan ------------------------------------------------------------------------------------------------------
+
+
+def by_plan(site: Site, *, onto: str = SECOND) -> Reserved:
+    """`long` takes the turn of `beside`, on another GPU than its own."""
+    site.wait(3_600)
+    return site.propose(site.plan(("beside",), ("long",), plan_id="back", onto={"long": {FIRST: onto}}))
+
+
+def test_a_plan_lets_a_suspended_pod_resume_on_another_gpu() -> None:
+    site = parked_beside()
+    assert by_plan(site).ok
+    site.settle(4)
+    assert (site.runs(), site.gpus_of("long")) == (["long", "new"], [SECOND])
+    assert len(site.placement.events(PreemptionExecuted)) == 2
+    assert site.free_milli() == [0, 0]
+
+
+@pytest.mark.parametrize("onto", [FIRST, "n-gpu-7"])
+def test_a_plan_names_a_gpu_to_which_the_pod_can_come_back(onto: str) -> None:
+    site = parked_beside()
+    assert not by_plan(site, onto=onto).ok
+
+
+def test_placement_says_of_a_refused_plan_which_pods_resume_on_their_own_gpus_alone() -> None:
+    site = parked_beside()
+    site.cannot_move[site.state("long").grant_id] = "the driver is too old"
+    site.new_leader()
+    site.settle(2)
+    answer = by_plan(site)
+    assert (answer.ok, answer.cannot_move) == (False, ("uid-team-long",))
+
+
+@pytest.mark.parametrize("crash", ["before the move", "after it was ordered", "after it was written"])
+def test_a_new_leader_finishes_a_plan_that_moves_a_pod(crash: str) -> None:
+    site = parked_beside()
+    assert by_plan(site).ok
+    site.wait(1)
+    site.write()
+    if crash != "before the move":
+        site.answer()
+        site.wait(1)
+        assert moves(site)
+    if crash == "after it was written":
+        site.write("long")
+    site.new_leader()
+    site.create("waiter", turns="never")
+    site.settle(12)
+    assert (site.runs(), site.gpus_of("long")) == (["long", "new"], [SECOND])
+    assert site.free_milli() == [0, 0]
+    assert "uid-team-waiter" not in site.placement.binds()
+
+
+def test_the_place_of_a_plan_is_kept_while_the_pod_changes_for_other_reasons() -> None:
+    site = parked_beside()
+    assert by_plan(site).ok
+    site.wait(1)
+    site.write()
+    site.answer()
+    site.wait(1)
+    [order] = moves(site)
+    site.create("waiter", turns="never")
+    site.touch()
+    assert site.free_milli() == [0, 0]
+    site.unwritten = [order]
+    site.write()
+    assert site.gpus_of("long") == [FIRST], "it was for the version before"
+    site.settle(8)
+    assert (site.runs(), site.gpus_of("long")) == (["long", "new"], [SECOND])
+    assert "uid-team-waiter" not in site.placement.binds()
