@@ -49,6 +49,8 @@ class Site:
         self.has: dict[str, Suspension | None] = {}
         self.cannot: dict[str, str] = {}
         """By grant: why the node cannot checkpoint it."""
+        self.holds: list[m.SendHold] = []
+        self.answers_holds = True
         self.placement = Placement(respond=self._respond, begins=False, **placement)
         self.send(self.placement.beginning)
         self.placement.facts(build.node("n"), build.queues(RULES))
@@ -64,6 +66,9 @@ class Site:
             case m.SendGrant():
                 self.unanswered.append(command)
                 return []
+            case m.SendHold():
+                self.holds.append(command)
+                return default(command) if self.answers_holds else []
             case m.SendSync():
                 for grant in command.sync.grants:
                     self._execute(grant.grant.grant_id, grant.suspension)
@@ -138,6 +143,11 @@ class Site:
                     cannot_checkpoint=self.cannot.get(grant.grant.grant_id, ""),
                 )
             )
+
+    def hold_answered(self, asked: m.SendHold, *, reason: str = "") -> None:
+        self.send(
+            m.HoldAnswered(asked.plan_id, asked.gang, asked.attempt, asked.hold.node, ok=not reason, reason=reason)
+        )
 
     def settle(self, seconds: float = 1) -> None:
         for _ in range(round(seconds)):
@@ -412,6 +422,81 @@ def test_a_new_leader_finishes_a_gang_that_resumes(crash: str) -> None:
     assert site.placement.core.preemption.reservations == {}
     assert site.placement.core.book.overbooked() == []
     assert host_memory.overbooked(site.placement.core.book) == []
+
+
+@pytest.fixture
+def held() -> Site:
+    """A turn of two gangs is logged, and its node has been asked to hold the one that runs."""
+    site = gangs_take_turns()
+    site.answers_holds = False
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    return site
+
+
+def test_a_gang_is_checkpointed_when_all_of_its_members_stand_still(held: Site) -> None:
+    (asked,) = held.holds
+    assert asked.hold.grant_ids == tuple(held.state(name).grant_id for name in ("a0", "a1"))
+    held.settle(20)
+    assert (held.unwritten, held.runs(), held.holds) == ([], ["a0", "a1"], [asked])
+    held.hold_answered(asked)
+    assert sorted(order.name for order in held.unwritten) == ["a0", "a1"]
+    held.settle(20)
+    assert held.runs() == []
+    assert held.holds == [asked], "what is checkpointed is not told to go on"
+
+
+def test_a_gang_that_does_not_stand_still_goes_on_and_is_asked_again_a_moment_later(held: Site) -> None:
+    held.hold_answered(held.holds[0], reason="one of its processes computes")
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.wait(1)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0, 60]
+    held.hold_answered(held.holds[0])
+    assert held.unwritten == [], "an answer to the earlier attempt"
+    held.hold_answered(held.holds[2])
+    assert len(held.unwritten) == 2
+
+
+def test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on(held: Site) -> None:
+    for attempt in range(6):
+        assert held.holds[-1].hold.hold_s == 60
+        assert not held.placement.events(PreemptionAbandoned), attempt
+        held.hold_answered(held.holds[-1], reason="one of its processes computes")
+        held.wait(2)
+    assert "could not be stopped together in 6 attempts; node n: one of its processes computes" in (
+        held.placement.events(PreemptionAbandoned)[-1].reason
+    )
+    held.settle(20)
+    assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 2, 0)
+    held.hold_answered(held.holds[-2])
+    assert held.unwritten == [], "the plan is over"
+
+
+def test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on(held: Site) -> None:
+    held.wait(70)
+    assert held.placement.events(PreemptionAbandoned)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.hold_answered(held.holds[0])
+    held.settle(10)
+    assert (held.runs(), held.free_host()) == (["a0", "a1"], 2)
+
+
+def test_a_new_leader_asks_for_the_members_that_run_alone(held: Site) -> None:
+    held.hold_answered(held.holds[0])
+    held.write("a0")
+    held.unwritten.clear()
+    held.new_leader()
+    held.wait(1)
+    assert held.holds[-1].hold.grant_ids == (held.state("a1").grant_id,)
+    held.hold_answered(held.holds[-1])
+    held.settle(20)
+    assert held.runs() == []
+
+
+def test_a_pod_alone_is_not_held_before() -> None:
+    site = long_and_new()
+    site.answers_holds = False
+    site.propose(site.plan(("long",), ("new",)))
+    assert (site.holds, [order.name for order in site.unwritten]) == ([], ["long"])
 
 
 def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
