@@ -90,3 +90,24 @@ async def test_two_pods_take_turns_and_neither_restarts(cluster: NodeCluster, me
     assert record is not None
     assert record.turns == 1
     assert record.attained_gpu_ms >= 1000
+
+
+async def test_a_gang_stands_still_as_a_whole_before_it_is_checkpointed(cluster: NodeCluster) -> None:
+    """Placement orders the checkpoints only after the agent has said that all members stand still."""
+    gpu = FIRM | {names.ANNOTATION_GPU_UUID: cluster.gpus.uuid(0)}
+    turns = gpu | {names.ANNOTATION_TURNS: "allowed"}
+    gang = turns | {names.ANNOTATION_GANG: "ranks", names.ANNOTATION_GANG_SIZE: "2"}
+    await cluster.create_pod("other", annotations=gpu, gpu_memory=f"{MEMORY_MIB - LEFT_MIB}Mi", gpu_compute="10")
+    await cluster.running("other")
+    for name in ("rank-0", "rank-1"):
+        await cluster.create_pod(name, annotations=gang, gpu_memory="2560Mi", gpu_compute="30")
+    ranks = await cluster.running("rank-0", "rank-1")
+    await cluster.create_pod("new", annotations=turns, gpu_memory="5120Mi", gpu_compute="60")
+    for name in ranks:
+        await cluster.wait_for_event(name, "checkpointed to host", "it is the turn of", "/new")
+    await cluster.running("new")
+    assert all(is_paused(cluster, pod) for pod in ranks.values())
+    await cluster.delete("new")
+    for name, pod in ranks.items():
+        await cluster.wait_for_event(name, "all of its grant is free again")
+        await eventually(lambda pod=pod: not is_paused(cluster, pod), within_s=WITHIN_S, what=f"{name} runs on")
