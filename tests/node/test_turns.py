@@ -12,7 +12,7 @@ import pytest
 from cli.ask import ask
 from services.node_agent.strategies import layout
 from shared.contracts import queries
-from shared.contracts.queries import ExplainAnswer, WhyQuery
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, WhyQuery
 from shared.kube import resources
 from shared.model import names
 from shared.turns.gpu_time import read_gpu_time
@@ -79,6 +79,10 @@ async def test_two_pods_take_turns_and_neither_restarts(cluster: NodeCluster, me
     why = (await ask(cluster.whole.made.bus, queries.WHY.subject, query, ExplainAnswer)).explanation
     assert why is not None
     assert f"suspended for the turn of {cluster.whole.namespace}/new" in why.sentence
+    top = await ask(cluster.whole.made.bus, queries.STATUS.subject, StatusQuery(suspended=5), StatusAnswer)
+    (shown,) = top.suspended
+    assert (shown.name, shown.turn_of, shown.level) == ("long", f"{cluster.whole.namespace}/new", 1)
+    assert top.on_host_mib == (memory_mib if shown.action == "checkpoint" else 0)
 
     await cluster.delete("new")
     await cluster.wait_for_event("long", "all of its grant is free again")

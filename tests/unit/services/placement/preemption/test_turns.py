@@ -10,14 +10,14 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.explain.steps import finish
-from services.placement.queries import questions
+from services.placement.queries import questions, reader
 from shared.book import host_memory
 from shared.contracts.commands import AnnounceEvent, SuspendPod, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.facts import Put
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
-from shared.contracts.queries import WhenQuery, WhyQuery
+from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Container, Pod, PodStatus, Resources
 from shared.model.suspension import Suspension, decode_suspension
@@ -337,6 +337,25 @@ def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
     site.settle(3)
     record = site.record("long")
     assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle(3)
+    site.bind("new")
+    site.wait(60)
+    status = reader.status(
+        site.placement.core, StatusQuery(suspended=5), leader=True, now=site.placement.now, wall=site.wall
+    )
+    assert (status.pods_suspended, status.on_host_mib, status.host_mib) == (1, GPU_MIB, GPU_MIB)
+    (long,) = status.suspended
+    record = site.record("long")
+    assert (long.name, long.action, long.turn_of, long.level) == ("long", "checkpoint", "team/new", 1)
+    assert (long.since, long.gpu_seconds) == (stamp(record.since), record.attained_gpu_ms // 1000)
+    assert long.for_s >= 60
+    none_named = reader.status(site.placement.core, StatusQuery(), leader=True, wall=site.wall)
+    assert (none_named.pods_suspended, none_named.suspended) == (1, ())
 
 
 def gangs_take_turns() -> Site:
