@@ -239,6 +239,8 @@ class Core:
                         )
                     )
                 )
+            case m.HoldAnswered():
+                self._out += self.preemption.hold_answered(event, self.term, now)
             case m.AbandonAsked():
                 self._out += self.preemption.abandon(event.plan_id, event.reason, self.term, now)
             case m.Tick():

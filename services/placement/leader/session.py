@@ -27,6 +27,8 @@ from shared.service import Context
 
 TICK_S = 0.1
 ANSWER_S = 15.0
+HOLD_ANSWER_S = 20.0
+"""A node may have to finish other suspensions before it brings a gang's members to a stop."""
 _YIELD_EVERY = 32
 EXCLUDED_NAMED = 5
 
@@ -227,6 +229,8 @@ class LeaderSession:
                         encode(command.sync),
                         reply=self._ack("sync", command.sync.node),
                     )
+                case m.SendHold():
+                    self._spawn(self._send_hold(command))
                 case m.SendReleasesSeen():
                     await self.bus.publish(
                         subjects.node_command(command.node, "ack"),
@@ -305,6 +309,22 @@ class LeaderSession:
             )
         if answers:
             self._put(m.BindsAnswered(answers))
+
+    async def _send_hold(self, command: m.SendHold) -> None:
+        asked = command.hold
+        try:
+            reply = await self.bus.request(
+                subjects.node_command(asked.node, "hold"), encode(asked), timeout_s=HOLD_ANSWER_S
+            )
+            answer = decode(reply, node_commands.NodeHoldAnswer)
+        except (Unknown, BusError) as error:
+            answer = node_commands.NodeHoldAnswer(node=asked.node, ok=False, reason=f"no answer: {error}")
+        if not answer.ok:
+            self.ctx.log.info("gang_not_held", node=asked.node, gang=command.gang, reason=answer.reason)
+        if asked.hold_s:
+            self._put(
+                m.HoldAnswered(command.plan_id, command.gang, command.attempt, asked.node, answer.ok, answer.reason)
+            )
 
     async def _send_patches(self, command: m.SendPatches) -> None:
         """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within

@@ -56,6 +56,8 @@ class Site:
         self.cannot_move: dict[str, str] = {}
         self.cannot: dict[str, str] = {}
         """By grant: why the node cannot checkpoint it."""
+        self.holds: list[m.SendHold] = []
+        self.answers_holds = True
         self.placement = Placement(respond=self._respond, begins=False, **placement)
         self.send(self.placement.beginning)
         self.placement.facts(build.node("n"), build.queues(RULES))
@@ -75,6 +77,9 @@ class Site:
             case m.SendGrant():
                 self.unanswered.append(command)
                 return []
+            case m.SendHold():
+                self.holds.append(command)
+                return default(command) if self.answers_holds else []
             case m.SendSync():
                 for grant in command.sync.grants:
                     self._execute(grant)
@@ -178,6 +183,11 @@ class Site:
                     amendment=grant.grant.amendment,
                 )
             )
+
+    def hold_answered(self, asked: m.SendHold, *, reason: str = "") -> None:
+        self.send(
+            m.HoldAnswered(asked.plan_id, asked.gang, asked.attempt, asked.hold.node, ok=not reason, reason=reason)
+        )
 
     def settle(self, seconds: float = 1) -> None:
         for _ in range(round(seconds)):

@@ -7,12 +7,12 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.explain.steps import finish
-from services.placement.queries import questions
+from services.placement.queries import questions, reader
 from shared.book import host_memory
 from shared.contracts.commands import AnnounceEvent, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.preemption import Action
-from shared.contracts.queries import WhenQuery, WhyQuery
+from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Container, Resources
 from shared.model.suspension import Suspension, decode_suspension
@@ -89,6 +89,25 @@ def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
     site.settle(3)
     record = site.record("long")
     assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle(3)
+    site.bind("new")
+    site.wait(60)
+    status = reader.status(
+        site.placement.core, StatusQuery(suspended=5), leader=True, now=site.placement.now, wall=site.wall
+    )
+    assert (status.pods_suspended, status.on_host_mib, status.host_mib) == (1, GPU_MIB, GPU_MIB)
+    (long,) = status.suspended
+    record = site.record("long")
+    assert (long.name, long.action, long.turn_of, long.level) == ("long", "checkpoint", "team/new", 1)
+    assert (long.since, long.gpu_seconds) == (stamp(record.since), record.attained_gpu_ms // 1000)
+    assert long.for_s >= 60
+    none_named = reader.status(site.placement.core, StatusQuery(), leader=True, wall=site.wall)
+    assert (none_named.pods_suspended, none_named.suspended) == (1, ())
 
 
 def gangs_take_turns() -> Site:
@@ -174,6 +193,81 @@ def test_a_new_leader_finishes_a_gang_that_resumes(crash: str) -> None:
     assert site.placement.core.preemption.reservations == {}
     assert site.placement.core.book.overbooked() == []
     assert host_memory.overbooked(site.placement.core.book) == []
+
+
+@pytest.fixture
+def held() -> Site:
+    """A turn of two gangs is logged, and its node has been asked to hold the one that runs."""
+    site = gangs_take_turns()
+    site.answers_holds = False
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    return site
+
+
+def test_a_gang_is_checkpointed_when_all_of_its_members_stand_still(held: Site) -> None:
+    (asked,) = held.holds
+    assert asked.hold.grant_ids == tuple(held.state(name).grant_id for name in ("a0", "a1"))
+    held.settle(20)
+    assert (held.unwritten, held.runs(), held.holds) == ([], ["a0", "a1"], [asked])
+    held.hold_answered(asked)
+    assert sorted(order.name for order in held.unwritten) == ["a0", "a1"]
+    held.settle(20)
+    assert held.runs() == []
+    assert held.holds == [asked], "what is checkpointed is not told to go on"
+
+
+def test_a_gang_that_does_not_stand_still_goes_on_and_is_asked_again_a_moment_later(held: Site) -> None:
+    held.hold_answered(held.holds[0], reason="one of its processes computes")
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.wait(1)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0, 60]
+    held.hold_answered(held.holds[0])
+    assert held.unwritten == [], "an answer to the earlier attempt"
+    held.hold_answered(held.holds[2])
+    assert len(held.unwritten) == 2
+
+
+def test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on(held: Site) -> None:
+    for attempt in range(6):
+        assert held.holds[-1].hold.hold_s == 60
+        assert not held.placement.events(PreemptionAbandoned), attempt
+        held.hold_answered(held.holds[-1], reason="one of its processes computes")
+        held.wait(2)
+    assert "could not be stopped together in 6 attempts; node n: one of its processes computes" in (
+        held.placement.events(PreemptionAbandoned)[-1].reason
+    )
+    held.settle(20)
+    assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 2, 0)
+    held.hold_answered(held.holds[-2])
+    assert held.unwritten == [], "the plan is over"
+
+
+def test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on(held: Site) -> None:
+    held.wait(70)
+    assert held.placement.events(PreemptionAbandoned)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.hold_answered(held.holds[0])
+    held.settle(10)
+    assert (held.runs(), held.free_host()) == (["a0", "a1"], 2)
+
+
+def test_a_new_leader_asks_for_the_members_that_run_alone(held: Site) -> None:
+    held.hold_answered(held.holds[0])
+    held.write("a0")
+    held.unwritten.clear()
+    held.new_leader()
+    held.wait(1)
+    assert held.holds[-1].hold.grant_ids == (held.state("a1").grant_id,)
+    held.hold_answered(held.holds[-1])
+    held.settle(20)
+    assert held.runs() == []
+
+
+def test_a_pod_alone_is_not_held_before() -> None:
+    site = long_and_new()
+    site.answers_holds = False
+    site.propose(site.plan(("long",), ("new",)))
+    assert (site.holds, [order.name for order in site.unwritten]) == ([], ["long"])
 
 
 def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
