@@ -24,6 +24,7 @@ from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.departed import Departed
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.holds import Holds
+from services.placement.protocol.moves import Moves
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.remote import RemoteGrants
@@ -126,6 +127,7 @@ class Core:
             order=ResumptionOrder(self.gangs, policy, self.turns),
             gpu_times=GpuTimes(self.book, self.turns, self.unix_time),
             clock=self.unix_time,
+            moves=Moves(self.book, self.nodes, self.batcher, self._capacity_changes),
         )
         changes, beyond = self._capacity_changes, self.config.resize_beyond_request
         self.resizer = Resizer(self.book, self.nodes, self.fair, self.batcher, changes, beyond_request=beyond)
@@ -307,6 +309,7 @@ class Core:
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
                 case "amended":
+                    self.suspension.amended(self.book.pods[change.name])
                     self._out += self.resizer.amended(change.name, now)
                 case "ended":
                     self._ended(change, now)
@@ -379,7 +382,7 @@ class Core:
         self.suspension.synced(
             {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
         )
-        self.suspension.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
+        self.suspension.memory_synced(answer)
         self.resizer.synced(answer)
         self._out += said
 
@@ -431,7 +434,8 @@ class Core:
         elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
                 self._out += self.preemption.reservation_logged(reserved, now)
-            self._out += self._binding.logged(record, sequence, now) + self.resizer.logged(record, now)
+            self._out += self._binding.logged(record, sequence, now)
+            self._out += self.resizer.logged(record, now) + self.suspension.moves.logged(record, now)
 
     def _tick(self, now: float) -> None:
         self._out += self.takeover.touch(now)

@@ -85,6 +85,7 @@ class GrantAcknowledged(Input, frozen=True):
     whole: bool = False
     """By that order it gives nothing up, and all of its GPU memory is on the GPU."""
     cannot_checkpoint: str = ""
+    cannot_move: str = ""
 
 
 class HoldAnswered(Input, frozen=True):

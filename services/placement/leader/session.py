@@ -164,6 +164,7 @@ class LeaderSession:
                 number=answer.number,
                 whole=answer.whole,
                 cannot_checkpoint=answer.cannot_checkpoint,
+                cannot_move=answer.cannot_move,
             )
         )
 

@@ -111,7 +111,8 @@ class Preemption:
         if left:
             found.resuming = True
             self.reservations.release_places(found)
-            return self._suspender.resume(left, now)
+            moved = {b.uid: b.gpus for b in found.plan.beneficiaries if b.gpus}
+            return self._suspender.resume(left, moved, now)
         self._end(found, now)
         executed = PreemptionExecuted(plan=found.plan, took_ms=round((now - found.since) * 1000))
         return self._over(found, term, _publish(found.plan, executed))

@@ -66,6 +66,7 @@ class Nodes:
         """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
         self._void: set[str] = set()
         """Grants of living pods whose client node is gone or has given them back: the serving node has to, too."""
+        self.barred: dict[str, str] = {}  # Why nothing of a node is given although its agent has answered.
         self.resizing: set[str] = set()
         """Nodes whose agents resize running slices."""
 
@@ -107,7 +108,7 @@ class Nodes:
             silent = now - self.heartbeats.get(node, now) >= SILENT_S
             self.heartbeats[node] = now
             if silent and self.is_synced(node):
-                self.book.set_agent_trouble(node, "")
+                self.book.set_agent_trouble(node, self.barred.get(node, ""))
                 back = True
         return back
 
@@ -198,7 +199,7 @@ class Nodes:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
             self.book.book_leaving(_stranger(slices, answer.node))
-        self.book.set_agent_trouble(answer.node, "")
+        self.book.set_agent_trouble(answer.node, self.barred.get(answer.node, ""))
         return [
             grant_id
             for grant_id in answer.tombstones
