@@ -21,6 +21,7 @@ from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.decision_events import DecisionEvents
+from services.placement.protocol.departed import Departed
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.holds import Holds
 from services.placement.protocol.moves import Moves
@@ -171,6 +172,7 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
+        self._departed = Departed(self.book, self.nodes)
         self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
         self.takeover = Takeover(
             holder,
@@ -446,6 +448,7 @@ class Core:
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
+        self._out += [m.ForgetNode(name) for name in self._departed.due(now)]
         self._out += self._remote_grants.tick(now)
         self._out += self.preemption.tick(self.term, now) + self.resizer.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))

@@ -221,6 +221,12 @@ class Publish(Command, frozen=True):
     uid: str = ""
 
 
+class ForgetNode(Command, frozen=True):
+    """Remove the node's inventory from the key-value store."""
+
+    node: str
+
+
 class Again(Command, frozen=True):
     """There is more to decide: send a `Tick` after serving the bus."""
 

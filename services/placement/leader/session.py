@@ -236,6 +236,8 @@ class LeaderSession:
                         subjects.node_command(command.node, "ack"),
                         encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids)),
                     )
+                case m.ForgetNode():
+                    self._spawn(self._forget(command.node))
                 case m.AnswerPlan():
                     for asker in self._askers.pop(command.answer.plan_id, ()):
                         await self.bus.respond(asker, encode(command.answer))
@@ -309,6 +311,14 @@ class LeaderSession:
             )
         if answers:
             self._put(m.BindsAnswered(answers))
+
+    async def _forget(self, node: str) -> None:
+        try:
+            await self.bus.kv(subjects.KV_NODES).delete(subjects.token(node))
+        except BusError as error:
+            self.ctx.log.warning("node_not_forgotten", node=node, error=str(error), effect="tried again in a minute")
+        else:
+            self.ctx.log.info("node_forgotten", node=node)
 
     async def _send_hold(self, command: m.SendHold) -> None:
         asked = command.hold

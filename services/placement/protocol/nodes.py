@@ -58,7 +58,8 @@ class Nodes:
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")
-        self._heartbeats: dict[str, float] = {}
+        self.heartbeats: dict[str, float] = {}
+        """By node: when its agent was heard for the last time."""
         self._labels: dict[str, float] = {}
         """Nodes whose labels must be checked, and when next."""
         self._unanswered: dict[tuple[str, str], tuple[m.Command, float]] = {}
@@ -104,8 +105,8 @@ class Nodes:
         """Notes heartbeats; True if a node that was silent may be used again."""
         back = False
         for node in nodes:
-            silent = now - self._heartbeats.get(node, now) >= SILENT_S
-            self._heartbeats[node] = now
+            silent = now - self.heartbeats.get(node, now) >= SILENT_S
+            self.heartbeats[node] = now
             if silent and self.is_synced(node):
                 self.book.set_agent_trouble(node, self.barred.get(node, ""))
                 back = True
@@ -188,7 +189,7 @@ class Nodes:
         if not self._answers_now(answer):
             return None
         self._synced[answer.node] = self.term
-        self._heartbeats[answer.node] = now
+        self.heartbeats[answer.node] = now
         (self.resizing.add if answer.resizes else self.resizing.discard)(answer.node)
         self._sync_sent.pop(answer.node, None)
         unknown: dict[str, list[LiveSlice]] = {}
@@ -282,8 +283,8 @@ class Nodes:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
-        self._heartbeats = {node: at for node, at in self._heartbeats.items() if node in self.book.nodes}
-        for node, at in self._heartbeats.items():
+        self.heartbeats = {node: at for node, at in self.heartbeats.items() if node in self.book.nodes}
+        for node, at in self.heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out
