@@ -234,13 +234,8 @@ class Core:
             case m.ReserveAsked() if self.phase == "leading":
                 self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
-                self._out.append(
-                    m.AnswerPlan(
-                        Reserved(
-                            plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again"
-                        )
-                    )
-                )
+                why = "placement is just taking over; ask again"
+                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason=why)))
             case m.HoldAnswered():
                 self._out += self.preemption.hold_answered(event, self.term, now)
             case m.AbandonAsked():
@@ -378,11 +373,7 @@ class Core:
         said = self._releases.synced(answer, now)
         if said is None:
             return
-        own = self.book.nodes[answer.node].grants
-        self.suspension.synced(
-            {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
-        )
-        self.suspension.memory_synced(answer)
+        self.suspension.synced(answer)
         self.resizer.synced(answer)
         self._out += said
 

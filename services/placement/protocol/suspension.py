@@ -16,7 +16,7 @@ pod (`tests/model/turns.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -209,11 +209,6 @@ class Suspender:
         self.host_memory.answered(event, self._open_checkpoints())
         self.moves.rehearsed(event.grant_id, event.cannot_move)
 
-    def memory_synced(self, answer: NodeSyncAnswer) -> None:
-        """Handles what a node tells a new leader of the memory of its grants."""
-        self.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
-        self.moves.synced(answer)
-
     def _open_checkpoints(self) -> set[str]:
         return {v.grant_id for plan in self.open_plans.values() for v in plan.victims if v.action == "checkpoint"}
 
@@ -228,10 +223,13 @@ class Suspender:
             del self._unmoved[state.uid]
             self.node_answered(state.grant_id, self._said.pop(state.uid, None))
 
-    def synced(self, suspension: Mapping[str, Suspension]) -> None:
-        """Handles what a node tells a new leader about the suspension of its grants."""
-        for grant_id, given_up in suspension.items():
-            self.node_answered(grant_id, given_up)
+    def synced(self, answer: NodeSyncAnswer) -> None:
+        """Handles what a node tells a new leader about the suspension of its grants, and about their memory."""
+        own = self._book.nodes[answer.node].grants
+        for grant_id in [grant_id for grant_id in answer.suspension if grant_id in own]:
+            self.node_answered(grant_id, answer.suspension[grant_id])
+        self.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
+        self.moves.synced(answer)
 
     # --- to resume ----------------------------------------------------------------------------------------------
 

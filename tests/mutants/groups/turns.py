@@ -97,14 +97,6 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
     ),
     Mutant(
-        name="place-of-a-plan-lost",
-        what="a place that a plan keeps is given back when the pod changes for another reason",
-        file=_MOVES,
-        old="        if state.uid not in kept:\n            self._end(state.uid)\n",
-        new="        self._end(state.uid)\n",
-        tests=(_OF_MOVES + "test_the_place_of_a_plan_is_kept_while_the_pod_changes_for_other_reasons",),
-    ),
-    Mutant(
         name="node-told-before-the-move-is-booked",
         what="a pod that moved is told to its node as still suspended",
         file="services/placement/core.py",
