@@ -96,6 +96,7 @@ class ApiServer:
         label: str = "",
         queue: str = "",
         slice_: tuple[int, int] | None = None,
+        turns: bool = False,
         one_rack: bool = False,
         grace_s: int = 0,
         ends_after_s: float | None = None,
@@ -113,6 +114,7 @@ class ApiServer:
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
+        notes |= {names.ANNOTATION_TURNS: "allowed"} if turns else {}
         pod = build.gpu_pod(
             name,
             **asks,
