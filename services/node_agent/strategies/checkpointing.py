@@ -28,10 +28,14 @@ class PartialCheckpoint(Exception):
 
 class Checkpointer:
     def __init__(
-        self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")
+        self,
+        locks: Locks,
+        cgroups: PodCgroups,
+        meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo"),
+        stopper: Stopper | None = None,
     ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
-        self._stopper = Stopper(locks)
+        self._stopper = stopper or Stopper(locks)
 
     async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
