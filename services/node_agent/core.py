@@ -199,6 +199,7 @@ class Agent:
             number=0 if known is None else known.grant.number,
             whole=known is not None and known.grant.suspension is None and not known.on_host,
             cannot_checkpoint=rehearsals.cannot_checkpoint(self.store, grant_id),
+            cannot_move=rehearsals.cannot_move(self.store, grant_id),
         )
         return self.resizes.told(said, not_resized)
 
