@@ -179,7 +179,10 @@ class Agent:
         ):
             return [self._granted(grant_id)]
         self.terms.newest = received.term
-        received, too_large = self.resizes.fitting(received)
+        asked, (received, too_large) = received, self.resizes.fitting(received)
+        if received.suspension != asked.suspension:  # its memory cannot come to those GPUs
+            self.store.remember(received)
+            return [m.Save(), self._granted(grant_id, too_large, ok=False, not_resized=too_large)]
         order = suspensions.apply_order(self.store, received, self.node, self.gpus.by_uuid)
         if order.task is not None:
             return [m.Save(), m.SuspendSlices(received, (order.task,))]

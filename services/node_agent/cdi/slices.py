@@ -55,12 +55,12 @@ class SliceWriter:
         if grant is not None:
             env += environment.of_dialect(order, grant, gpus, self._unit)
         cards = rdma.edits(self._host, () if grant is None else grant.nics, self._nics())
-        driver = self._driver.edits(_opened(order.share.gpus, gpus, grant), gpus, mig_ids)
+        driver = self._driver.edits(openable(order.share.gpus, gpus, grant), gpus, mig_ids)
         enforced = await self._enforced(order, grant)  # last: it may take memory from other pods
         self._specs.write(names, order.uid, order.container, merged(driver, ContainerEdits(env=env), cards, enforced))
 
 
-def _opened(shares: tuple[GpuShare, ...], gpus: Mapping[str, Gpu], grant: Grant | None) -> tuple[GpuShare, ...]:
+def openable(shares: tuple[GpuShare, ...], gpus: Mapping[str, Gpu], grant: Grant | None) -> tuple[GpuShare, ...]:
     """What the container can open: its own, and all GPUs of the node if its memory may come back to one of those."""
     if grant is None or not grant.any_gpu or not shares:
         return shares
