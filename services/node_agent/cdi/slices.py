@@ -9,6 +9,7 @@ from services.node_agent import messages as m
 from services.node_agent.cdi import environment, rdma
 from services.node_agent.cdi.driver import Driver, MigIds
 from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.openable import openable
 from services.node_agent.cdi.spec import ContainerEdits, merged
 from services.node_agent.cdi.writer import SpecDir
 from shared.model.gpu import Gpu, Nic
@@ -58,13 +59,3 @@ class SliceWriter:
         driver = self._driver.edits(openable(order.share.gpus, gpus, grant), gpus, mig_ids)
         enforced = await self._enforced(order, grant)  # last: it may take memory from other pods
         self._specs.write(names, order.uid, order.container, merged(driver, ContainerEdits(env=env), cards, enforced))
-
-
-def openable(shares: tuple[GpuShare, ...], gpus: Mapping[str, Gpu], grant: Grant | None) -> tuple[GpuShare, ...]:
-    """What the container can open: its own, and all GPUs of the node if its memory may come back to one of those."""
-    if grant is None or not grant.any_gpu or not shares:
-        return shares
-    mine = {share.uuid for share in shares}
-    return shares + tuple(
-        GpuShare(node=shares[0].node, uuid=uuid, memory_mib=0, compute_milli=0) for uuid in gpus if uuid not in mine
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.node_agent.cdi.slices import openable
+from services.node_agent.cdi.openable import openable
 from shared.model.gpu import Gpu
 from shared.model.grant import Grant
 from tests.unit.services.node_agent.cdi.hosts import share
