@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _POLICY = "shared/queues/turns.py"
 _HOST = "services/placement/protocol/host_memory.py"
+_HOLDS = "services/placement/preemption/gang_holds.py"
 _SUSPENSION = "services/placement/protocol/suspension.py"
 _TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
 _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
@@ -76,5 +77,37 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if left:\n            found.resuming = True\n",
         new="        if left and not found.resuming:\n            found.resuming = True\n",
         tests=(_TESTS + "test_a_suspended_pod_resumes_by_a_plan_when_the_victims_are_suspended",),
+    ),
+    Mutant(
+        name="gang-checkpointed-while-it-runs",
+        what="members of a gang are checkpointed though not all of them stand still",
+        file=_HOLDS,
+        old="            if not holds[key].held:\n",
+        new="            if not holds[key].attempt:\n",
+        tests=(_TESTS + "test_a_gang_is_checkpointed_when_all_of_its_members_stand_still",),
+    ),
+    Mutant(
+        name="hold-by-the-answer-before",
+        what="an answer to an earlier attempt counts for the next one",
+        file=_HOLDS,
+        old="        if hold is None or event.attempt != hold.attempt or event.node not in hold.waits_for:\n",
+        new="        if hold is None or event.node not in hold.waits_for:\n",
+        tests=(_TESTS + "test_a_gang_that_does_not_stand_still_goes_on_and_is_asked_again_a_moment_later",),
+    ),
+    Mutant(
+        name="gang-held-for-no-plan",
+        what="a gang stands still on, though the plan has ended",
+        file=_HOLDS,
+        old="        return [order for key, hold in ended.items() for order in _orders(plan_id, key, hold, term, 0)]\n",
+        new="        return [] if ended else []\n",
+        tests=(_TESTS + "test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on",),
+    ),
+    Mutant(
+        name="gang-asked-for-ever",
+        what="a gang that never stands still is stopped again and again",
+        file=_HOLDS,
+        old="            if hold.refused and not hold.waits_for and hold.attempt >= MOST_ATTEMPTS:\n",
+        new="            if False:\n",
+        tests=(_TESTS + "test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on",),
     ),
 )

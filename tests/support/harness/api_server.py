@@ -198,6 +198,7 @@ class ApiServer:
         notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_SUSPENDED}
         notes |= {names.ANNOTATION_SUSPENDED: order.suspension} if order.suspension else {}
         notes |= {names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}
+        notes |= {names.ANNOTATION_GRANT: order.grant} if order.grant else {}
         meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
         action = decode_suspension(order.suspension).action if order.suspension else ""
         self.suspensions.append((self._clock.now, order.name, action))
