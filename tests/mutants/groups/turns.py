@@ -8,6 +8,8 @@ _POLICY = "shared/queues/turns.py"
 _HOST = "services/placement/protocol/host_memory.py"
 _HOLDS = "services/placement/preemption/gang_holds.py"
 _SUSPENSION = "services/placement/protocol/suspension.py"
+_MOVES = "services/placement/protocol/moves.py"
+_OF_MOVES = "tests/unit/services/placement/protocol/test_moves.py::"
 _TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
 _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
@@ -61,6 +63,56 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        elif suspension == state.suspension and 0 < number < self._told_number.get(state.uid, 0):\n",
         new="        elif False:\n",
         tests=(_TESTS + "test_an_answer_to_the_same_plans_order_before_it_was_withdrawn_books_nothing",),
+    ),
+    Mutant(
+        name="move-not-taken-over",
+        what="a new leader does not book the moves in the log",
+        file=_MOVES,
+        old="                self._open[state.uid] = Move(found, self._reserve(state, held, found), gpus, None, logged=True)\n",
+        new="                continue\n",
+        tests=(_OF_MOVES + "test_a_new_leader_keeps_the_place_until_the_pod_is_seen_at_another_version",),
+    ),
+    Mutant(
+        name="move-not-logged-again",
+        what="a new leader does not write the moves that it has taken over",
+        file=_MOVES,
+        old="        return [move.amendment for move in self._open.values() if move.logged and not move.void]\n",
+        new="        return []\n",
+        tests=(_OF_MOVES + "test_the_leader_after_the_next_one_knows_the_move_too",),
+    ),
+    Mutant(
+        name="move-not-feared",
+        what="a leader without a complete log gives what a pod may still move to",
+        file=_MOVES,
+        old="            elif not recovery.ready or recovery.was_excluded(state):\n",
+        new="            elif False:\n",
+        tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
+    ),
+    Mutant(
+        name="fear-not-logged",
+        what="the leader after one without a complete log trusts the log",
+        file="services/placement/takeover.py",
+        old="            self.recovery.excluded | self._suspender.moves.feared,\n",
+        new="            self.recovery.excluded,\n",
+        tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
+    ),
+    Mutant(
+        name="place-of-a-plan-lost",
+        what="a place that a plan keeps is given back when the pod changes for another reason",
+        file=_MOVES,
+        old="        if state.uid not in kept:\n            self._end(state.uid)\n",
+        new="        self._end(state.uid)\n",
+        tests=(_OF_MOVES + "test_the_place_of_a_plan_is_kept_while_the_pod_changes_for_other_reasons",),
+    ),
+    Mutant(
+        name="node-told-before-the-move-is-booked",
+        what="a pod that moved is told to its node as still suspended",
+        file="services/placement/core.py",
+        old="                    self.suspension.amended(self.book.pods[change.name])\n",
+        new="",
+        tests=(
+            _OF_MOVES + "test_the_move_is_booked_and_logged_before_it_is_ordered_and_the_node_is_told_when_it_is_seen",
+        ),
     ),
     Mutant(
         name="half-a-gang-resumes",
