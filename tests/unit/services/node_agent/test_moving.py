@@ -104,6 +104,8 @@ def test_an_agent_that_is_killed_while_it_moves_a_pod_goes_on() -> None:
     again.handle(inventory(), 1.0)
     task = task_of(again.handle(m.Tick(), 2.0))
     assert task.move == first.move
+    assert task.move is not None
+    assert (task.move.before, task.move.after) == ("G0", "G1")
     assert done(again, task).whole
 
 
