@@ -8,15 +8,13 @@ import msgspec
 
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.resize import next_amendment
-
-MOVES = "interposer"
-"""The strategy whose slices can come back to another GPU."""
+from shared.model.strategies import registered
 
 
 def can_move(containers: Mapping[str, ContainerGrant]) -> bool:
     """Whether these slices are such that their memory may come back to other GPUs of the node."""
     return all(
-        part.strategy == MOVES and not part.claim and all(share.mig is None for share in part.gpus)
+        registered()[part.strategy].moves and not part.claim and all(share.mig is None for share in part.gpus)
         for part in containers.values()
     )
 

@@ -21,7 +21,7 @@ BUILT_IN: tuple[Strategy, ...] = (
     Strategy(name="mig", promise="hard", unit="instance"),
     # Chosen when the container requests a part of a GPU with compute, and the node's canary has proven the limits.
     Strategy(name="interposer", promise="firm", preference=30, proof="canary",
-             limits_compute=True, limits_memory=True, checkpoints=True,
+             limits_compute=True, limits_memory=True, checkpoints=True, moves=True,
              driver="services.node_agent.strategies.interposer:Interposer"),
     # Chosen when the container requests memory alone, or its pod is opportunistic; proven as `interposer`.
     Strategy(name="time_slice", promise="firm", preference=20, preference_unreserved=40, proof="canary",

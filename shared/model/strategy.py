@@ -53,6 +53,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """The compute of a running slice can be changed: its pod can be throttled and paused."""
     limits_memory: bool = False
     """The memory limit of a running slice can be changed: its pod can be shrunk."""
+    moves: bool = False
+    """Memory of a checkpointed slice can come back to another GPU of the node."""
     checkpoints: bool = False
     """The memory of a running slice can be moved to the host, and back."""
     driver: str = ""
