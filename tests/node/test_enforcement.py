@@ -46,7 +46,7 @@ async def enforcing(
     gpus = SameGpus(tmp_path)
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
-        "KERF_NODE_AGENT_USAGE_S": "0.2",
+        "KERF_NODE_AGENT_USAGE_S": "0.2", "KERF_NODE_AGENT_TURNS_ON_ANY_GPU": "true",
         "KERF_FAKE_CUDA": str(tmp_path / "world"),  # the canary's processes share a GPU
     }  # fmt: skip
     async with cluster_on(sandbox, gpus, settings, preemption=preemption) as running:

@@ -52,7 +52,7 @@ def settings(settings: dict[str, Any], host: Path, build: Path, monkeypatch: pyt
     monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
     monkeypatch.setenv("KERF_FAKE_CUDA_DEVICES", "3")
     monkeypatch.setenv("KERF_FAKE_CUDA_MIB", "100")
-    return {**settings, "rehearse_after_s": 0.05}
+    return {**settings, "rehearse_after_s": 0.05, "turns_on_any_gpu": True}
 
 
 class Program:
@@ -160,7 +160,7 @@ async def test_a_node_says_that_it_can_move_pods_unless_it_is_set_not_to(
 
     async with agent(nats, host, **settings):
         await eventually(told)
-    async with agent(nats, host, **settings, turns_on_any_gpu=False):
+    async with agent(nats, host, **settings | {"turns_on_any_gpu": False}):
         await eventually(lambda: _is(told, expected=False))
 
 
