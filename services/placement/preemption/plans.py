@@ -83,6 +83,8 @@ class Preemption:
             self.reservations.end(found.plan.plan_id)
             self._capacity_changes.note()
             out += self._over(found, term, [])
+        if self.reservations.release_unwanted():
+            self._capacity_changes.note()
         for found in self.reservations.values():
             out += self._answer(found)
         for found in self.reservations.ready():

@@ -93,6 +93,8 @@ class Reservations(dict[str, Reservation]):
                 continue
             if state is None or not state.wants_place or state.charged or state.refusal:
                 return f"{beneficiary.namespace}/{beneficiary.name} is not pending"
+            if state.excluded:  # a Binding of the past may still bind it with another grant
+                return f"{state.key} cannot be updated, which it has to be before it is placed: {state.excluded}"
             if state.never_preempts and not plan.turn:
                 return f"{state.key} has preemptionPolicy Never"
         waiting = [state for state in states if state is not None]
@@ -100,7 +102,8 @@ class Reservations(dict[str, Reservation]):
             return "a plan needs a pending pod and a victim"
         taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
         taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
-        busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
+        open_nodes = {b.node for r in self.values() if not r.closing for b in r.plan.beneficiaries}
+        busy = open_nodes & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
         return (
@@ -181,14 +184,17 @@ class Reservations(dict[str, Reservation]):
         """Releases the reservation."""
         found = self.pop(plan_id, None)
         if found is not None:
-            self.release_places(found)
+            self._release(found)
             self._suspender.open_plans.pop(plan_id, None)
             self._suspender.reserved -= {b.uid for b in found.plan.beneficiaries}
-        for uid in () if found is None else [b.uid for b in found.plan.beneficiaries]:
+        return found
+
+    def _release(self, found: Reservation) -> None:
+        self.release_places(found)
+        for uid in [b.uid for b in found.plan.beneficiaries]:
             gang = self._gangs.of(uid)
             if gang is not None:
                 gang.kept.pop(uid, None)
-        return found
 
     def release_places(self, found: Reservation) -> None:
         for placeholder in found.placeholders:
@@ -222,6 +228,15 @@ class Reservations(dict[str, Reservation]):
                 )
         return found
 
+    def release_unwanted(self) -> bool:
+        """Releases the places of closing plans that no leader would go on with. Returns whether there were any."""
+        left = [
+            r for r in self.values() if r.closing and r.placeholders and not all(map(self._waits, r.plan.beneficiaries))
+        ]
+        for found in left:
+            self._release(found)
+        return bool(left)
+
     def settled(self, found: Reservation) -> bool:
         """Whether none of its orders to checkpoint a victim may still be written."""
         return all(self._suspender.host_memory.settled(v.uid) for v in found.plan.victims if v.action == "checkpoint")
@@ -253,7 +268,7 @@ class Reservations(dict[str, Reservation]):
         state = self.book.pods.get(beneficiary.uid)
         if beneficiary.resumes:  # one that runs again already, by the order of an earlier leader, waits for its gang
             return state is not None and state.seen_bound and not state.ended
-        return state is not None and state.wants_place and not state.charged
+        return state is not None and state.wants_place and not state.charged and not state.excluded
 
     def _check_gang(self, waiting: list[PodState], plan: Plan) -> str:
         if plan.beneficiaries[0].resumes:
