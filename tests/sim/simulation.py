@@ -589,7 +589,8 @@ class Simulation:
                 runs = self.nodes[at].running.get((meta["uid"], container))
                 # A bare pod stays, with an Event, where its grant was given back by the node of its GPU.
                 replaced = self._is_lost(grant, pod) and not meta.get("ownerReferences")
-                waits = self.turns.drawn and bool(annotated_suspension(meta["annotations"]))  # it starts when it resumes
+                # A suspended pod whose containers do not run yet starts when it has resumed.
+                waits = self.turns.drawn and bool(annotated_suspension(meta["annotations"]))
                 if runs is None and not waits and not ((excluded or replaced) and self._is_void(grant)):
                     raise Violation(
                         f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and does not run "

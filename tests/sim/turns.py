@@ -41,6 +41,8 @@ QUEUES = f"""
 turns: {{level_bounds_gpu_s: [4, 12, 40], min_turn_s: {MIN_TURN_S}, max_wait_s: {MAX_WAIT_S}}}
 queues: [{{name: research, turns: allowed}}, {{name: serving}}]
 """
+PART = 0.3
+"""How many worlds have turns."""
 UNBOUNDED_MIB = 1 << 30
 HOSTS_MIB = (0, 40_960, GPU_MIB, 2 * GPU_MIB, 4 * GPU_MIB)
 TURNING_S, RESTING_S, DRAINING_S = 45.0, 60.0, 400.0
@@ -55,7 +57,7 @@ class Turns:
     def __init__(self, simulation: Simulation, seed: int) -> None:
         self._simulation = simulation
         self.rng = random.Random(f"{seed} turns")
-        self.drawn = self.rng.random() < 0.3
+        self.drawn = self.rng.random() < PART
         self.pure = self.drawn and self.rng.random() < 0.4
         """All pods take turns in one circle, and hosts have room for all: there the bound of `kerf when` holds."""
         self.preemptors: list[Preemptor] = []
@@ -67,6 +69,11 @@ class Turns:
         self._promised: dict[str, tuple[float, float]] = {}
         """By job that waits: since when, and until when it was told that its turn comes."""
         self._rested = False
+
+    @staticmethod
+    def draws(seed: int) -> bool:
+        """Whether the world of this seed has turns."""
+        return random.Random(f"{seed} turns").random() < PART
 
     def begin(self) -> None:
         if not self.drawn:
@@ -257,8 +264,14 @@ class Turns:
         now, simulation = self._simulation.clock.now, self._simulation
         for plan_id, found in core.preemption.reservations.items():
             # One that is given up stays open until its victim is seen at another version.
-            if not found.closing or not any(victim.uid in simulation.untouchable for victim in found.plan.victims):
+            if (
+                not found.closing
+                or found.placeholders
+                or not any(victim.uid in simulation.untouchable for victim in found.plan.victims)
+            ):
                 return f"plan {plan_id} is open"
+        if core.preemption.migrations._kept:
+            return "places are kept for replacements"
         for unit in core.suspension._over(now):
             if all(state.uid not in simulation.untouchable for state in unit) and (
                 any(core.suspension.returns(state) for state in unit) or core.suspension._has_room(unit)

@@ -90,6 +90,10 @@ class Options:
             for name in {member.charged for member in one.job.members}:
                 self._by_node.setdefault(name, []).append(one)
         self._trial = Transaction(Fork(book))
+        self._kept: set[str] = set()
+        """Jobs whose turn goes on until it was worth the copies of an overdue one: no job behind that one ends it."""
+        self._too_short: list[Yielding] = []
+        """Of the job in hand: whose turns were enough, but not yet worth its copies, on the first place."""
 
     def could_resume(self, waiting: TurnJob, at: int) -> bool:
         """Returns whether any job that could yield is on the GPUs of a suspended one."""
@@ -105,6 +109,7 @@ class Options:
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
         best: Turn | None = None
+        self._too_short = []
         for nodes in self._places(waiting, at):
             near = self._near(nodes, at)
             if own:  # what other GPUs could give is of no use to it
@@ -112,6 +117,8 @@ class Options:
             found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s, overdue_at) if near else None
             if found is not None and (best is None or found.cost < best.cost):
                 best = found
+        if best is None and overdue_at is not None:
+            self._kept |= {one.uid for one in self._too_short}
         return best
 
     def _near(self, nodes: Sequence[NodeState], at: int) -> list[Yielding]:
@@ -123,7 +130,7 @@ class Options:
         return set(sum_shares([self._book.grants[member.grant_id].given for member in job.members]))
 
     def _is_free(self, one: Yielding) -> bool:
-        return all(member.charged not in self._busy for member in one.job.members)
+        return one.uid not in self._kept and all(member.charged not in self._busy for member in one.job.members)
 
     def _places(self, waiting: TurnJob, at: int) -> list[list[NodeState]]:
         """Returns the sets of nodes that are tried."""
@@ -173,6 +180,8 @@ class Options:
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
             if placed and copied_s <= worth_s * self._copies.max_part:
                 return Turn(tuple(placed), tuple(victims), action)
+            if placed and not self._too_short:
+                self._too_short = victims
         return None
 
     def _minimal(
