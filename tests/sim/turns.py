@@ -233,6 +233,8 @@ class Turns:
             self._simulation.clock.after(1.0, self._look)
 
     def _check_bounds(self, core: Core) -> None:
+        if self._simulation.untouchable:
+            return  # one that no order can change keeps its GPU
         now, kept = self._simulation.clock.now, dict[str, tuple[float, float]]()
         for state in core.book.pods.values():
             held = core.book.grants.get(state.grant_id)
