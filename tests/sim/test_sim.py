@@ -51,7 +51,7 @@ SEEDS, PARTS = 1000, 8
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_properties_hold_under_faults_drawn_from_a_seed(part: int) -> None:
-    """P1 to P4 and T1 to T4 after every step, the others when all is calm. Replay: python -m tests.sim --seed N --story"""
+    """P1 to P4, T1 to T4 after every step, the others when all is calm. Replay: python -m tests.sim --seed N --story"""
     size = SEEDS // PARTS
     bound = 0
     for seed in range(part * size, (part + 1) * size):
