@@ -92,6 +92,8 @@ class Options:
         self._trial = Transaction(Fork(book))
         self._kept: set[str] = set()
         """Jobs whose turn goes on until it was worth the copies of an overdue one: no job behind that one ends it."""
+        self._no_room: set[str] = set()
+        """Jobs for which the host has no room."""
         self._too_short: list[Yielding] = []
         """Of the job in hand: whose turns were enough, but not yet worth its copies, on the first place."""
 
@@ -168,6 +170,8 @@ class Options:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
+            if action == "checkpoint" and not any(map(self._has_room_on_host, can)):
+                continue  # nor would several of them have; on a full host that is so for all who wait
             if not can or self._place(waiting, nodes, can, action) is None:
                 continue
             victims = self._minimal(waiting, nodes, can, action)
@@ -212,6 +216,12 @@ class Options:
             return []
         victims = self._minimal(waiting, nodes, fitting, "checkpoint")
         return victims if self._has_host_memory(victims) else []
+
+    def _has_room_on_host(self, one: Yielding) -> bool:
+        """Whether the host has room for this job. In one round there is never more than before."""
+        if one.uid not in self._no_room and not self._has_host_memory([one]):
+            self._no_room.add(one.uid)
+        return one.uid not in self._no_room
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
         grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]
