@@ -461,6 +461,27 @@ def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_b
     assert site.runs() == ["long"]
 
 
+@pytest.mark.parametrize("by_a_new_leader", [False, True])
+def test_a_suspended_member_of_a_gang_that_has_ended_resumes_no_more(by_a_new_leader: bool) -> None:
+    """Its annotation stays on it for as long as its object exists."""
+    site = Site(park=2)
+    for name in ("a", "b"):
+        site.create(name, gang="g")
+    site.bind("a", "b")
+    site.wait(3_600)
+    site.create("new")
+    site.propose(site.plan(("a", "b"), ("new",)))
+    site.settle(3)
+    site.bind("new")
+    assert site.runs() == ["new"]
+    site.show(build.newer(site.api["uid-team-b"], phase="Failed"))
+    if by_a_new_leader:
+        site.new_leader()
+    site.end("new")
+    site.settle(20)
+    assert site.runs() == ["a"]
+
+
 def test_an_order_that_is_refused_as_such_withdraws_no_suspension() -> None:
     """A leader whose log has lost its newest terms orders by an old one, until it knows. What the pod gave up others
     have by now."""
