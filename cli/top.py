@@ -12,15 +12,19 @@ from shared.contracts import metrics_queries, queries
 from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
 from shared.contracts.queries import StatusAnswer, StatusQuery
 
+SHOWN = 20
+"""Of the suspended pods."""
+
 
 async def run(args: argparse.Namespace) -> None:
     async with connected(args.nats) as bus:
-        status = await ask(bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)
+        status = await ask(bus, queries.STATUS.subject, StatusQuery(suspended=SHOWN), StatusAnswer)
         usage = await ask(bus, metrics_queries.USAGE.subject, UsageQuery(by=args.by), UsageAnswer)
     if args.json:
         print_json({"status": status, "usage": usage.rows})
         return
     show(status)
+    show_suspended(status)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (args.by.upper(), "GPU HOURS", "MEMORY GiB HOURS", "SLICES", "LIVE"):
         table.add_column(column, justify="left" if column == args.by.upper() else "right")
@@ -56,3 +60,26 @@ def show(s: StatusAnswer) -> None:
     )
     if s.double_bookings:
         out.print(f"  [red]{s.double_bookings} GPUs are overbooked[/red]")
+
+
+def show_suspended(s: StatusAnswer) -> None:
+    if not s.pods_suspended:
+        return
+    room = f"; hosts hold {s.on_host_mib / 1024:.1f} of {s.host_mib / 1024:.1f} GiB" if s.host_mib else ""
+    out.print(f"  suspended: {s.pods_suspended} pods{room}; kerf why and kerf when say more of each")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("SUSPENDED", "NODE", "ACTION", "FOR", "THE TURN OF", "GPU HOURS", "LEVEL"):
+        table.add_column(column, justify="right" if column in ("FOR", "GPU HOURS", "LEVEL") else "left")
+    for pod in s.suspended:
+        table.add_row(
+            f"{pod.namespace}/{pod.name}",
+            pod.node,
+            pod.action,
+            f"{pod.for_s} s" if pod.since else "",
+            pod.turn_of,
+            f"{pod.gpu_seconds / 3600:.2f}",
+            "" if pod.level is None else str(pod.level),
+        )
+    out.print(table)
+    if len(s.suspended) < s.pods_suspended:
+        out.print(f"  and {s.pods_suspended - len(s.suspended)} more")

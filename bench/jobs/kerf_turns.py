@@ -2,8 +2,8 @@
 
 A pod that is a whole GPU, or several, asks for all compute and memory of them as shares, because a pod with the device
 to itself cannot be suspended. The agent's part is done here: it obeys the newest order about a pod, suspends and
-resumes it at the costs of bench/jobs/costs.py, and answers when the copy is over. The annotations that placement writes
-are on the pods at once.
+resumes it at the costs of bench/jobs/costs.py, on the GPUs of its grant as amended, and answers when the copy is over.
+The annotations that placement writes are on the pods at once.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class KerfTurns(Kerf):
             strategies=("exclusive", "advisory", "interposer"),
             host_memory=HostMemory(park_mib=self._costs.host_mib),
             simulated=True,
+            any_gpu=True,
         )
 
     def _shape(self, job: Job) -> Pod:
@@ -137,7 +138,14 @@ class KerfTurns(Kerf):
         self._has[job] = wants
         del self._orders[job]
         return [
-            m.GrantAcknowledged(NODE, order.grant.grant_id, suspension=wants, number=order.number, whole=wants is None)
+            m.GrantAcknowledged(
+                NODE,
+                order.grant.grant_id,
+                suspension=wants,
+                number=order.number,
+                whole=wants is None,
+                amendment=order.grant.amendment,
+            )
         ]
 
     # --- the API server's part --------------------------------------------------------------------------------
@@ -151,6 +159,7 @@ class KerfTurns(Kerf):
             pod = self._pods[job]
             notes: dict[str, str | None] = {**pod.metadata.annotations, **suspension_patch(patch.suspension)}
             notes |= {names.ANNOTATION_GPU_TIME: patch.gpu_time} if patch.gpu_time else {}
+            notes |= {names.ANNOTATION_GRANT: patch.grant} if patch.grant else {}
             meta = msgspec.structs.replace(
                 pod.metadata,
                 resource_version=self._next_version(),

@@ -21,6 +21,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     int gpu;
     if (!attached()) return REFUSED;
     gpu = gpu_of_device(device);
+    if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (gpu >= 0 && !context_reserve(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(retain_t, "cuDevicePrimaryCtxRetain")(context, device);
     if (gpu >= 0 && (result || !context_record(*context, gpu, 1, paid))) release(gpu, paid);
@@ -52,6 +53,7 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
         int gpu;                                                                                \
         if (!attached()) return REFUSED;                                                        \
         gpu = gpu_of_device(device);                                                            \
+        if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;                                \
         if (gpu >= 0 && !context_reserve(gpu, 0, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;       \
         result = REAL(type, #name) arguments;                                                   \
         if (gpu >= 0 && (result || !context_record(*context, gpu, 0, paid))) release(gpu, paid);\

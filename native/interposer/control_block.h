@@ -87,7 +87,10 @@ struct kerf_orders {
     uint32_t peer_count, reserved0;
     char peer[KERF_MAX_PEERS][KERF_NAME_BYTES]; /* names under /run/kerf/peers/, 0-terminated */
     uint64_t pool_chunk_bytes; /* a memory pool takes device memory in multiples of it; 0: not measured */
-    uint8_t reserved[4096 - 344 - KERF_MAX_PEERS * KERF_NAME_BYTES];
+    uint32_t hides_others;   /* 1: the container has device nodes of GPUs that are not its own, so that its memory can
+                              * come back to one of those. Its programs see those of `gpu` alone, in that order */
+    uint32_t moves;          /* how often a GPU of `gpu` has become another one, with all that was on it */
+    uint8_t reserved[4096 - 352 - KERF_MAX_PEERS * KERF_NAME_BYTES];
     struct kerf_gpu_orders gpu[KERF_MAX_GPUS]; /* the first gpu_count are valid, in the order of kerf_gpu_counters */
 };
 

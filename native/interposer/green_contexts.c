@@ -32,6 +32,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, 
     int gpu;
     if (!attached()) return REFUSED;
     gpu = gpu_of_device(device);
+    if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (gpu >= 0 && !context_reserve(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = REAL(green_create_t, "cuGreenCtxCreate")(to, resources, device, flags);
     if (gpu < 0) return result;

@@ -5,6 +5,11 @@
  * name and version.
  * F: the oldest form of such a function, with 32-bit sizes and pointers: it is always refused (legacy_calls.c). */
 H(cuInit, 2000, cuInit)
+H(cuDeviceGetCount, 2000, cuDeviceGetCount)
+H(cuDeviceGet, 2000, cuDeviceGet)
+H(cuDeviceGetByPCIBusId, 4010, cuDeviceGetByPCIBusId)
+H(cuDeviceGetUuid, 9020, cuDeviceGetUuid)
+H(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2)
 H(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2)
 H(cuMemGetInfo, 3020, cuMemGetInfo_v2)
 H(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain)

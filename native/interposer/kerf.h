@@ -92,6 +92,9 @@ int stream_enter(CUstream stream);         /* the same for the stream's context 
 void context_leave(void);
 uint64_t current_context(void);
 int gpu_of_uuid(const unsigned char *uuid);
+int hides_others(void);                    /* whether the container sees its own GPUs alone, of those that it could open */
+int is_hidden(CUdevice device);
+void devices_follow(void);                 /* its GPUs may have become others */
 
 /* account.c: the container's memory. Bytes are reserved before the driver is asked for them. */
 extern pthread_mutex_t account_guard;

@@ -302,6 +302,7 @@ static int begun(CUstream stream, uint64_t key) {
 int launch_begin(CUstream stream, uint64_t key) {
     const int mode = exchange_capture_mode(RELAXED), entered = stream_enter(stream);
     int capturing = 1, token = UNTIMED;
+    devices_follow();
     if (!REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing) && !capturing)
         token = mine ? without_timeline(stream, key) : begun(stream, key);
     overlaps = 0;

@@ -129,6 +129,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host_memory_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] | None = None
     """Memory of this host for the GPU memory of suspended pods, of all of them together. 0: none is moved to the host.
     None: half of the host's memory. Each pod needs room in its own memory limit, too."""
+    turns_on_any_gpu: bool = True
+    """Whether pods that take turns may come back from the host to another GPU of the same model. Their containers then
+    get the device nodes of all GPUs of the node, and the interposer hides those that are not theirs."""
     rehearse_after_s: Seconds = 10.0
     """When the programs of a pod that takes turns have had GPU memory for so long, they are checkpointed and restored
     once, to see whether they can be."""

@@ -180,7 +180,10 @@ class Agent:
             self.store.note_order(known, received.number)
             return [self._granted(grant_id)]
         self.terms.newest = received.term
-        received, too_large = self.resizes.fitting(received)
+        asked, (received, too_large) = received, self.resizes.fitting(received)
+        if received.suspension != asked.suspension:  # its memory cannot come to those GPUs
+            self.store.remember(received)
+            return [m.Save(), self._granted(grant_id, too_large, ok=False, not_resized=too_large)]
         order = suspensions.apply_order(self.store, received, self.node, self.gpus.by_uuid)
         if order.task is not None:
             return [m.Save(), m.SuspendSlices(received, (order.task,))]
@@ -200,6 +203,7 @@ class Agent:
             number=0 if known is None else known.grant.number,
             whole=known is not None and known.grant.suspension is None and not known.on_host,
             cannot_checkpoint=rehearsals.cannot_checkpoint(self.store, grant_id),
+            cannot_move=rehearsals.cannot_move(self.store, grant_id),
         )
         return self.resizes.told(said, not_resized)
 

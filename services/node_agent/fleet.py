@@ -12,6 +12,7 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import Lease
 from shared.contracts import subjects
+from shared.contracts.node_commands import NodeHoldAnswer
 from shared.ports.machine import Machine
 
 KEEP_TOMBSTONES = 512
@@ -45,6 +46,8 @@ class Fleet:
             )
         for resize in [order for order in out if isinstance(order, m.ResizeSlices)]:
             out += agent.handle(m.ResizeDone(resize.request, resize.task), now)
+        # Nothing computes here: all that is to stand still does.
+        out = [m.Answer(NodeHoldAnswer(node=node, ok=True)) if isinstance(o, m.HoldPods) else o for o in out]
         out += self._start_and_stop(agent, machine, event, now)
         out += self._serve(agent, machine, out, now)
         for order in out:

@@ -92,6 +92,7 @@ class GrantStore:
                 on_host=before.on_host or _goes_to_host(received),
                 rehearsed=before.rehearsed,
                 cannot_checkpoint=before.cannot_checkpoint,
+                cannot_move=before.cannot_move,
             )
         self.put(known)
         return known

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.node_agent.moves import Move
 from services.node_agent.state import Ailment
 from shared.contracts.commands import Evict
 from shared.contracts.events import Event
@@ -49,6 +50,10 @@ class SuspendTask(msgspec.Struct, frozen=True):
     """The suspension that the slices had applied before."""
     hook: SuspendHook | None = None
     """How its program is told to sleep before a checkpoint, and to wake up after it."""
+    move: Move | None = None
+    """To which GPUs what is on the host comes back; None: to its own."""
+    after: Grant | None = None
+    """What its slices have when it is there."""
 
 
 class ResizeTask(msgspec.Struct, frozen=True):
@@ -175,6 +180,8 @@ class Rehearsed(Input, frozen=True):
 
     grant_id: str
     reason: str = ""
+    cannot_move: str = ""
+    """Why it can be restored to its own GPUs alone; empty: to others too, or it was not asked to."""
 
 
 class Reconnected(Input, frozen=True):

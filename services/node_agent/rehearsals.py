@@ -13,7 +13,7 @@ from shared.contracts.events import SliceImpaired
 from shared.contracts.node_commands import NodeHold, NodeHoldAnswer
 from shared.model.suspension import can_suspend
 
-CODE = "cannot-checkpoint"
+CODE, CODE_MOVE = "cannot-checkpoint", "cannot-move"
 
 
 def is_due(known: KnownGrant) -> bool:
@@ -39,9 +39,17 @@ def record(store: GrantStore, event: m.Rehearsed, node: str) -> list[m.Command]:
     known = store.get(event.grant_id)
     if known is None:
         return []
-    store.put(msgspec.structs.replace(known, rehearsed=True, cannot_checkpoint=event.reason))
-    if not event.reason:
+    store.put(
+        msgspec.structs.replace(known, rehearsed=True, cannot_checkpoint=event.reason, cannot_move=event.cannot_move)
+    )
+    if not event.reason and not event.cannot_move:
         return [m.Save()]
+    code = CODE if event.reason else CODE_MOVE
+    sentence = (
+        f"it takes no turns by a checkpoint, because its programs cannot be checkpointed: {event.reason}"
+        if event.reason
+        else f"after a turn it comes back to its own GPUs alone: {event.cannot_move}"
+    )
     leases = store.leases_of(event.grant_id)
     gpu = next((gpu.uuid for part in known.effective.containers.values() for gpu in part.gpus), "")
     said = SliceImpaired(
@@ -51,10 +59,10 @@ def record(store: GrantStore, event: m.Rehearsed, node: str) -> list[m.Command]:
         name=known.grant.name,
         container=min((lease.container for lease in leases), default=""),
         gpu=gpu,
-        reason=CODE,
-        sentence=f"it takes no turns by a checkpoint, because its programs cannot be checkpointed: {event.reason}",
+        reason=code,
+        sentence=sentence,
     )
-    return [m.Save(), m.Publish(said, f"{CODE}-{event.grant_id}", known.grant.namespace)]
+    return [m.Save(), m.Publish(said, f"{code}-{event.grant_id}", known.grant.namespace)]
 
 
 def hold(store: GrantStore, asked: NodeHold, node: str, term: int) -> list[m.Command]:
@@ -80,3 +88,9 @@ def cannot_checkpoint(store: GrantStore, grant_id: str) -> str:
     """Why the pod's programs cannot be checkpointed; empty: they can, or it is not known."""
     known = store.get(grant_id)
     return "" if known is None else known.cannot_checkpoint
+
+
+def cannot_move(store: GrantStore, grant_id: str) -> str:
+    """Why the pod's programs come back to their own GPUs alone; empty: to others too, or it is not known."""
+    known = store.get(grant_id)
+    return "" if known is None else known.cannot_move

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from services.node_agent import messages as m
-from services.node_agent import rehearsals
+from services.node_agent import moving, rehearsals
 from services.node_agent.core import Agent
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.locks import LockError
@@ -70,10 +70,13 @@ class Rehearser:
                 continue
             if now_s - self._since_s.setdefault(grant_id, now_s) < self._settled_s or held > MOST_MIB * MIB:
                 continue
+            immovable: list[str] = []
             try:
                 why = await self._suspender.rehearse(
                     known.grant.uid,
                     lambda known=known: self._agent.store.get(known.grant_id) is known,  # type: ignore[misc]
+                    moving.rehearsal(known, self._agent.node, self._agent.gpus.by_uuid),
+                    immovable.append,
                 )
             except NotQuiet as error:
                 # Programs compile and tune when they begin: a kernel of seconds then says nothing of their later ones.
@@ -86,7 +89,7 @@ class Rehearser:
             if why:
                 await self._look_at_host(known.grant.uid)
             self._ctx.log.info("rehearsed", pod=f"{known.grant.namespace}/{known.grant.name}", why=why)
-            await self._tell(m.Rehearsed(grant_id, why))
+            await self._tell(m.Rehearsed(grant_id, why, "" if why else "; ".join(immovable)))
 
     async def _look_at_host(self, uid: str) -> None:
         try:

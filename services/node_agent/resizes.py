@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from services.node_agent import gate, start_checks
+from services.node_agent import gate, moving, start_checks
 from services.node_agent import messages as m
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
@@ -38,7 +38,7 @@ class Resizes:
         known = self._store.get(received.grant.grant_id)
         why = refusal(self._store, received, self._node, self._gpus.by_uuid)
         if why and known is not None:
-            received = msgspec.structs.replace(received, grant=known.grant.grant)
+            received = as_it_was(known, received)
         return received, why
 
     def next(self, grant_id: str, received: NodeGrant | None = None) -> m.ResizeSlices | None:
@@ -89,13 +89,20 @@ class Resizes:
         )
 
 
+def as_it_was(known: KnownGrant, received: NodeGrant) -> NodeGrant:
+    """An order whose grant is refused. A pod that cannot come to other GPUs stays on the host: it was not told to
+    resume on its own ones."""
+    suspension = known.grant.suspension if moving.is_move(known, received) else received.suspension
+    return msgspec.structs.replace(received, grant=known.grant.grant, suspension=suspension)
+
+
 def refusal(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]) -> str:
     """Why the slices of this grant cannot have its amounts; empty if they can, or if these are none that are new."""
     known = store.get(received.grant.grant_id)
     if known is None or received.grant.amendment <= known.grant.grant.amendment:
         return ""
-    if not same_slices(received.grant, known.grant.grant):
-        return "the amended grant has other containers, strategies or GPUs"
+    if moving.is_move(known, received) and (unmoved := moving.refusal(known, received, node, gpus)):
+        return unmoved
     mine = store.leases_of(known.grant_id)
     shares = store.shares(without=tuple((lease.uid, lease.container) for lease in mine))
     for lease in mine:
@@ -123,6 +130,8 @@ def next_task(store: GrantStore, grant_id: str, shrink: Grant | None = None) -> 
     known = store.get(grant_id)
     if known is None or known.releasing or known.unbound or known.grant.suspension is not None:
         return None
+    if moving.is_under_way(known):
+        return None  # its slices change when its memory is there
     leases = store.leases_of(grant_id)
     containers = tuple(lease.container for lease in leases)
     if shrink is not None and _is_next(shrink, known) and exceeds(known.effective, shrink):

@@ -112,6 +112,9 @@ class SliceObserver:
                 # What was lent to it and is on its way back is no escape.
                 granted_mib = observed.granted_mib + self._registry.loan(slice_.key, observed.uuid).held_mib
                 control_blocks.append((slice_.key, observed.uuid, counted, granted_mib))
+            if slice_.any_gpu:
+                mine = {part.uuid for part in slice_.parts}
+                control_blocks += [(slice_.key, gpu.uuid, 0, 0) for gpu in found if gpu.uuid not in mine]
         seen, used, self._pids = self._seen(found)
         self._ender.saw("observer", self._pids)
         now_s = self._clock() / 1e9

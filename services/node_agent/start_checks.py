@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from services.node_agent import cards, gate
+from services.node_agent import cards, gate, moving
 from services.node_agent import messages as m
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import KnownGrant, Lease
@@ -56,6 +56,8 @@ def refusal(  # noqa: PLR0917 - all that the core knows
             "suspended",
             "the pod is suspended by checkpoint and its memory is in use by other pods; the kubelet tries again",
         )
+    if (why := moving.start_refusal(known)) is not None:
+        return why
     others = store.shares(without=((asked.uid, asked.container),))
     room, taken = gate.occupied(others, node), gate.used_mig_slices(others, gpus)
     for gpu in (known.remaining(asked.container) or share).gpus:

@@ -45,6 +45,8 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether it was tried to checkpoint the pod and to restore it at once."""
     cannot_checkpoint: str = ""
     """Why that failed."""
+    cannot_move: str = ""
+    """Why its programs can be restored to their own GPUs alone, of a pod that others may take."""
 
     @property
     def grant_id(self) -> str:

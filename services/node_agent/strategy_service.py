@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from services.node_agent import adoption
 from services.node_agent import messages as m
 from services.node_agent.bursts import Bursts
 from services.node_agent.canary.proofs import ProofManager
@@ -30,16 +31,16 @@ from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.holds import Holds
 from services.node_agent.strategies.hooks import Hooks
-from services.node_agent.strategies.host_memory import HostMemoryUnknown, park_mib
+from services.node_agent.strategies.host_memory import offered_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.locks import LockError, Locks
 from services.node_agent.strategies.probes import Probes
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
-from services.node_agent.strategies.rules import NO_OVERRIDE, Policy
+from services.node_agent.strategies.rules import Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
-from services.node_agent.strategies.slices import Key, Slice, running_slice, slice_of
+from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from shared.model.gpu import HostMemory
@@ -132,11 +133,7 @@ class Strategies:
 
     def host_memory(self) -> HostMemory:
         """Returns what this host offers for the GPU memory of suspended pods."""
-        try:
-            return HostMemory(park_mib=park_mib(self._config.host_memory_mib))
-        except HostMemoryUnknown as error:
-            self._ctx.log.error("host_memory_not_known", error=str(error), effect="no pod is moved to this host")
-            return HostMemory()
+        return HostMemory(park_mib=offered_mib(self._config.host_memory_mib))
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers. `always`: those that it offers as any other node."""
@@ -253,20 +250,9 @@ class Strategies:
 
     def _adopt(self) -> None:
         """Takes over the slices of running containers. A slice that fails keeps its last rules."""
-        grants, node = {came.uid: came.grant for came in self._agent.store.startable()}, self._config.node
-        running = [
-            running_slice(live, grants.get(live.uid), node)
-            for live in self._agent.store.in_force(node)
-            if live.strategy in self._drivers
-        ]
+        running, overrides = adoption.running(self._agent, self._drivers)
         slices = [slice_ for slice_ in running if slice_.strategy in self._with_block]
         self._prepared |= {slice_.key: slice_ for slice_ in running if slice_.strategy not in self._with_block}
-        overrides = {
-            (live.uid, live.container): override_for(
-                self._agent.store.ordered_suspension(live.uid), NO_OVERRIDE, live.gpus
-            )
-            for live in self._agent.live()
-        }
         for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 

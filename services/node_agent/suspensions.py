@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from services.node_agent import gate
+from services.node_agent import gate, moving
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.state import KnownGrant
@@ -52,18 +52,16 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     applied = None if before is None else before.applied
     store.remember(received)
     containers = tuple(lease.container for lease in store.leases_of(received.grant.grant_id))
-    return Order(
-        received=received,
-        task=SuspendTask(
-            received.grant.grant_id,
-            received.uid,
-            containers,
-            received.suspension,
-            previous,
-            applied,
-            None if received.turns is None else received.turns.hook,
-        ),
+    task = SuspendTask(
+        received.grant.grant_id,
+        received.uid,
+        containers,
+        received.suspension,
+        previous,
+        applied,
+        None if received.turns is None else received.turns.hook,
     )
+    return Order(received=received, task=moving.with_move(store, task, node, gpus))
 
 
 def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
@@ -90,6 +88,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
             )
         else:
             on_host = known.on_host and is_checkpoint(task.suspension)
+            known = moving.after(known, task)
             # An earlier task of the same order may have failed in part. What is done by now is not to be undone.
             store.put(msgspec.structs.replace(known, applied=task.suspension, restore_pending=False, on_host=on_host))
     return failed

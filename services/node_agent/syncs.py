@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from services.node_agent import messages as m
 from services.node_agent import rehearsals, resizes, suspensions
 from services.node_agent.gpu_state.node_gpus import NodeGpus
@@ -65,7 +63,7 @@ class Syncs:
             if received.grant.grant_id not in self._released and (known is None or known.grant.uid == received.uid):
                 gpus = self._gpus.by_uuid
                 if known is not None and resizes.refusal(self._store, received, self._node, gpus):
-                    received = msgspec.structs.replace(received, grant=known.grant.grant)  # noqa: PLW2901
+                    received = resizes.as_it_was(known, received)  # noqa: PLW2901
                 order = suspensions.apply_order(self._store, received, self._node, gpus)
                 tasks += [] if order.task is None else [order.task]
         return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self.answer(sync)]
@@ -101,6 +99,9 @@ class Syncs:
                 },
                 cannot_checkpoint={
                     grant_id: why for grant_id in ids if (why := rehearsals.cannot_checkpoint(self._store, grant_id))
+                },
+                cannot_move={
+                    grant_id: why for grant_id in ids if (why := rehearsals.cannot_move(self._store, grant_id))
                 },
             )
         )

@@ -21,8 +21,10 @@ from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from services.placement.protocol.decision_events import DecisionEvents
+from services.placement.protocol.departed import Departed
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.holds import Holds
+from services.placement.protocol.moves import Moves
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.remote import RemoteGrants
@@ -125,6 +127,7 @@ class Core:
             order=ResumptionOrder(self.gangs, policy, self.turns),
             gpu_times=GpuTimes(self.book, self.turns, self.unix_time),
             clock=self.unix_time,
+            moves=Moves(self.book, self.nodes, self.batcher, self._capacity_changes),
         )
         changes, beyond = self._capacity_changes, self.config.resize_beyond_request
         self.resizer = Resizer(self.book, self.nodes, self.fair, self.batcher, changes, beyond_request=beyond)
@@ -169,6 +172,7 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
+        self._departed = Departed(self.book, self.nodes)
         self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
         self.takeover = Takeover(
             holder,
@@ -230,13 +234,10 @@ class Core:
             case m.ReserveAsked() if self.phase == "leading":
                 self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
-                self._out.append(
-                    m.AnswerPlan(
-                        Reserved(
-                            plan_id=event.plan.plan_id, ok=False, reason="placement is just taking over; ask again"
-                        )
-                    )
-                )
+                why = "placement is just taking over; ask again"
+                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason=why)))
+            case m.HoldAnswered():
+                self._out += self.preemption.hold_answered(event, self.term, now)
             case m.AbandonAsked():
                 self._out += self.preemption.abandon(event.plan_id, event.reason, self.term, now)
             case m.Tick():
@@ -303,6 +304,7 @@ class Core:
                 case "bound":
                     self._bound(self.book.pods[change.name], now)
                 case "amended":
+                    self.suspension.amended(self.book.pods[change.name])
                     self._out += self.resizer.amended(change.name, now)
                 case "ended":
                     self._ended(change, now)
@@ -371,11 +373,7 @@ class Core:
         said = self._releases.synced(answer, now)
         if said is None:
             return
-        own = self.book.nodes[answer.node].grants
-        self.suspension.synced(
-            {grant_id: suspension for grant_id, suspension in answer.suspension.items() if grant_id in own}
-        )
-        self.suspension.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
+        self.suspension.synced(answer)
         self.resizer.synced(answer)
         self._out += said
 
@@ -428,7 +426,8 @@ class Core:
         elif isinstance(record, DecisionBatch):
             for reserved in record.reservations:
                 self._out += self.preemption.reservation_logged(reserved, now)
-            self._out += self._binding.logged(record, sequence, now) + self.resizer.logged(record, now)
+            self._out += self._binding.logged(record, sequence, now)
+            self._out += self.resizer.logged(record, now) + self.suspension.moves.logged(record, now)
 
     def _tick(self, now: float) -> None:
         self._out += self.takeover.touch(now)
@@ -441,6 +440,7 @@ class Core:
             self._out += self._binding.give_back(gang, self.term, now)
         self._out += self._binding.late(now)
         self._out += self.nodes.tick(now)
+        self._out += [m.ForgetNode(name) for name in self._departed.due(now)]
         self._out += self._remote_grants.tick(now)
         self._out += self.preemption.tick(self.term, now) + self.resizer.tick(self.term, now)
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))

@@ -8,7 +8,7 @@ from shared.contracts.commands import Answer, Bind, Patch
 from shared.contracts.events import Event as PublicEvent
 from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
-from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import NodeGrant, NodeHold, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserved
 from shared.contracts.samples import UsageSample
 from shared.model.causes import Caused
@@ -86,6 +86,18 @@ class GrantAcknowledged(Input, frozen=True):
     whole: bool = False
     """By that order it gives nothing up, and all of its GPU memory is on the GPU."""
     cannot_checkpoint: str = ""
+    cannot_move: str = ""
+
+
+class HoldAnswered(Input, frozen=True):
+    """What a node says to `SendHold`; not `ok` also if it has said nothing."""
+
+    plan_id: str
+    gang: str
+    attempt: int
+    node: str
+    ok: bool
+    reason: str = ""
 
 
 class ReleaseSeen(Input, frozen=True):
@@ -187,6 +199,15 @@ class SendSync(Command, frozen=True):
     sync: NodeSync
 
 
+class SendHold(Command, frozen=True):
+    """To the node that it names; `HoldAnswered` says what came of it, if it asks the node to hold something."""
+
+    plan_id: str
+    gang: str
+    attempt: int
+    hold: NodeHold
+
+
 class SendReleasesSeen(Command, frozen=True):
     node: str
     grant_ids: tuple[str, ...]
@@ -199,6 +220,12 @@ class Publish(Command, frozen=True):
     namespace: str = ""
     node: str = ""
     uid: str = ""
+
+
+class ForgetNode(Command, frozen=True):
+    """Remove the node's inventory from the key-value store."""
+
+    node: str
 
 
 class Again(Command, frozen=True):

@@ -90,7 +90,7 @@ class Takeover:
         if lost:
             self._enter("over")
             return [m.BeginLogAnew(self.recovery.above(self.term, seen), lost)]
-        out = self._suspender.adopt(self.term, now)
+        out = self._suspender.adopt(self.recovery, self.term, now)
         self._resizer.adopt(self.recovery, complete=self.recovery.ready, now=now)
         pending = [s for s in self._book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]
         if self.recovery.ready:
@@ -174,8 +174,8 @@ class Takeover:
             self.term,
             [hold.decision for hold in holds],
             self._preemption.records(self.term),
-            self.recovery.excluded,
-            self._resizer.records(),
+            self.recovery.excluded | self._suspender.moves.feared,
+            [*self._resizer.records(), *self._suspender.moves.records()],
         )
 
     def _exclude(self, state: PodState, why: str, now: float) -> list[m.Command]:

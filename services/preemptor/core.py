@@ -368,6 +368,7 @@ class Core:
             until = now + max(self.config.protection_s, CANNOT_SUSPEND_S)
             self._candidates.note_suspension_failed(event.answer.cannot_suspend, until)
             self.turns.plan_ended(found.plan, now, refused=True)
+            self.turns.cannot_move(event.answer.cannot_move)
             self._retry(found, now, excluded=bool(event.answer.reason))
             return []
         found.plan = event.answer.plan or found.plan

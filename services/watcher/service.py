@@ -38,6 +38,11 @@ HEALTH_S = 1.0
 Order = TypeVar("Order")
 
 
+_EVENT_OF = {"cannot-checkpoint": ("NoTurns", "Suspending"), "cannot-move": ("NoMoves", "Suspending")}
+"""Reason and action of the Event on a pod, by the code of what its node says; any other one: its programs lost the
+GPU."""
+
+
 class Watcher(Service):
     name: ClassVar[str] = "watcher"
     config_type: ClassVar[type] = Config
@@ -175,9 +180,7 @@ class Watcher(Service):
             and pod.metadata.uid == event.uid
             and event.node in {pod.spec.node_name, serving or pod.spec.node_name}
         ):
-            reason, action = (
-                ("NoTurns", "Suspending") if event.reason == "cannot-checkpoint" else ("GpuLost", "Sharing")
-            )
+            reason, action = _EVENT_OF.get(event.reason, ("GpuLost", "Sharing"))
             self.announcer.tell(event, reason, action, f"container {event.container}: {event.sentence}", warns=True)
 
     async def _snapshot(self, incoming: Incoming) -> None:

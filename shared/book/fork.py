@@ -62,6 +62,10 @@ class Fork(Book):
             self._book(held)
             state.grant_id = held.grant_id
 
+    def restore(self, held: GrantState) -> None:
+        """Books a grant again as it was before it was changed."""
+        self._book(held)
+
     def remove(self, uid: str) -> None:
         """Removes the pod and all that it holds."""
         state = self.lift(uid)

@@ -14,6 +14,7 @@ from shared.book.states import GrantState, NodeState, PodState, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, Grant, sum_shares
 from shared.model.mig import instance_mask
+from shared.model.moves import moved_gpus
 from shared.model.resize import same_slices
 from shared.model.suspension import Suspension, left_of
 from shared.model.units import WHOLE_GPU_MILLI
@@ -84,6 +85,13 @@ class Ledger:
             left, parked = left_of(given, suspension), held.parked or suspension.action == "checkpoint"
             self._book(msgspec.structs.replace(held, grant=left, whole=given, suspension=suspension, parked=parked))
 
+    def move(self, grant_id: str, grant: Grant) -> None:
+        """From now on it takes all of this grant, which is its own on other GPUs. On a fork: what is booked of a pod
+        moves by its annotation (`_amended`)."""
+        held = self._unbook(grant_id)
+        if held is not None:
+            self._book(msgspec.structs.replace(held, grant=grant, whole=None, suspension=None))
+
     def park(self, grant_id: str, *, parked: bool = True) -> None:
         """From now on its GPU memory counts as on the host, or no longer."""
         held = self.grants.get(grant_id)
@@ -114,7 +122,7 @@ class Ledger:
     def _can_be(self, known: GrantState, grant: Grant) -> bool:
         """Whether this may be an amendment of it. Whoever can write annotations can write anything, and what a node
         was told to enforce must stay booked."""
-        if not same_slices(grant, known.given):
+        if not same_slices(grant, known.given) and not self._can_move(known.given, grant):
             return False
         for share in (share for part in grant.containers.values() for share in part.gpus):
             node = self.nodes.get(share.node)
@@ -124,6 +132,14 @@ class Ledger:
             if room is not None and share.memory_mib > room.total_mib:
                 return False
         return True
+
+    def _can_move(self, given: Grant, grant: Grant) -> bool:
+        """Whether these are its slices on other GPUs of the same model of its node."""
+        onto = moved_gpus(given, grant) if given.any_gpu else {}
+        rooms = {} if not onto else self.nodes[next(iter(_nodes_of(given)))].by_uuid
+        return bool(onto) and all(
+            had not in rooms or has not in rooms or rooms[had].model == rooms[has].model for had, has in onto.items()
+        )
 
     def _amend(self, held: GrantState, grant: Grant) -> None:
         """Its annotation has this grant now, and nothing else can be written at the version before."""

@@ -189,6 +189,8 @@ class SuspendPod(Message, tag="park", tag_field="patch", frozen=True):
     """The only version that it is for: a decision of an earlier leader must not be carried out later."""
     gpu_time: str = ""
     """Written to the annotation kerf.dev/gpu-time with it; empty: that stays as it is."""
+    grant: str = ""
+    """Written to the annotation kerf.dev/grant with it, for a pod that resumes on other GPUs; empty: that stays."""
 
 
 class AmendGrant(Message, tag="amend", tag_field="patch", frozen=True):

@@ -195,7 +195,7 @@ class SliceEnforced(Event, frozen=True):
 
 class SliceImpaired(Event, frozen=True):
     """A container's slice stands, but its programs have lost the GPU and must start again; or, by the reason
-    cannot-checkpoint, they cannot be moved off it and back."""
+    cannot-checkpoint, they cannot be moved off it and back; or, by cannot-move, not to another one."""
 
     ENTITY: ClassVar[str] = "slice"
     VERB: ClassVar[str] = "impaired"

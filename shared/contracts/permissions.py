@@ -81,6 +81,7 @@ USERS = (
             row(f"{s.VERSION}.spans.placement"),
             row(f"{s.VERSION}.alive.placement.*"),
             row("$KV.kerf_leader.>", "$KV.kerf_mark.>"),
+            row(f"$KV.{s.KV_NODES}.>", comment="It removes the inventories of nodes that never come back."),
             row(
                 "$JS.API.STREAM.INFO.*",
                 "$JS.API.STREAM.CREATE.*",

@@ -50,6 +50,8 @@ class Beneficiary(Message, frozen=True):
     """The node on which the victims free capacity for it."""
     resumes: bool = False
     """It is suspended there, and gets back what it has given up."""
+    gpus: dict[str, str] = {}
+    """Of one that resumes on other GPUs of the node: the new GPU by the one that it had. Empty: on its own."""
 
 
 class Plan(Message, frozen=True):
@@ -122,6 +124,8 @@ class Reserved(Message, frozen=True):
     """The plan that is already reserved for the same beneficiaries, to be executed: its proposer may have lost it."""
     cannot_suspend: tuple[str, ...] = ()
     """By uid, the victims that cannot be suspended as the plan says, by their nodes' rehearsals."""
+    cannot_move: tuple[str, ...] = ()
+    """By uid, the beneficiaries that resume on their own GPUs alone, by the same."""
 
 
 class Abandon(Message, frozen=True):

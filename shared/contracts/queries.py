@@ -239,11 +239,32 @@ class InspectAnswer(Message, frozen=True):
     error: str = ""
 
 
+class SuspendedPod(Message, frozen=True):
+    """A pod that has given something up for a while; `kerf why` and `kerf when` tell the rest."""
+
+    namespace: str
+    name: str
+    node: str
+    action: str
+    """throttle, pause, shrink or checkpoint."""
+    since: str = ""
+    """It has stood still since then (RFC 3339, UTC); empty: it runs on with less, or that is not known."""
+    for_s: int = 0
+    turn_of: str = ""
+    """For whose turn, as namespace/name; empty: for none."""
+    gpu_seconds: int = 0
+    """What it has had, in seconds of a whole GPU."""
+    level: int | None = None
+    """Its job's, of those that take turns; 0 is served first. None: it takes no turns."""
+
+
 class StatusQuery(Message, frozen=True):
     waiting: int = 0
     """How many of the oldest waiting pods to explain. Each makes the leader examine every node: ask for few."""
     uids: int = 0
     """How many of the oldest waiting pods to name by their uid, at most 5,000; that costs next to nothing."""
+    suspended: int = 0
+    """How many of the suspended pods to describe, at most 100; those that have stood still for longest."""
 
 
 class StatusAnswer(Message, frozen=True):
@@ -282,6 +303,12 @@ class StatusAnswer(Message, frozen=True):
     """How long the pod has waited that waits longest; 0 where none waits."""
     waiting_uids: tuple[str, ...] = ()
     """The oldest waiting pods, as many as requested."""
+    pods_suspended: int = 0
+    suspended: tuple[SuspendedPod, ...] = ()
+    on_host_mib: int = 0
+    """GPU memory of suspended pods that is on their hosts, or will be: all that they were granted."""
+    host_mib: int = 0
+    """What the hosts take of it, together."""
 
 
 class QueuesQuery(Message, frozen=True):

@@ -78,6 +78,12 @@ class Transaction:
         self._suspend(grant_id, suspension)
         self._inverses.append(partial(self._suspend, grant_id, before))
 
+    def move(self, grant_id: str, grant: Grant) -> None:
+        """Gives a suspended pod all of its grant back on other GPUs: this is the grant as amended."""
+        before = self._fork.grants[grant_id]
+        self._fork.move(grant_id, grant)
+        self._inverses.append(partial(self._fork.restore, before))
+
     def _suspend(self, grant_id: str, suspension: Suspension | None) -> None:
         # What was on the host before stays there: only a node's confirmation empties it.
         parked = self._parked.setdefault(grant_id, self._fork.grants[grant_id].parked)

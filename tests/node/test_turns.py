@@ -12,7 +12,7 @@ import pytest
 from cli.ask import ask
 from services.node_agent.strategies import layout
 from shared.contracts import queries
-from shared.contracts.queries import ExplainAnswer, WhyQuery
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, WhyQuery
 from shared.kube import resources
 from shared.model import names
 from shared.turns.gpu_time import read_gpu_time
@@ -79,6 +79,10 @@ async def test_two_pods_take_turns_and_neither_restarts(cluster: NodeCluster, me
     why = (await ask(cluster.whole.made.bus, queries.WHY.subject, query, ExplainAnswer)).explanation
     assert why is not None
     assert f"suspended for the turn of {cluster.whole.namespace}/new" in why.sentence
+    top = await ask(cluster.whole.made.bus, queries.STATUS.subject, StatusQuery(suspended=5), StatusAnswer)
+    (shown,) = top.suspended
+    assert (shown.name, shown.turn_of, shown.level) == ("long", f"{cluster.whole.namespace}/new", 1)
+    assert top.on_host_mib == (memory_mib if shown.action == "checkpoint" else 0)
 
     await cluster.delete("new")
     await cluster.wait_for_event("long", "all of its grant is free again")
@@ -90,3 +94,62 @@ async def test_two_pods_take_turns_and_neither_restarts(cluster: NodeCluster, me
     assert record is not None
     assert record.turns == 1
     assert record.attained_gpu_ms >= 1000
+
+
+async def test_a_gang_stands_still_as_a_whole_before_it_is_checkpointed(cluster: NodeCluster) -> None:
+    """Placement orders the checkpoints only after the agent has said that all members stand still."""
+    gpu = FIRM | {names.ANNOTATION_GPU_UUID: cluster.gpus.uuid(0)}
+    turns = gpu | {names.ANNOTATION_TURNS: "allowed"}
+    gang = turns | {names.ANNOTATION_GANG: "ranks", names.ANNOTATION_GANG_SIZE: "2"}
+    await cluster.create_pod("other", annotations=gpu, gpu_memory=f"{MEMORY_MIB - LEFT_MIB}Mi", gpu_compute="10")
+    await cluster.running("other")
+    for name in ("rank-0", "rank-1"):
+        await cluster.create_pod(name, annotations=gang, gpu_memory="2560Mi", gpu_compute="30")
+    ranks = await cluster.running("rank-0", "rank-1")
+    await cluster.create_pod("new", annotations=turns, gpu_memory="5120Mi", gpu_compute="60")
+    for name in ranks:
+        await cluster.wait_for_event(name, "checkpointed to host", "it is the turn of", "/new")
+    await cluster.running("new")
+    assert all(is_paused(cluster, pod) for pod in ranks.values())
+    await cluster.delete("new")
+    for name, pod in ranks.items():
+        await cluster.wait_for_event(name, "all of its grant is free again")
+        await eventually(lambda pod=pod: not is_paused(cluster, pod), within_s=WITHIN_S, what=f"{name} runs on")
+
+
+async def test_a_checkpointed_pod_comes_back_to_another_gpu_and_its_container_has_never_ended(
+    cluster: NodeCluster,
+) -> None:
+    """Its own is taken by the pod whose turn it is; another one becomes free."""
+    turns = FIRM | {names.ANNOTATION_TURNS: "allowed"}
+    for index in range(cluster.gpus.count):
+        left_mib = 1_024 if index else LEFT_MIB
+        await cluster.create_pod(
+            f"fill-{index}",
+            annotations=FIRM | {names.ANNOTATION_GPU_UUID: cluster.gpus.uuid(index)},
+            gpu_memory=f"{MEMORY_MIB - left_mib}Mi",
+            gpu_compute="10",
+        )
+        await cluster.running(f"fill-{index}")
+    part = {"annotations": turns, "gpu_memory": "5120Mi", "gpu_compute": "60"}
+    await cluster.create_pod("long", **part)
+    long = (await cluster.running("long"))["long"]
+    assert (grant_of(long).any_gpu, gpu_of(long)) == (True, cluster.gpus.uuid(0))
+    await cluster.create_pod("new", **part)
+    await cluster.wait_for_event("long", "checkpointed to host", "it is the turn of", "/new")
+    new = (await cluster.running("new"))["new"]
+    await cluster.delete("fill-1")
+    await eventually(lambda: not is_paused(cluster, long), within_s=WITHIN_S, what="it runs on")
+    now = (await cluster.running("long"))["long"]
+    assert (gpu_of(now), gpu_of(new)) == (cluster.gpus.uuid(1), cluster.gpus.uuid(0))
+    written = layout.Orders.from_buffer_copy(read(root(cluster, now) / "run/kerf/orders"))
+    assert (bytes(written.gpu[0].uuid), written.hides_others) == (layout.uuid_bytes(cluster.gpus.uuid(1)), 1)
+    assert container_id(now) == container_id(long)
+    assert [status["restartCount"] for status in now["status"]["containerStatuses"]] == [0]
+    devices = list((root(cluster, now) / "dev").glob("nvidia[0-9]*"))
+    assert len(devices) == cluster.gpus.count
+
+
+def gpu_of(pod: Any) -> str:
+    ((share,),) = [part.gpus for part in grant_of(pod).containers.values()]
+    return share.uuid

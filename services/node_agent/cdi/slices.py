@@ -9,6 +9,7 @@ from services.node_agent import messages as m
 from services.node_agent.cdi import environment, rdma
 from services.node_agent.cdi.driver import Driver, MigIds
 from services.node_agent.cdi.host import Host
+from services.node_agent.cdi.openable import openable
 from services.node_agent.cdi.spec import ContainerEdits, merged
 from services.node_agent.cdi.writer import SpecDir
 from shared.model.gpu import Gpu, Nic
@@ -55,6 +56,6 @@ class SliceWriter:
         if grant is not None:
             env += environment.of_dialect(order, grant, gpus, self._unit)
         cards = rdma.edits(self._host, () if grant is None else grant.nics, self._nics())
-        driver = self._driver.edits(order.share.gpus, gpus, mig_ids)
+        driver = self._driver.edits(openable(order.share.gpus, gpus, grant), gpus, mig_ids)
         enforced = await self._enforced(order, grant)  # last: it may take memory from other pods
         self._specs.write(names, order.uid, order.container, merged(driver, ContainerEdits(env=env), cards, enforced))

@@ -17,6 +17,7 @@ from services.node_agent.devices.health import Health, Symptoms
 from services.node_agent.devices.meter import Meter, Observer
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.devices.usage import GpuProcesses, Process
+from services.node_agent.moves import can_move
 from services.node_agent.processes.owner import Owner
 from shared.model.gpu import Gpu, GpuState, HostMemory, Inventory
 from shared.model.network import RemoteAbility
@@ -43,6 +44,7 @@ class DeviceMonitor:
         self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
         """Returns a GPU with what was measured of it with this driver version."""
         self.host_memory = HostMemory()
+        self._turns_on_any_gpu = config.turns_on_any_gpu and config.has_kubelet()
         """What the node offers for suspended pods."""
         self.remote: Callable[[], RemoteAbility] = RemoteAbility
         """Returns what the node offers for GPUs over the network."""
@@ -196,6 +198,7 @@ class DeviceMonitor:
             strategies=strategies,
             remote=remote,
             host_memory=self.host_memory,
+            any_gpu=self._turns_on_any_gpu and can_move(gpus, driver_version),
         )
         await self._tell(m.InventorySeen(seen, self._health.ailments))
 

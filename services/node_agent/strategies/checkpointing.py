@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from services.node_agent.moves import Move, MoveError
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
@@ -28,10 +29,14 @@ class PartialCheckpoint(Exception):
 
 class Checkpointer:
     def __init__(
-        self, locks: Locks, cgroups: PodCgroups, meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo")
+        self,
+        locks: Locks,
+        cgroups: PodCgroups,
+        meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo"),
+        stopper: Stopper | None = None,
     ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
-        self._stopper = Stopper(locks)
+        self._stopper = stopper or Stopper(locks)
 
     async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
@@ -61,21 +66,59 @@ class Checkpointer:
             raise PartialCheckpoint(why)
         return await self._let_go(stopped) or why
 
-    async def restore(self, uid: str) -> str:
+    async def restore(self, uid: str, move: Move | None = None, ready: Callable[[], str] = lambda: "") -> str:
         """Moves the pod's memory back to its GPUs. Returns an empty string, or why all of it is still on the host.
 
         What was restored before a process that could not be goes back: no process runs while another one is away. If
-        that fails, too, it runs.
+        that fails, too, it runs. `move`: it comes back to other GPUs; processes that run, as one that has begun
+        meanwhile, go with it. `ready` is called while all are locked, when their memory is where it shall be; it
+        returns why they must not run.
         """
         done: list[int] = []
         try:
+            if move is not None:
+                await self._take_along(uid, move)
             for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
                 for pid in group:
-                    await self.locks.restore(pid)
+                    step = None if move is None else move.step(await self.locks.place(pid, uid, move.before))
+                    await self.locks.restore(pid, step)
                     done.append(pid)
-        except (LockError, HostMemoryUnknown) as error:
+            if move is not None and not move.tries:
+                await self.locks.set_place(uid, move.after)
+            why = ready()
+            if why:
+                return f"{why}{await self._back_to_host(done)}"
+        except (LockError, HostMemoryUnknown, MoveError) as error:
             return f"{error}{await self._back_to_host(done)}"
         return await self._let_go(done)
+
+    async def why_immovable(self, uid: str) -> str:
+        """Why the pod's processes cannot be moved, by themselves; empty: nothing is known. Raises LockError,
+        HostMemoryUnknown.
+
+        The driver takes no map for a process that sees some GPUs alone (NVIDIA/cuda-checkpoint, issue 35), and tells it
+        only when a map leads to other ones. What a program sets for itself while it runs is not seen here.
+        """
+        for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
+            for pid in group:
+                if _sees_some(pid):
+                    return "CUDA_VISIBLE_DEVICES is set for one of its processes, so the driver takes no map of GPUs"
+        return ""
+
+    async def _take_along(self, uid: str, move: Move) -> None:
+        """Checkpoints the processes that run on other GPUs than the pod will have. Raises LockError or
+        HostMemoryUnknown."""
+
+        async def elsewhere() -> tuple[int, ...]:
+            running = await self.running(uid)
+            return tuple([pid for pid in running if await self.locks.place(pid, uid, move.before) != move.after])
+
+        for _ in range(MAX_ROUNDS):
+            stopped = await self._stopper.stop(elsewhere, _OPEN)
+            for pid in stopped:
+                await self.locks.checkpoint(pid)
+            if not stopped:
+                return
 
     async def stop(
         self, uids: tuple[str, ...], gate: Gate, attempts: tuple[Attempt, ...] = ATTEMPTS
@@ -136,3 +179,12 @@ class Checkpointer:
             if of_driver:
                 found[folder] = of_driver
         return found
+
+
+def _sees_some(pid: int) -> bool:
+    """Whether a process was started with a choice of GPUs. One that has ended was not."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return any(line.startswith(b"CUDA_VISIBLE_DEVICES=") for line in environment.split(b"\0"))

@@ -75,6 +75,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     floor_milli: int = 0
     idle_for_ns: int = 0
     peers: tuple[Key, ...] = ()
+    hides_others: bool = False
+    """Its programs see the GPUs of the rules alone, of those that the container could open."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -272,6 +274,10 @@ class ControlBlock:
         at.heartbeat_ns = self._clock()
         if rules.paused:
             at.paused = 1  # before a limit of 0: an allocation waits then, and does not fail
+        if [bytes(gpu.uuid) for gpu in at.gpu[: at.gpu_count]] != [layout.uuid_bytes(gpu.uuid) for gpu in rules.gpus]:
+            at.moves += int(at.gpu_count > 0)
+        # It never ends: what the container can open stays, also when its grant is not known any more.
+        at.hides_others |= int(rules.hides_others)
         for place, gpu in enumerate(rules.gpus):
             self._write_gpu(at.gpu[place], gpu, layout.uuid_bytes(gpu.uuid), context_bytes)
         at.gpu_count = len(rules.gpus)

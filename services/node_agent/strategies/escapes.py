@@ -36,6 +36,8 @@ class PodMemory(msgspec.Struct, frozen=True, kw_only=True):
     granted_mib: int
     processes: int = 1
     """Its processes on the GPU, by NVML."""
+    is_hidden: bool = False
+    """The pod could open the GPU and has no part of it: an honest process has nothing there."""
 
     @property
     def slack_processes(self) -> int:
@@ -124,7 +126,7 @@ def _escapes(seen: Iterable[PodMemory], slack_mib: int) -> dict[tuple[str, str],
     """Returns what is beyond a slack for each process, by pod and GPU."""
     found = {}
     for held in seen:
-        slack = slack_mib * held.slack_processes
+        slack = 0 if held.is_hidden else slack_mib * held.slack_processes
         hidden = max(0, held.seen_mib - held.counted_mib - slack)
         over = max(0, held.seen_mib - held.granted_mib - slack)
         if hidden or over:
@@ -154,6 +156,7 @@ def pod_memory(
             counted_mib=sum(counted for _, counted, _ in group),
             granted_mib=sum(granted for _, _, granted in group),
             processes=processes.get((uid, uuid), 1),
+            is_hidden=not any(granted for _, _, granted in group),
         )
         for (uid, uuid), group in sorted(grouped.items())
         if (uid, uuid) in seen_mib

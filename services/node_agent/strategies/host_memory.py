@@ -11,7 +11,11 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import structlog
+
 from shared.model.units import MIB
+
+log = structlog.get_logger("host_memory")
 
 _GONE = (errno.ENOENT, errno.ENODEV)
 """The cgroup was removed meanwhile: before its file was opened, or after that."""
@@ -53,6 +57,15 @@ def park_mib(setting: int | None, meminfo: Path = Path("/proc/meminfo")) -> int:
     it. Raises HostMemoryUnknown."""
     total_mib = _line(meminfo, "MemTotal") // MIB
     return total_mib // 2 if setting is None else min(setting, total_mib)
+
+
+def offered_mib(setting: int | None) -> int:
+    """As `park_mib`; 0, with a line in the log, if it is not known."""
+    try:
+        return park_mib(setting)
+    except HostMemoryUnknown as error:
+        log.error("host_memory_not_known", error=str(error), effect="no pod is moved to this host")
+        return 0
 
 
 def _folders(pod: Path) -> Iterator[Path]:

@@ -56,7 +56,9 @@ class Orders(ctypes.LittleEndianStructure):
         ("reserved0", c_uint32),
         ("peer", (ctypes.c_char * NAME_BYTES) * MAX_PEERS),
         ("pool_chunk_bytes", c_uint64),
-        ("reserved", c_uint8 * (4096 - 344 - MAX_PEERS * NAME_BYTES)),
+        ("hides_others", c_uint32),
+        ("moves", c_uint32),
+        ("reserved", c_uint8 * (4096 - 352 - MAX_PEERS * NAME_BYTES)),
         ("gpu", GpuOrders * MAX_GPUS),
     )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from services.node_agent.moves import Step
 from services.node_agent.strategies import lock_worker
 
 LOCK_MS = 2_000
@@ -107,18 +108,32 @@ class Locks:
                 raise LockError(f"the driver answers {result} to the checkpoint of process {pid}")
             self.held.discard(pid)
 
-    async def restore(self, pid: int) -> None:
+    async def restore(self, pid: int, step: Step | None = None) -> None:
         """Moves a checkpointed process's memory back; then the process is locked, until `unlock`. Does nothing to one
-        that runs.
+        that runs. `step`: to other GPUs.
 
         Raises LockError; then the process is still checkpointed.
         """
+        how = "" if step is None else f" {step.mapped} {step.before} {step.after}"
         async with self._serial:
-            result = await self._ask(f"restore {pid}", COPY_S)
+            result = await self._ask(f"restore {pid}{how}", COPY_S)
             if result:
                 raise LockError(f"the driver answers {result} to the restoring of process {pid}")
             if await self._ask(f"state {pid}") == lock_worker.LOCKED:
                 self.held.add(pid)
+
+    async def place(self, pid: int, pod: str, otherwise: str) -> str:
+        """On which GPUs a process is, of a pod that may have been moved; `otherwise`: where its pod's processes began.
+        Raises LockError."""
+        is_checkpointed = await self.state(pid) == lock_worker.CHECKPOINTED
+        return lock_worker.Places(lock_worker.places_beside(self._journal)).place(
+            pid, pod, otherwise, is_checkpointed=is_checkpointed
+        )
+
+    async def set_place(self, pod: str, place: str) -> None:
+        """Notes on which GPUs the pod's processes begin from now on. Raises LockError."""
+        async with self._serial:
+            await self._ask(f"placed {pod} {place}")
 
     async def state(self, pid: int) -> int | None:
         """Returns the process's CUprocessState, or None if the driver does not know it.

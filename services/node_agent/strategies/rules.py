@@ -96,12 +96,13 @@ def plan(
     for slice_ in all_of:
         for part in () if slice_.concurrent else slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
-    return {
+    found = {
         slice_.key: _rules(
             slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE), lent_mib.get(slice_.key, MappingProxyType({}))
         )
         for slice_ in all_of
     }
+    return found | {s.key: msgspec.structs.replace(found[s.key], hides_others=True) for s in all_of if s.any_gpu}
 
 
 def _with_loans(slices: Iterable[Slice], policy: Policy, overrides: Mapping[Key, Override]) -> list[Slice]:

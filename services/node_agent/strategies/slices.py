@@ -42,6 +42,8 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks below all others, whatever its priority and its compute."""
     suspension: bool = False
     """Its compute is suspended: it ranks below opportunistic slices."""
+    any_gpu: bool = False
+    """Its container has the device nodes of all GPUs, and the interposer hides those that are not its own."""
 
     @property
     def key(self) -> Key:
@@ -86,6 +88,7 @@ def slice_of(uid: str, container: str, share: ContainerGrant, grant: Grant | Non
         parts=parts,
         priority=grant.priority,
         opportunistic=opportunistic,
+        any_gpu=grant.any_gpu,
     )
 
 

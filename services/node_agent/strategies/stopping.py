@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -70,8 +71,14 @@ class OpenGate:
 
 
 class Stopper:
-    def __init__(self, locks: Locks, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        self._locks, self._sleep = locks, sleep
+    def __init__(
+        self,
+        locks: Locks,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`sleep` and `clock` go by the clock by which the driver bounds its locks; both in seconds."""
+        self._locks, self._sleep, self._clock = locks, sleep, clock
 
     async def stop(
         self,
@@ -115,13 +122,12 @@ class Stopper:
 
     async def _lock_all(self, pids: tuple[int, ...], within_s: float, locked: list[int]) -> str:
         """Returns why not all are locked; empty if they are. Those that it has locked are in `locked`."""
-        clock = asyncio.get_running_loop().time
-        until_s = clock() + within_s
+        until_s = self._clock() + within_s
         for pid in pids:
             if pid in self._locks.held or await self._locks.state(pid) == LOCKED:
                 continue
             try:
-                await self._locks.lock(pid, within_ms=round(max(LEAST_LOCK_S, until_s - clock()) * 1000))
+                await self._locks.lock(pid, within_ms=round(max(LEAST_LOCK_S, until_s - self._clock()) * 1000))
             except NoAnswer:
                 raise  # the driver hangs: it is not asked again and again
             except LockError as error:

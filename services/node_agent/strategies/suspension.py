@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from services.node_agent.messages import SuspendResult, SuspendTask
+from services.node_agent.moves import Move
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.hooks import Hooks
@@ -17,7 +18,7 @@ from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
-from services.node_agent.strategies.slices import Key
+from services.node_agent.strategies.slices import Key, slice_of
 from services.node_agent.strategies.stopping import NotQuiet
 from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import StrategyName, registered
@@ -147,7 +148,8 @@ class Suspender:
         mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
         keys = {(live.uid, live.container) for live in mine}
         was_checkpointed = _is_checkpoint(ask.previous)
-        changed, why = self._tell(mine, ask.suspension)
+        # The slices of a pod that comes back to other GPUs have those when its memory is there.
+        changed, why = ([], "") if ask.move is not None else self._tell(mine, ask.suspension)
         if not why and ask.suspension is not None and ask.suspension.action == "shrink":
             why = self._beyond(mine, ask.suspension.memory_mib) or await self._beyond_by_nvml(
                 mine, ask.suspension.memory_mib
@@ -158,6 +160,9 @@ class Suspender:
                 why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine), gate)
                 if not why and self._bursts(ask.uid):
                     self.registry.set_on_host(self.registry.on_host | keys)
+            elif not why and ask.move is not None:
+                why = await self._checkpointer.restore(ask.uid, ask.move, lambda: self._moved(ask))
+                return SuspendResult(ask, why)
             elif not why and was_checkpointed and not keys & self.registry.on_host:
                 # What a pod on the host has beyond its guarantee may not fit now: `move_back` waits until it does.
                 why = await self._checkpointer.restore(ask.uid)
@@ -166,6 +171,21 @@ class Suspender:
         if why:
             self._undo(changed)
         return SuspendResult(ask, why)
+
+    def _moved(self, ask: SuspendTask) -> str:
+        """Gives slices, whose processes have all memory on other GPUs and are still locked, those GPUs. Returns why
+        not."""
+        assert ask.after is not None  # noqa: S101 - told with the move
+        try:
+            for container in ask.containers:
+                share = ask.after.containers[container]
+                slice_ = slice_of(ask.uid, container, share, ask.after, share.gpus[0].node)
+                before = self.registry.override_of(slice_.key)
+                uuids = [part.uuid for part in slice_.parts]
+                self.drivers[slice_.strategy].prepare(slice_, override_for(None, before, uuids))
+        except (OSError, ValueError) as error:
+            return f"its limits cannot be written: {error}"
+        return ""
 
     async def move_out(self, uid: str) -> str:
         """Moves all GPU memory of a pod to the host, and pauses it. Returns why not; empty if it has moved.
@@ -217,13 +237,20 @@ class Suspender:
     def checkpointer(self) -> Checkpointer:
         return self._checkpointer
 
-    async def rehearse(self, uid: str, still: Callable[[], bool]) -> str | None:
+    async def rehearse(
+        self,
+        uid: str,
+        still: Callable[[], bool],
+        move: Move | None = None,
+        immovable: Callable[[str], None] = lambda why: None,  # noqa: ARG005
+    ) -> str | None:
         """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried. Raises NotQuiet:
         it could not be stopped at this time.
 
         `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
         host has no room, which says nothing of the program. After a failure a part of the pod may still be on the host:
-        `is_on_host` says so.
+        `is_on_host` says so. `move`: its programs may have to come back to other GPUs; `immovable` is called with why
+        they cannot.
         """
         async with self.alone:
             if not still() or self.waits_on_host(uid):
@@ -238,7 +265,12 @@ class Suspender:
                 gate.hold()
                 await self._checkpointer.stop((uid,), gate)
                 why = await self._checkpointer.checkpoint(uid, bytes_of, gate)
-                return why or await self._checkpointer.restore(uid)
+                if why or move is None:
+                    return why or await self._checkpointer.restore(uid)
+                why = await self._checkpointer.why_immovable(uid) or await self._checkpointer.restore(uid, move)
+                if why:
+                    immovable(why)
+                return await self._checkpointer.restore(uid)
             except NotQuiet:
                 raise
             except (PartialCheckpoint, LockError, HostMemoryUnknown) as error:

@@ -27,6 +27,8 @@ from shared.service import Context
 
 TICK_S = 0.1
 ANSWER_S = 15.0
+HOLD_ANSWER_S = 20.0
+"""A node may have to finish other suspensions before it brings a gang's members to a stop."""
 _YIELD_EVERY = 32
 EXCLUDED_NAMED = 5
 
@@ -162,6 +164,7 @@ class LeaderSession:
                 number=answer.number,
                 whole=answer.whole,
                 cannot_checkpoint=answer.cannot_checkpoint,
+                cannot_move=answer.cannot_move,
             )
         )
 
@@ -226,11 +229,15 @@ class LeaderSession:
                         encode(command.sync),
                         reply=self._ack("sync", command.sync.node),
                     )
+                case m.SendHold():
+                    self._spawn(self._send_hold(command))
                 case m.SendReleasesSeen():
                     await self.bus.publish(
                         subjects.node_command(command.node, "ack"),
                         encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids)),
                     )
+                case m.ForgetNode():
+                    self._spawn(self._forget(command.node))
                 case m.AnswerPlan():
                     for asker in self._askers.pop(command.answer.plan_id, ()):
                         await self.bus.respond(asker, encode(command.answer))
@@ -304,6 +311,30 @@ class LeaderSession:
             )
         if answers:
             self._put(m.BindsAnswered(answers))
+
+    async def _forget(self, node: str) -> None:
+        try:
+            await self.bus.kv(subjects.KV_NODES).delete(subjects.token(node))
+        except BusError as error:
+            self.ctx.log.warning("node_not_forgotten", node=node, error=str(error), effect="tried again in a minute")
+        else:
+            self.ctx.log.info("node_forgotten", node=node)
+
+    async def _send_hold(self, command: m.SendHold) -> None:
+        asked = command.hold
+        try:
+            reply = await self.bus.request(
+                subjects.node_command(asked.node, "hold"), encode(asked), timeout_s=HOLD_ANSWER_S
+            )
+            answer = decode(reply, node_commands.NodeHoldAnswer)
+        except (Unknown, BusError) as error:
+            answer = node_commands.NodeHoldAnswer(node=asked.node, ok=False, reason=f"no answer: {error}")
+        if not answer.ok:
+            self.ctx.log.info("gang_not_held", node=asked.node, gang=command.gang, reason=answer.reason)
+        if asked.hold_s:
+            self._put(
+                m.HoldAnswered(command.plan_id, command.gang, command.attempt, asked.node, answer.ok, answer.reason)
+            )
 
     async def _send_patches(self, command: m.SendPatches) -> None:
         """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within

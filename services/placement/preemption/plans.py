@@ -9,6 +9,7 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine
+from services.placement.preemption.gang_holds import GangHolds
 from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
 from services.placement.preemption.migration import Migrations
 from services.placement.preemption.reservations import Reservation, Reservations
@@ -54,6 +55,7 @@ class Preemption:
         self.reservations = Reservations(
             engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations, turns=self.turns
         )
+        self._holds = GangHolds(book, gangs)
         self._said_at = 0.0
 
     def reserve(self, plan: Plan, term: int, now: float) -> list[m.Command]:
@@ -109,7 +111,8 @@ class Preemption:
         if left:
             found.resuming = True
             self.reservations.release_places(found)
-            return self._suspender.resume(left, now)
+            moved = {b.uid: b.gpus for b in found.plan.beneficiaries if b.gpus}
+            return self._suspender.resume(left, moved, now)
         self._end(found, now)
         executed = PreemptionExecuted(plan=found.plan, took_ms=round((now - found.since) * 1000))
         return self._over(found, term, _publish(found.plan, executed))
@@ -130,6 +133,20 @@ class Preemption:
             else self._give_up(found, f"the node of a victim cannot suspend it: {reason}", term, now)
         )
 
+    def _order(self, plan: Plan, term: int, now: float) -> list[m.Command]:
+        """Orders the suspensions of a logged plan; those of a gang when all of its members stand still."""
+        asked, ready = self._holds.ask(plan, term, now)
+        return [*asked, *self._suspender.order(ready, now)]
+
+    def hold_answered(self, event: m.HoldAnswered, term: int, now: float) -> list[m.Command]:
+        """Handles what a node says about members of a gang that are to stand still together."""
+        found = self.reservations.get(event.plan_id)
+        out = self._holds.answered(event, term, now)
+        if found is None or found.closing:
+            return out
+        failed = self._holds.failure(event.plan_id)
+        return [*out, *(self._give_up(found, failed, term, now) if failed else self._order(found.plan, term, now))]
+
     def reservation_logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
         found = self.reservations.get(record.plan.plan_id)
         if found is not None and found.closing and not record.places:
@@ -140,7 +157,7 @@ class Preemption:
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
         self._mark_victims(plan, now, going=True)
         return [
-            *self._suspender.order(plan, now),
+            *self._order(plan, record.term, now),
             *self._answer(found),
             *_publish(plan, PreemptionReserved(plan=plan, term=record.term)),
             *preemption_started(plan, self._book),
@@ -205,18 +222,13 @@ class Preemption:
         """Repeats suspension orders until they are confirmed, and resumes pods whose plan is over."""
         self.migrations.tick(now)
         self.reservations.see_ends(now)
-        if now - self._said_at < REPEAT_S:
-            return self._suspender.tick(term, now)
-        self._said_at = now
-        return [
-            *(
-                order
-                for found in self.reservations.values()
-                if found.logged and not found.closing
-                for order in self._suspender.order(found.plan, now)
-            ),
-            *self._suspender.tick(term, now),
-        ]
+        all_of_them = now - self._said_at >= REPEAT_S
+        self._said_at = now if all_of_them else self._said_at
+        orders: list[m.Command] = []
+        for found in [r for r in self.reservations.values() if r.logged and not r.closing]:
+            if all_of_them or self._holds.due(found.plan.plan_id, now):
+                orders += self._order(found.plan, term, now)
+        return [*orders, *self._suspender.tick(term, now)]
 
     def records(self, term: int) -> list[ReservationRecord]:
         """Returns the records that a new term has to write again."""
@@ -239,6 +251,7 @@ class Preemption:
         return out
 
     def _end(self, found: Reservation, now: float) -> None:
+        self._holds.forget(found.plan.plan_id)
         self.reservations.end(found.plan.plan_id)
         self._mark_victims(found.plan, now, going=False)
 
@@ -250,21 +263,23 @@ class Preemption:
     def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         if not self.reservations.settled(found):
             return self._close(found, reason, term, now)
+        held = self._holds.end(found.plan.plan_id, term)
         self._end(found, now)
         self._capacity_changes.note()
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
-        return [*answer, *self._over(found, term, self._abandon(found.plan, reason))]
+        return [*held, *answer, *self._over(found, term, self._abandon(found.plan, reason))]
 
     def _close(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
         if found.closing:
             return []
+        held = self._holds.end(found.plan.plan_id, term)
         self.reservations.close(found)
         self._batcher.reservations.append(found.record(term))
         self._mark_victims(found.plan, now, going=False)
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
-        return [*answer, *self._abandon(found.plan, reason)]
+        return [*held, *answer, *self._abandon(found.plan, reason)]
 
     def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
         return [

@@ -171,7 +171,17 @@ class Reservations(dict[str, Reservation]):
         """Refuses a plan, and says which of its victims it would be in vain to ask for again soon."""
         known = self._suspender.host_memory.cannot_checkpoint
         cannot = tuple(v.uid for v in plan.victims if v.action == "checkpoint" and v.grant_id in known)
-        return Reserved(plan_id=plan.plan_id, ok=False, reason=reason, under_way=under_way, cannot_suspend=cannot)
+        stay = self._suspender.moves.cannot_move
+        states = {b.uid: self.book.pods.get(b.uid) for b in plan.beneficiaries if b.gpus}
+        own = tuple(uid for uid, state in states.items() if state is not None and state.grant_id in stay)
+        return Reserved(
+            plan_id=plan.plan_id,
+            ok=False,
+            reason=reason,
+            under_way=under_way,
+            cannot_suspend=cannot,
+            cannot_move=own,
+        )
 
     def of(self, plan: Plan) -> Plan | None:
         """Returns the plan that is already reserved for all beneficiaries of this one, or for more."""
@@ -390,8 +400,8 @@ class Reservations(dict[str, Reservation]):
         for beneficiary in plan.beneficiaries:
             uid = beneficiary.uid
             place, state, kept_as = places[uid], self.book.pods[uid], f"reserved/{plan.plan_id}/{uid}"
-            if beneficiary.resumes and state.suspension is None:
-                continue  # it has resumed before a leader died, and has all of it
+            if beneficiary.resumes and (state.suspension is None or uid in self._suspender.moves):
+                continue  # it has resumed before a leader died, or is to: it has all of it
             placeholder = self.turns.placeholder(state, kept_as) if beneficiary.resumes else state.placeholder(kept_as)
             self.book.reserve(placeholder, place.node, place.grant)
             placeholders.append(placeholder)

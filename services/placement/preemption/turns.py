@@ -16,6 +16,7 @@ from shared.book.demand import Demand
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import Beneficiary, HeldPlace, Plan
 from shared.model.grant import ContainerGrant, GpuShare, Grant, sum_shares
+from shared.model.moves import on_gpus
 from shared.queues.turns import TurnPolicy, is_waiting
 from shared.scheduling.transaction import Transaction
 
@@ -42,6 +43,8 @@ class Turns:
                 return f"{beneficiary.namespace}/{beneficiary.name} is not suspended"
             if state.charged != beneficiary.node:
                 return f"{state.key} is suspended on {state.charged}, and not on {beneficiary.node}"
+            if beneficiary.gpus and (why := self._suspender.moves.why_not(state, beneficiary.gpus)):
+                return why
             if state.suspension is not None and state.suspension.plan_id in self._suspender.open_plans:
                 return f"{state.key} is suspended for plan {state.suspension.plan_id}, which is still in progress"
         first = next(state for state in states if state is not None)
@@ -58,13 +61,16 @@ class Turns:
         held = trial.book.grants.get(trial.book.pods[beneficiary.uid].grant_id)
         if held is None:
             return None
-        given_up = _given_up(held)
+        given_up = on_gpus(held.given, beneficiary.gpus) if beneficiary.gpus else _given_up(held)
         for (name, uuid), (mib, milli) in sum_shares((given_up,)).items():  # two containers may have one GPU
             node = trial.book.nodes.get(name)
             room = None if node is None else node.by_uuid.get(uuid)
             if room is None or 0 < mib > room.free_mib or 0 < milli > room.free_milli:
                 return None
-        trial.suspend(held.grant_id, None)
+        if beneficiary.gpus:
+            trial.move(held.grant_id, given_up)
+        else:
+            trial.suspend(held.grant_id, None)
         return HeldPlace(node=beneficiary.node, grant=given_up)
 
     @staticmethod

@@ -58,13 +58,15 @@ class Nodes:
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
         self._term_checked_at = float("-inf")
-        self._heartbeats: dict[str, float] = {}
+        self.heartbeats: dict[str, float] = {}
+        """By node: when its agent was heard for the last time."""
         self._labels: dict[str, float] = {}
         """Nodes whose labels must be checked, and when next."""
         self._unanswered: dict[tuple[str, str], tuple[m.Command, float]] = {}
         """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
         self._void: set[str] = set()
         """Grants of living pods whose client node is gone or has given them back: the serving node has to, too."""
+        self.barred: dict[str, str] = {}  # Why nothing of a node is given although its agent has answered.
         self.resizing: set[str] = set()
         """Nodes whose agents resize running slices."""
 
@@ -103,10 +105,10 @@ class Nodes:
         """Notes heartbeats; True if a node that was silent may be used again."""
         back = False
         for node in nodes:
-            silent = now - self._heartbeats.get(node, now) >= SILENT_S
-            self._heartbeats[node] = now
+            silent = now - self.heartbeats.get(node, now) >= SILENT_S
+            self.heartbeats[node] = now
             if silent and self.is_synced(node):
-                self.book.set_agent_trouble(node, "")
+                self.book.set_agent_trouble(node, self.barred.get(node, ""))
                 back = True
         return back
 
@@ -187,7 +189,7 @@ class Nodes:
         if not self._answers_now(answer):
             return None
         self._synced[answer.node] = self.term
-        self._heartbeats[answer.node] = now
+        self.heartbeats[answer.node] = now
         (self.resizing.add if answer.resizes else self.resizing.discard)(answer.node)
         self._sync_sent.pop(answer.node, None)
         unknown: dict[str, list[LiveSlice]] = {}
@@ -197,7 +199,7 @@ class Nodes:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
             self.book.book_leaving(_stranger(slices, answer.node))
-        self.book.set_agent_trouble(answer.node, "")
+        self.book.set_agent_trouble(answer.node, self.barred.get(answer.node, ""))
         return [
             grant_id
             for grant_id in answer.tombstones
@@ -281,8 +283,8 @@ class Nodes:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
-        self._heartbeats = {node: at for node, at in self._heartbeats.items() if node in self.book.nodes}
-        for node, at in self._heartbeats.items():
+        self.heartbeats = {node: at for node, at in self.heartbeats.items() if node in self.book.nodes}
+        for node, at in self.heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
         return out

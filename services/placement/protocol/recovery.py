@@ -167,6 +167,10 @@ class Recovery:
         self._excluded[state.uid] = Touching(version, since=now)
         return True
 
+    def was_excluded(self, state: PodState) -> bool:
+        """Whether an order that the log does not have may still be carried out at this version of the pod."""
+        return self._excluded_before.get(state.uid) == state.pod.metadata.resource_version
+
     def refused(self, uid: str) -> bool:
         """The API server refused the touch of this pod. True when the pod is excluded from now on."""
         asked = self._touching.get(uid)

@@ -16,19 +16,21 @@ pod (`tests/model/turns.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.host_memory import HostMemory
+from services.placement.protocol.moves import Moves, Places
 from services.placement.protocol.nodes import Nodes
-from services.placement.protocol.recovery import touch
+from services.placement.protocol.recovery import Recovery, touch
 from services.placement.protocol.resumption_order import ResumptionOrder, Unit
 from services.placement.protocol.unix_time import UnixTime
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import SuspendPod
+from shared.contracts.node_commands import NodeSyncAnswer
 from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
 from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
@@ -62,6 +64,7 @@ class Suspender:
         order: ResumptionOrder,
         gpu_times: GpuTimes,
         clock: UnixTime,
+        moves: Moves,
     ) -> None:
         self._book, self._nodes, self._preemption_policy, self._capacity_changes = (
             book,
@@ -70,6 +73,7 @@ class Suspender:
             capacity_changes,
         )
         self._order, self._gpu_times, self._clock = order, gpu_times, clock
+        self.moves = moves
         self.host_memory = HostMemory(book, nodes, capacity_changes)
         self.open_plans: dict[str, Plan] = {}
         """The plans whose reservations are in force, by id."""
@@ -129,13 +133,21 @@ class Suspender:
         held = self._book.grants.get(victim.grant_id)
         return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))
 
-    def adopt(self, term: int, now: float) -> list[m.Command]:
+    def adopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
         """Takes over the suspended pods of an earlier leader; their agents learn the annotations by the sync."""
         suspension = [s for s in self._book.pods.values() if s.suspension is not None and not s.ended]
         self._told = {state.uid: state.suspension for state in suspension if state.suspension is not None}
         self._unmoved = {state.uid: state.pod.metadata.resource_version for state in suspension}
         self._touched_at = now
+        self.moves.adopt(suspension, recovery)
+        self._resuming = {state.uid: now for state in suspension if state.uid in self.moves}
         return [m.SendPatches(tuple(touch(state, term) for state in suspension))] if suspension else []
+
+    def amended(self, state: PodState) -> None:
+        """Handles a grant that was seen amended: a pod that moved has what was kept for it, and gives nothing up."""
+        held = self._book.grants.get(state.grant_id)
+        if held is not None and self.moves.landed(state, held) and state.suspension is None:
+            self._book.suspend(held.grant_id, None)
 
     def annotation_seen(self, state: PodState, now: float) -> list[m.Command]:
         """Handles an annotation that was added, changed or removed: tells the agent.
@@ -144,6 +156,8 @@ class Suspender:
         given up.
         """
         self._moved(state)
+        if self.moves.seen(state, self.reserved):
+            self._resuming.pop(state.uid, None)
         held = self._book.grants.get(state.grant_id)
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
             return []
@@ -193,6 +207,7 @@ class Suspender:
     def memory_answered(self, event: m.GrantAcknowledged) -> None:
         """Handles what an agent's answer says of the host memory."""
         self.host_memory.answered(event, self._open_checkpoints())
+        self.moves.rehearsed(event.grant_id, event.cannot_move)
 
     def _open_checkpoints(self) -> set[str]:
         return {v.grant_id for plan in self.open_plans.values() for v in plan.victims if v.action == "checkpoint"}
@@ -208,10 +223,13 @@ class Suspender:
             del self._unmoved[state.uid]
             self.node_answered(state.grant_id, self._said.pop(state.uid, None))
 
-    def synced(self, suspension: Mapping[str, Suspension]) -> None:
-        """Handles what a node tells a new leader about the suspension of its grants."""
-        for grant_id, given_up in suspension.items():
-            self.node_answered(grant_id, given_up)
+    def synced(self, answer: NodeSyncAnswer) -> None:
+        """Handles what a node tells a new leader about the suspension of its grants, and about their memory."""
+        own = self._book.nodes[answer.node].grants
+        for grant_id in [grant_id for grant_id in answer.suspension if grant_id in own]:
+            self.node_answered(grant_id, answer.suspension[grant_id])
+        self.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
+        self.moves.synced(answer)
 
     # --- to resume ----------------------------------------------------------------------------------------------
 
@@ -227,11 +245,13 @@ class Suspender:
         for unit in units:
             said = [self._resuming[state.uid] for state in unit if state.uid in self._resuming]
             if said:
-                orders += [self._resume(s, now) for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
+                due = [s for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
+                orders += [order for state in due for order in self._resume_again(state, now)]
             elif self._may_resume(unit, now):
-                orders += [self._resume(state, now) for state in unit]
+                orders += self._resume_unit(unit, self._places(unit) or {}, now)
         return [
             *self._touch_again(term, now),
+            *self.moves.tick(self.reserved, now),
             *([m.SendPatches(tuple(orders))] if orders else []),
             *self.host_memory.tick(self._open_checkpoints(), term, now),
         ]
@@ -252,16 +272,16 @@ class Suspender:
         unix_s = self._clock.at(now)
         orders: list[SuspendPod] = []
         for unit in self._resumable:
-            if any(state.uid in self._resuming for state in unit) or not self._has_room(unit):
-                continue
-            if self._order.comes_before(unit, waiter, unix_s):
-                orders += [self._resume(state, now) for state in unit]
+            places = None if any(state.uid in self._resuming for state in unit) else self._places(unit)
+            if places is not None and self._order.comes_before(unit, waiter, unix_s):
+                orders += self._resume_unit(unit, places, now)
         return [m.SendPatches(tuple(orders))] if orders else []
 
-    def resume(self, states: Sequence[PodState], now: float) -> list[m.Command]:
+    def resume(self, states: Sequence[PodState], places: Places, now: float) -> list[m.Command]:
         """Resumes the beneficiaries of a plan, all of them at once; repeated until their annotations are gone."""
         due = [s for s in states if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
-        return [m.SendPatches(tuple(self._resume(state, now) for state in due))] if due else []
+        orders = self._resume_unit(due, places, now)
+        return [m.SendPatches(tuple(orders))] if orders else []
 
     def can_resume(self, state: PodState) -> bool:
         """Whether what the pod has given up is known: its node has confirmed it to this leader."""
@@ -288,11 +308,32 @@ class Suspender:
         ]
         return self._order.units(found, self._clock.at(now)) if found else []
 
-    def _resume(self, state: PodState, now: float) -> SuspendPod:
-        self._book.suspend(state.grant_id, None)
-        self._resuming[state.uid] = now
-        reason = "all of its grant is free again" + self._gpu_times.so_far(state, now)
-        return _patch(state, "", reason, self._gpu_times.at_resumption(state, now))
+    def _resume_unit(self, unit: Sequence[PodState], places: Places, now: float) -> list[SuspendPod]:
+        """Books all that these pods gave up; returns the orders that may be sent at once. A pod that moves is ordered
+        to when that is in the log."""
+        orders = []
+        for state in unit:
+            before = self._resuming.get(state.uid)
+            self._resuming[state.uid] = now
+            moves = state.uid in self.moves
+            if moves and not self.moves.is_void(state.uid):
+                continue  # it is repeated there
+            to = " on other GPUs of its node" if moves or state.uid in places else ""
+            reason = f"all of its grant is free again{to}{self._gpu_times.so_far(state, now)}"
+            patch = _patch(state, "", reason, self._gpu_times.at_resumption(state, now))
+            if moves:
+                self.moves.renew(state, patch)
+            elif state.uid in places and before is None:
+                self.moves.begin(state, places[state.uid], patch)
+            else:
+                self._book.suspend(state.grant_id, None)
+                orders.append(patch)
+        return orders
+
+    def _resume_again(self, state: PodState, now: float) -> list[SuspendPod]:
+        """Of a unit that resumes: a pod whose annotation is not gone yet, or whose move was void."""
+        places = {} if state.uid in self._resuming else self._places([state])
+        return [] if places is None else self._resume_unit([state], places, now)
 
     def _touch_again(self, term: int, now: float) -> list[m.Command]:
         self._unmoved = {uid: version for uid, version in self._unmoved.items() if uid in self._book.pods}
@@ -310,14 +351,16 @@ class Suspender:
         return now - max(since) >= FREE_FOR_S
 
     def _has_room(self, unit: Unit) -> bool:
-        parts = []
+        return self._places(unit) is not None
+
+    def _places(self, unit: Unit) -> Places | None:
+        """Returns where those of these pods resume that have to move; None if not all of them have room."""
         for state in unit:
             held, node = self._book.grants.get(state.grant_id), self._book.nodes.get(state.charged)
             # Until the node has synced with this leader the book counts the whole grant: what others have is unknown.
             if node is None or node.agent_trouble or held is None or held.phase != "bound":
-                return False
-            parts.append(held)
-        return self._fits(parts)
+                return None
+        return self.moves.places(unit)
 
     def _fits(self, parts: Sequence[GrantState]) -> bool:
         """Whether all that was granted to these fits again. What was never booked to other pods is free."""

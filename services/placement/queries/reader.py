@@ -10,7 +10,7 @@ import numpy as np
 from services.placement.core import Core
 from services.placement.explain.steps import Steps
 from services.placement.free_capacity import gpu_fit
-from services.placement.queries import Answers
+from services.placement.queries import Answers, suspended
 from services.placement.queries.memory_breakdown import MemoryBreakdown, memory_breakdown
 from shared.book.states import NodeState
 from shared.contracts.queries import (
@@ -157,7 +157,7 @@ def queues(core: Core) -> QueuesAnswer:
     return QueuesAnswer(queues=tuple(fair.standing(core.queue.waiting_by_queue())), invalid=fair.problem)
 
 
-def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0) -> StatusAnswer:
+def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wall: float = 0.0) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
     present = arrays.there
     taken_mib = taken_milli = 0
@@ -176,6 +176,8 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0) ->
     shown = [
         core.explainer.why(book.pods[uid], max_nodes=0) for uid in core.queue.oldest(min(query.waiting, _WAITING_MOST))
     ]
+    pods_suspended, most_suspended = suspended.pods(core, query.suspended, wall)
+    on_host_mib, host_mib = suspended.on_hosts(core)
     return StatusAnswer(
         holder=core.holder,
         leader=leader,
@@ -203,6 +205,10 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0) ->
         agents_ready=sum(1 for n in enrolled if core.nodes.is_synced(n.name) and not n.agent_trouble),
         oldest_wait_s=core.scheduler.waited_ms(oldest[0], now) / 1000 if oldest else 0.0,
         waiting_uids=oldest[: query.uids],
+        pods_suspended=pods_suspended,
+        suspended=most_suspended,
+        on_host_mib=on_host_mib,
+        host_mib=host_mib,
     )
 
 
@@ -230,5 +236,5 @@ ANSWERS: Answers = {
     INSPECT.name: lambda core, query, _: inspect(core, query),
     GRANT.name: lambda core, query, _: grant(core, query),
     QUEUES.name: lambda core, _, __: queues(core),
-    STATUS.name: lambda core, query, at: status(core, query, leader=True, now=at.now),
+    STATUS.name: lambda core, query, at: status(core, query, leader=True, now=at.now, wall=at.wall),
 }

@@ -11,6 +11,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model import names
 from shared.model.grant import Grant
+from shared.scheduling.moving import may_move
 
 
 class Grants(Protocol):
@@ -43,6 +44,7 @@ class SessionGrants:
             tier="" if state.request is None else state.request.tier,
             restart_cost_s=state.life.restart_cost_s,
             nics=place.nics,
+            any_gpu=may_move(state, place.containers, place.nics, self._book.nodes[place.node].inventory),
         )
 
 

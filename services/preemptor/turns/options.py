@@ -1,6 +1,6 @@
 """Finds the cheapest set of running jobs whose turn ends for a waiting job. Pure.
 
-A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back where they are. The
+A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back to their nodes. The
 cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield. It is
 minimal: each job that turns out to be unneeded keeps its turn, the best in rank first. All victims are paused where
 that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it.
@@ -23,8 +23,10 @@ from shared.book.fork import Fork
 from shared.book.host_memory import lacking
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import sum_shares
+from shared.model.moves import on_gpus
 from shared.model.suspension import SuspendAction, Suspension, can_suspend
 from shared.scheduling.minimal_sets import put_back_unneeded
+from shared.scheduling.moving import is_movable, other_gpus
 from shared.scheduling.transaction import Transaction
 
 MAX_NODES = 16
@@ -46,7 +48,7 @@ class Yielding(msgspec.Struct, frozen=True):
     level: int
     gpu_milli: int
     behind: int = 0
-    """How many suspended pods wait for the same GPUs. A suspended pod comes back to its own GPUs alone."""
+    """How many suspended pods wait for the same GPUs that come back to no others."""
 
     @property
     def worst(self) -> Rank:
@@ -60,10 +62,19 @@ class Turn(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     victims: tuple[Yielding, ...]
     action: SuspendAction
+    gpus: dict[str, dict[str, str]] = {}
+    """By uid of suspended pods that resume on other GPUs: the new one by the one that they had."""
 
     @property
     def cost(self) -> tuple[int, list[Rank]]:
         return sum(victim.gpu_milli for victim in self.victims), sorted(victim.worst for victim in self.victims)
+
+    def is_cheaper(self, other: Turn) -> bool:
+        """Whether it costs less. Other GPUs are left alone for a turn that is only longer than that on its own."""
+        if not self.gpus or other.gpus:
+            return self.cost < other.cost
+        (mine, ranks), (its, others) = self.cost, other.cost
+        return (mine, [rank[:2] for rank in ranks]) < (its, [rank[:2] for rank in others])
 
 
 class Options:
@@ -78,10 +89,13 @@ class Options:
         *,
         busy: Collection[str],
         parking: Callable[[], Iterable[GrantState]],
+        own_alone: Collection[str] = (),
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
-        grants that plans in progress checkpoint, which the book may not show yet.
+        grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
+        that come back to no other GPUs, although their grants say so.
         """
+        self._own_alone = own_alone
         self._book, self._areas, self._copies = book, areas, copies
         self._busy, self._parking = busy, parking
         self._able = sorted(able, key=lambda one: one.worst)
@@ -96,9 +110,13 @@ class Options:
         """Jobs for which the host has no room."""
         self._too_short: list[Yielding] = []
         """Of the job in hand: whose turns were enough, but not yet worth its copies, on the first place."""
+        self._moved: dict[str, dict[str, str]] = {}
+        """By uid, of the pods that were placed last: where to they moved."""
 
     def could_resume(self, waiting: TurnJob, at: int) -> bool:
-        """Returns whether any job that could yield is on the GPUs of a suspended one."""
+        """Returns whether any job that could yield is on the GPUs of a suspended one; if it may move, on its nodes."""
+        if any(self._moves(member) for member in waiting.members):
+            return any(one.level > at for member in waiting.members for one in self._by_node.get(member.charged, ()))
         own = self._gpus_of(waiting)
         return any(not own.isdisjoint(self._gpus_of(one.job)) for one in self._able if one.level > at)
 
@@ -114,14 +132,22 @@ class Options:
         self._too_short = []
         for nodes in self._places(waiting, at):
             near = self._near(nodes, at)
-            if own:  # what other GPUs could give is of no use to it
-                near = [one for one in near if not own.isdisjoint(self._gpus_of(one.job))]
-            found = self._on(waiting, nodes, near[:MAX_YIELDING], turn_s, overdue_at) if near else None
-            if found is not None and (best is None or found.cost < best.cost):
-                best = found
+            tried = [near]
+            if own:  # what other GPUs could give is of no use to it, unless it may move; its own are preferred
+                tried = [[one for one in near if not own.isdisjoint(self._gpus_of(one.job))]]
+                tried += [near] if any(self._moves(member) for member in waiting.members) else []
+            for those in tried:
+                found = self._on(waiting, nodes, those[:MAX_YIELDING], turn_s, overdue_at) if those else None
+                if found is not None and (best is None or found.is_cheaper(best)):
+                    best = found
         if best is None and overdue_at is not None:
             self._kept |= {one.uid for one in self._too_short}
         return best
+
+    def _moves(self, state: PodState) -> bool:
+        """Whether a suspended pod may resume on other GPUs of its node."""
+        held = self._book.grants.get(state.grant_id)
+        return held is not None and is_movable(held) and state.uid not in self._own_alone
 
     def _near(self, nodes: Sequence[NodeState], at: int) -> list[Yielding]:
         """Returns the jobs with pods on these nodes that yield, the worst in rank first."""
@@ -183,7 +209,7 @@ class Options:
                 worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
             if placed and copied_s <= worth_s * self._copies.max_part:
-                return Turn(tuple(placed), tuple(victims), action)
+                return Turn(tuple(placed), tuple(victims), action, dict(self._moved))
             if placed and not self._too_short:
                 self._too_short = victims
         return None
@@ -239,6 +265,7 @@ class Options:
     ) -> list[str] | None:
         """Returns a node for each member when these have been suspended; None if one does not fit."""
         mark = self._trial.mark
+        self._moved = {}
         for one in victims:
             for member in one.job.members:
                 self._trial.suspend(member.grant_id, Suspension(action=action, plan_id=""))
@@ -264,7 +291,10 @@ class Options:
         return None
 
     def _resumed_on(self, state: PodState) -> str | None:
-        """Returns the pod's node if all that it has given up is free again there, and takes it."""
+        """Returns the pod's node if all that it has given up is free there, and takes it.
+
+        On its own GPUs, or else on others if it may move.
+        """
         held = self._trial.book.grants.get(state.grant_id)
         if held is None:
             return None
@@ -274,8 +304,17 @@ class Options:
             room = None if node is None else node.by_uuid.get(uuid)
             now_mib, now_milli = taken.get((name, uuid), (0, 0))
             if room is None or 0 < mib - now_mib > room.free_mib or 0 < milli - now_milli > room.free_milli:
-                return None
+                return self._moved_on(state, held)
         self._trial.suspend(state.grant_id, None)
+        return state.charged
+
+    def _moved_on(self, state: PodState, held: GrantState) -> str | None:
+        node = self._trial.book.nodes.get(state.charged)
+        gpus = other_gpus(state, held, node, {}) if node is not None and self._moves(state) else None
+        if gpus is None:
+            return None
+        self._trial.move(state.grant_id, on_gpus(held.given, gpus))
+        self._moved[state.uid] = gpus
         return state.charged
 
 
@@ -287,7 +326,10 @@ def as_yielding(job: TurnJob, level: int, book: Book, waiting: Mapping[tuple[str
 
 
 def suspended_by_gpu(book: Book) -> Counter[tuple[str, str]]:
-    """Returns how many suspended pods have given up each GPU, by node and uuid."""
+    """Returns how many suspended pods have given up each GPU, by node and uuid, and come back to no other."""
     return Counter(
-        gpu for held in book.grants.values() if held.suspension is not None for gpu in sum_shares((held.given,))
+        gpu
+        for held in book.grants.values()
+        if held.suspension is not None and not is_movable(held)
+        for gpu in sum_shares((held.given,))
     )

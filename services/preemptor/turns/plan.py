@@ -13,5 +13,7 @@ def turn_plan(plan_id: str, proposal: Proposal, *, deadline_s: int) -> Plan:
     job, turn = proposal
     victims = tuple(victim_of(member, turn.action, 0) for one in turn.victims for member in one.job.members)
     plan = build_plan_for(plan_id, job.members, turn.nodes, victims, deadline_s=deadline_s)
-    resumed = tuple(msgspec.structs.replace(one, resumes=job.resumes) for one in plan.beneficiaries)
+    resumed = tuple(
+        msgspec.structs.replace(one, resumes=job.resumes, gpus=turn.gpus.get(one.uid, {})) for one in plan.beneficiaries
+    )
     return msgspec.structs.replace(plan, turn=True, beneficiaries=resumed)

@@ -66,6 +66,8 @@ class TurnPlanner:
         """`stays`: whether a pod, by uid, is not suspended now because its last suspension failed."""
         self._book, self._policy, self._circles, self._copies = book, policy, circles, copies
         self._tree, self._areas, self._stays = tree, areas, stays
+        self._own_alone: set[str] = set()
+        """By uid, pods of which placement has said that they resume on their own GPUs alone."""
         self._look_at = 0.0
         self._check_at: dict[Circle, float] = {}
         self._changes_at: dict[Circle, float] = {}
@@ -79,6 +81,10 @@ class TurnPlanner:
         self._check_at.clear()
         if plan.turn and refused:
             self._not_before |= dict.fromkeys((one.uid for one in plan.beneficiaries), now + REFUSED_S)
+
+    def cannot_move(self, uids: Iterable[str]) -> None:
+        """Records pods that resume on their own GPUs alone."""
+        self._own_alone = {uid for uid in (*self._own_alone, *uids) if uid in self._book.pods}
 
     def is_due(self, now: float) -> bool:
         return now >= self._look_at
@@ -142,7 +148,15 @@ class TurnPlanner:
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
-        options = Options(self._book, self._areas(), self._copies, able, busy=under_way.busy, parking=lambda: parking)
+        options = Options(
+            self._book,
+            self._areas(),
+            self._copies,
+            able,
+            busy=under_way.busy,
+            parking=lambda: parking,
+            own_alone=self._own_alone,
+        )
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0
         for job in jobs:

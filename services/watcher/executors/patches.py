@@ -90,7 +90,8 @@ class Patches:
             order.name,
             order.uid,
             suspension_patch(order.suspension)
-            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),
+            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {})
+            | ({names.ANNOTATION_GRANT: order.grant} if order.grant else {}),
             order.resource_version,
         )
         if result.outcome == "done":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -82,8 +83,10 @@ class Queued:
         return list((await self.get(path))["items"])
 
     async def workload(self, prefix: str) -> Document | None:
+        """That of a Job is named after it, with a hash: `job-train-` is not meant to be `job-train-hami-…`."""
         found = (await self.get(f"{GROUP}/namespaces/{self.space}/workloads"))["items"]
-        return next((one for one in found if one["metadata"]["name"].startswith(prefix)), None)
+        named = re.compile(re.escape(prefix) + "[^-]*")
+        return next((one for one in found if named.fullmatch(one["metadata"]["name"])), None)
 
     async def counted(self, prefix: str) -> int:
         """The thousandths of a GPU that Kueue has reserved for a workload."""

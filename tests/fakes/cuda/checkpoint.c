@@ -1,6 +1,10 @@
 /* cuCheckpointProcess*: new work of a locked process waits; submitted work is finished before the lock takes effect. */
 #include "world.h"
 
+typedef struct { unsigned char from[16], to[16]; } pair_t;
+typedef struct { const pair_t *pairs; unsigned pair_count; unsigned char reserved[52]; } restore_args_t;
+_Static_assert(sizeof(restore_args_t) == 64, "CUcheckpointRestoreArgs of cuda.h");
+
 enum state { RUNNING, LOCKED, CHECKPOINTED };
 
 static int find(int pid) {
@@ -59,19 +63,52 @@ CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {
     unlock();
     return CUDA_SUCCESS;
 }
-CUresult cuCheckpointProcessRestore(int pid, const void *args) {
-    int process = find(pid), fits = 1;
+
+/* Reads a map of GPUs, from which the process has each of its devices to another GPU; identical without one. As the
+ * driver's documentation says, it names every GPU of the process (also those without a context: NVIDIA/cuda-checkpoint,
+ * issue 35), and moves memory between GPUs of the same chip. A driver before r580 has the fields as reserved ones, which
+ * must be zero. A process that sees only some GPUs, by CUDA_VISIBLE_DEVICES, is not moved at all (the same issue). */
+static CUresult read_map(const process_t *p, const restore_args_t *args, int to[DEVICES]) {
+    const int devices = world()->devices;
+    int taken = 0, named = 0;
+    for (int gpu = 0; gpu < DEVICES; gpu++) to[gpu] = gpu;
+    for (size_t i = 0; args && i < sizeof args->reserved; i++)
+        if (args->reserved[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (!args || !args->pair_count) return CUDA_SUCCESS;
+    if (world()->version < 13000 || !args->pairs) return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < args->pair_count; i++) {
+        const int from = args->pairs[i].from[15] - 1, target = args->pairs[i].to[15] - 1;
+        if (from < 0 || from >= devices || target < 0 || target >= devices) return CUDA_ERROR_INVALID_VALUE;
+        if (named >> from & 1 || taken >> target & 1) return CUDA_ERROR_INVALID_VALUE;
+        if (world()->model[from] != world()->model[target]) return CUDA_ERROR_INVALID_VALUE;
+        if (p->restricted && from != target) return CUDA_ERROR_INVALID_VALUE;
+        named |= 1 << from, taken |= 1 << target;
+        to[from] = target;
+    }
+    return named == (1 << devices) - 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuCheckpointProcessRestore(int pid, const restore_args_t *args) {
+    int process = find(pid), fits = 1, to[DEVICES];
     process_t *p = &world()->process[process < 0 ? 0 : process];
     uint64_t bytes = 0;
-    (void)args;
+    CUresult result;
     if (process < 0) return CUDA_ERROR_INVALID_VALUE;
     if (p->locked != CHECKPOINTED) return CUDA_ERROR_ILLEGAL_STATE;
+    if ((result = read_map(p, args, to))) return result;
     lock();
     bury();
-    for (int d = 0; d < DEVICES; d++) fits &= used(d) + p->host[d] <= world()->memory_bytes, bytes += p->host[d];
-    for (int d = 0; fits && d < DEVICES; d++) p->bytes[d] = p->host[d], p->host[d] = 0;
+    for (int d = 0; d < DEVICES; d++) {
+        const int gpu = to[p->gpu[d]];
+        fits &= used(gpu) + p->host[d] <= world()->memory_bytes, bytes += p->host[d];
+    }
+    for (int d = 0; fits && d < DEVICES; d++) {
+        p->bytes[d] = p->host[d], p->host[d] = 0;
+        p->gpu[d] = to[p->gpu[d]];
+    }
+    for (int d = 0; d < DEVICES; d++) p->device_on[p->gpu[d]] = d;
     unlock();
-    if (!fits) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!fits) return args && args->pair_count ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     copy(bytes);
     return p->locked = LOCKED, CUDA_SUCCESS;
 }

@@ -10,7 +10,11 @@ static _Thread_local int mine = -1;
 static pthread_key_t at_exit;
 _Thread_local uint64_t last_of_thread;
 
-static queue_t *queue(int process, int device) { return &world()->process[process].queue[device]; }
+/* By GPU. */
+static queue_t *queue(int process, int gpu) {
+    process_t *p = &world()->process[process];
+    return &p->queue[p->device_on[gpu]];
+}
 static int pending(int process, int device) {
     return world()->process[process].used && queue(process, device)->completed < queue(process, device)->submitted;
 }
@@ -229,19 +233,19 @@ void kerf_virtual_leave(void) {
 }
 
 static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int other, int place, uint64_t meets) {
-    queue_t *q = queue(me(), device);
+    queue_t *q = &world()->process[me()].queue[device];
     uint64_t seq;
     enter();
     if (world()->process[me()].locked) wait_for(UNLOCKED, 0, 0, NEVER);
     if (q->submitted - q->completed >= DEPTH) wait_for(ROOM, device, 0, NEVER);
     lock();
-    settle(device);
+    settle(gpu_of(device));
     q->launched += event < 0 && !other;
     q->item[q->submitted % DEPTH] = (item_t){ns, awaits ? q->launched + awaits : 0, meets, event, event >= 0
         ? world()->process[me()].event[event].recording : 0, other, place, 0};
     seq = ++q->submitted;
     if (event < 0) last_of_thread = seq;
-    settle(device);
+    settle(gpu_of(device));
     unlock();
     return seq;
 }

@@ -25,9 +25,10 @@ CUresult cuInit(unsigned flags) {
     CUresult joined = mps_join();
     if (joined) return joined;
     initialised = getpid();
+    world()->process[me()].restricted = getenv("CUDA_VISIBLE_DEVICES") != NULL;
     return CUDA_SUCCESS;
 }
-CUresult cuDriverGetVersion(int *version) { return *version = 12090, CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int *version) { return *version = world()->version, CUDA_SUCCESS; }
 /* Writes the devices that CUDA_VISIBLE_DEVICES names by index, all if it is unset, and returns how many they are.
  * As with the real driver, the first that does not exist ends the list. */
 static int visible(int devices[DEVICES]) {
@@ -64,8 +65,18 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
 /* GPU-00000000-0000-0000-0000-0000000000NN, where NN is the index plus 1. */
 CUresult cuDeviceGetUuid(void *uuid, CUdevice device) {
     memset(uuid, 0, 16);
-    ((unsigned char *)uuid)[15] = (unsigned char)(device + 1);
+    ((unsigned char *)uuid)[15] = (unsigned char)(gpu_of(device) + 1);
     return CUDA_SUCCESS;
+}
+/* Of the GPU that the device was at first: as a real one it stays so after a restore to another GPU
+ * (NVIDIA/cuda-checkpoint, issue 48). */
+CUresult cuDeviceGetPCIBusId(char *to, int length, CUdevice device) {
+    return snprintf(to, (size_t)length, "00000000:%02X:00.0", (unsigned)device + 1), CUDA_SUCCESS;
+}
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *name) {
+    unsigned bus;
+    if (sscanf(name, "%*x:%x", &bus) != 1 || !bus || (int)bus > world()->devices) return CUDA_ERROR_INVALID_VALUE;
+    return *device = (int)bus - 1, CUDA_SUCCESS;
 }
 CUresult cuDeviceGetUuid_v2(void *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 enum { ATTRIBUTE_PAGEABLE = 88 };

@@ -47,12 +47,13 @@ static int limit_of(int pid, const limit_t *limits, int count) {
 
 int limit_allows(int device, uint64_t bytes) {
     static limit_t limits[MAX_LIMITS];
-    const int count = read_limits(device, limits), mine = count ? limit_of(getpid(), limits, count) : -1;
+    const int gpu = gpu_of(device), count = read_limits(gpu, limits), mine = count ? limit_of(getpid(), limits, count) : -1;
     uint64_t sum = bytes;
     if (mine < 0) return 1;
     for (int p = 0; p < PROCESSES; p++) {
         const process_t *one = &world()->process[p];
-        if (one->used && limit_of(one->pid, limits, count) == mine) sum += one->bytes[device] - one->unlimited[device];
+        if (one->used && limit_of(one->pid, limits, count) == mine)
+            sum += one->bytes[one->device_on[gpu]] - one->unlimited[one->device_on[gpu]];
     }
     return sum <= limits[mine].hard;
 }

@@ -42,22 +42,23 @@ static int held(const share_t *share) {
     return 0;
 }
 
-uint64_t used(int device) {
+static uint64_t on_gpu(const process_t *p, int gpu) { return p->used ? p->bytes[p->device_on[gpu]] : 0; }
+
+uint64_t used(int gpu) {
     uint64_t sum = 0;
-    for (int p = 0; p < PROCESSES; p++) sum += world()->process[p].used ? world()->process[p].bytes[device] : 0;
+    for (int p = 0; p < PROCESSES; p++) sum += on_gpu(&world()->process[p], gpu);
     for (int s = 0; s < SHARES; s++)
-        if (world()->share[s].device == device && held(&world()->share[s])) sum += world()->share[s].bytes;
+        if (world()->share[s].device == gpu && held(&world()->share[s])) sum += world()->share[s].bytes;
     return sum;
 }
 
-static uint64_t of_container(int container, int device) {
+static uint64_t of_container(int container, int gpu) {
     uint64_t sum = 0;
     for (int p = 0; p < PROCESSES; p++)
-        if (world()->process[p].used && world()->process[p].container == container)
-            sum += world()->process[p].bytes[device];
+        if (world()->process[p].container == container) sum += on_gpu(&world()->process[p], gpu);
     for (int s = 0; s < SHARES; s++) {
         int holds = 0;
-        for (int p = 0; world()->share[s].device == device && p < PROCESSES; p++)
+        for (int p = 0; world()->share[s].device == gpu && p < PROCESSES; p++)
             holds |= world()->share[s].holder[p] && world()->process[p].container == container;
         if (holds) sum += world()->share[s].bytes;
     }
@@ -65,25 +66,26 @@ static uint64_t of_container(int container, int device) {
 }
 void note_peak(int device) {
     const int container = world()->process[me()].container;
-    const uint64_t bytes = of_container(container, device);
-    if (bytes > world()->peak[container][device]) world()->peak[container][device] = bytes;
+    const int gpu = gpu_of(device);
+    const uint64_t bytes = of_container(container, gpu);
+    if (bytes > world()->peak[container][gpu]) world()->peak[container][gpu] = bytes;
 }
-uint64_t kerf_fake_container_bytes(int device) {
+uint64_t kerf_fake_container_bytes(int gpu) {
     const int process = me();
     uint64_t bytes;
     lock();
     bury();
-    bytes = of_container(world()->process[process].container, device);
+    bytes = of_container(world()->process[process].container, gpu);
     unlock();
     return bytes;
 }
-uint64_t kerf_fake_container_peak_bytes(int device) { return world()->peak[world()->process[me()].container][device]; }
+uint64_t kerf_fake_container_peak_bytes(int gpu) { return world()->peak[world()->process[me()].container][gpu]; }
 
-uint64_t kerf_fake_used_bytes(int device) {
+uint64_t kerf_fake_used_bytes(int gpu) {
     uint64_t bytes;
     lock();
     bury();
-    bytes = used(device);
+    bytes = used(gpu);
     unlock();
     return bytes;
 }
@@ -99,7 +101,7 @@ static CUresult take_some(int device, uint64_t bytes, int unlimited) {
     while_locked(process);
     lock();
     bury();
-    if (world()->process[process].bytes[device] + bytes <= mps_limit(device) && used(device) + bytes <= world()->memory_bytes
+    if (world()->process[process].bytes[device] + bytes <= mps_limit(device) && used(gpu_of(device)) + bytes <= world()->memory_bytes
         && (unlimited || limit_allows(device, bytes))) {
         world()->process[process].bytes[device] += bytes;
         world()->process[process].unlimited[device] += unlimited ? bytes : 0;
@@ -281,7 +283,7 @@ static int share(block_t *block) {
         if (held(&world()->share[s])) continue;
         world()->share[s].bytes = block->bytes;
         world()->share[s].word = block->word;
-        world()->share[s].device = block->device;
+        world()->share[s].device = gpu_of(block->device);
         world()->share[s].holder[process] = 1;
         world()->process[process].bytes[block->device] -= block->bytes;
         block->share = s;

@@ -3,7 +3,7 @@ X(cuArray3DCreate_v2) X(cuArrayCreate_v2) X(cuArrayDestroy) X(cuCheckpointProces
 X(cuCheckpointProcessCheckpoint) X(cuCheckpointProcessLock) X(cuCheckpointProcessRestore) X(cuCheckpointProcessUnlock)
 X(cuCtxCreate) X(cuCtxCreate_v2) X(cuCtxCreate_v3) X(cuCtxCreate_v4) X(cuCtxDestroy) X(cuCtxDestroy_v2)
 X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPopCurrent_v2) X(cuCtxPushCurrent_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize)
-X(cuDeviceGet) X(cuDeviceGetAttribute) X(cuDeviceGetCount) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetGraphMemAttribute)
+X(cuDeviceGet) X(cuDeviceGetPCIBusId) X(cuDeviceGetByPCIBusId) X(cuDeviceGetAttribute) X(cuDeviceGetCount) X(cuDeviceGetDefaultMemPool) X(cuDeviceGetGraphMemAttribute)
 X(cuDeviceGetMemPool) X(cuDeviceGetName) X(cuDeviceGetUuid) X(cuDeviceGetUuid_v2) X(cuDeviceGraphMemTrim)
 X(cuDevicePrimaryCtxGetState) X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset)
 X(cuDevicePrimaryCtxReset_v2) X(cuDevicePrimaryCtxRetain) X(cuDeviceSetMemPool) X(cuDeviceTotalMem)

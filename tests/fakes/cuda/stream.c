@@ -20,14 +20,14 @@ uint64_t kerf_fake_calls(const char *name) {
         if (!strcmp(per_thread[i].name, name)) return per_thread[i].calls;
     return 0;
 }
-uint64_t kerf_fake_gpu_ns(int device, int pid) {
+uint64_t kerf_fake_gpu_ns(int gpu, int pid) {
     uint64_t sum = 0;
     lock();
-    if (!pid) sum = world()->process[me()].queue[device].gpu_ns;
+    if (!pid) sum = world()->process[me()].queue[world()->process[me()].device_on[gpu]].gpu_ns;
     else
         for (int p = 0; p < PROCESSES; p++)
             if (world()->process[p].used && world()->process[p].pid == pid)
-                sum = world()->process[p].queue[device].gpu_ns;
+                sum = world()->process[p].queue[world()->process[p].device_on[gpu]].gpu_ns;
     unlock();
     return sum;
 }

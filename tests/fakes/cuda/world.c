@@ -49,6 +49,8 @@ static void create(world_t *w) {
     w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
     w->checkpoint_ns = setting("KERF_FAKE_CUDA_CHECKPOINT_US", 0) * 1000;
     read_host_bandwidth(w, getenv("KERF_FAKE_CUDA_HOST_MB_S"));
+    w->version = (int)setting("KERF_FAKE_CUDA_VERSION", 13000);
+    snprintf(w->model, sizeof w->model, "%s", getenv("KERF_FAKE_CUDA_MODELS") ? getenv("KERF_FAKE_CUDA_MODELS") : "");
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
     w->late_ns = setting("KERF_FAKE_CUDA_LATE_NS", 0);
@@ -113,6 +115,7 @@ static void take_place(int file) {
         struct flock wanted = place(p);
         if (shared->process[p].used || fcntl(file, F_OFD_SETLK, &wanted)) continue;
         memset(&shared->process[p], 0, sizeof(process_t));
+        for (int d = 0; d < DEVICES; d++) shared->process[p].gpu[d] = shared->process[p].device_on[d] = d;
         shared->process[p].used = 1;
         shared->process[p].pid = (int)getpid();
         shared->process[p].container = (int)(setting("KERF_FAKE_CUDA_CONTAINER", 0) % CONTAINERS);
@@ -152,6 +155,8 @@ int me(void) {
     if (own < 0) fail("too many processes");
     return own;
 }
+
+int gpu_of(int device) { return world()->process[me()].gpu[device]; }
 
 static void forked(void) {
     own = -1;

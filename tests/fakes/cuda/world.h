@@ -10,6 +10,8 @@
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
  *   KERF_FAKE_CUDA_CHECKPOINT_US  what each checkpoint and each restore of a process takes beside its copy, 0
+ *   KERF_FAKE_CUDA_VERSION    of the driver, 13000; below that a restore takes no map of GPUs
+ *   KERF_FAKE_CUDA_MODELS     a letter for each GPU, AAAAAAAA: a restore moves memory among those of the same letter alone
  *   KERF_FAKE_CUDA_HOST_MB_S   speed of copies to and from each device in MB/s, as 25000:24000,12000:11000; 0: they take no time
  *   KERF_FAKE_CUDA_JIT        1: modules load only while libnvidia-ptxjitcompiler.so.1 can be opened
  *   KERF_FAKE_CUDA_LAZY       1: a function's first launch loads its code, and waits for the device's work before
@@ -40,7 +42,8 @@
  * Memory has one word of data, its first, at the address that an allocation or a mapping returned.
  *
  * A locked process begins no work, and neither allocates nor frees memory. The memory of a checkpointed process is
- * free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed.
+ * free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed. A restore with
+ * a map of GPUs moves the process's devices: each keeps its number and its memory, and is another GPU from then on.
  *
  * A client of MPS (mps.c) has its server's limits. The function "fault" is a fatal fault: its process's, and under MPS
  * that of all clients of its server. What the percentage does to the time of work, and that clients run at once, is
@@ -90,6 +93,10 @@ typedef struct { uint64_t submitted, completed, launched, gpu_ns; item_t item[DE
 typedef struct { uint64_t done_ns; uint32_t recording, used; } event_t; /* done_ns 0: not done */
 typedef struct {
     int used, pid, locked; /* locked: CUprocessState, 2 is checkpointed */
+    /* which GPU each of its devices is, and which of its devices each GPU is: a restore may move them. All that a
+     * process has is by its own devices. */
+    int gpu[DEVICES], device_on[DEVICES];
+    int restricted;                         /* CUDA_VISIBLE_DEVICES was set at cuInit */
     uint64_t bytes[DEVICES], host[DEVICES]; /* host: bytes that a checkpoint has moved to the host */
     uint64_t unlimited[DEVICES];            /* of its bytes: those that no limit of a cgroup bounds */
     queue_t queue[DEVICES];
@@ -105,6 +112,8 @@ typedef struct {
     uint32_t ready;
     int devices, expected;
     uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, checkpoint_ns, slice_ns, launch_ns, late_ns, now_ns;
+    char model[DEVICES];
+    int version;
     uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */
     pthread_mutex_t lock;
     int baton; /* the client that runs; -1: none */
@@ -134,7 +143,7 @@ void submit_rally(int device, uint64_t ns, uint64_t number, uint64_t count);
 void submit_other(int device, uint64_t ns);
 extern _Thread_local uint64_t last_of_thread; /* the index of the last launch of this thread */
 void spend(uint64_t ns);
-void settle(int device);  /* finishes work that takes no time; the caller holds the lock */
+void settle(int gpu);     /* finishes work that takes no time; the caller holds the lock */
 
 /* Of the calling thread. */
 typedef struct graph graph_t;
@@ -167,7 +176,8 @@ int mps_devices(int devices[DEVICES]);        /* how many the server has; -1: th
 uint64_t mps_limit(int device);              /* bytes that this process may have; NEVER: any */
 int mps_processors(int all);
 uint64_t rounded(uint64_t bytes);
-uint64_t used(int device);                   /* the caller holds the lock */
+int gpu_of(int device);                      /* the GPU that a device of this process is */
+uint64_t used(int gpu);                      /* the caller holds the lock */
 uint64_t *word_at(CUdeviceptr pointer);      /* NULL: no memory of this driver */
 CUdeviceptr memory_of_graph(int device);
 void note_peak(int device);                  /* the caller holds the lock */

@@ -182,9 +182,9 @@ MUTANTS = [
     Mutant(
         name="suspension-of-anothers-grants",
         what="a node's sync says what another node's pod has given up",
-        file=CORE,
-        old="suspension in answer.suspension.items() if grant_id in own}",
-        new="suspension in answer.suspension.items()}",
+        file="services/placement/protocol/suspension.py",
+        old="for grant_id in answer.suspension if grant_id in own]",
+        new="for grant_id in answer.suspension]",
         tests=(f"{TEST}::test_a_node_reports_suspensions_only_of_its_own_pods",),
     ),
     Mutant(

@@ -6,7 +6,10 @@ from tests.mutants.mutant import Mutant
 
 _POLICY = "shared/queues/turns.py"
 _HOST = "services/placement/protocol/host_memory.py"
+_HOLDS = "services/placement/preemption/gang_holds.py"
 _SUSPENSION = "services/placement/protocol/suspension.py"
+_MOVES = "services/placement/protocol/moves.py"
+_OF_MOVES = "tests/unit/services/placement/protocol/test_moves.py::"
 _TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
 _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
@@ -140,6 +143,48 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(_TESTS + "test_an_answer_to_the_same_plans_order_before_it_was_withdrawn_books_nothing",),
     ),
     Mutant(
+        name="move-not-taken-over",
+        what="a new leader does not book the moves in the log",
+        file=_MOVES,
+        old="                self._open[state.uid] = Move(found, self._reserve(state, held, found), gpus, None, logged=True)\n",
+        new="                continue\n",
+        tests=(_OF_MOVES + "test_a_new_leader_keeps_the_place_until_the_pod_is_seen_at_another_version",),
+    ),
+    Mutant(
+        name="move-not-logged-again",
+        what="a new leader does not write the moves that it has taken over",
+        file=_MOVES,
+        old="        return [move.amendment for move in self._open.values() if move.logged and not move.void]\n",
+        new="        return []\n",
+        tests=(_OF_MOVES + "test_the_leader_after_the_next_one_knows_the_move_too",),
+    ),
+    Mutant(
+        name="move-not-feared",
+        what="a leader without a complete log gives what a pod may still move to",
+        file=_MOVES,
+        old="            elif not recovery.ready or recovery.was_excluded(state):\n",
+        new="            elif False:\n",
+        tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
+    ),
+    Mutant(
+        name="fear-not-logged",
+        what="the leader after one without a complete log trusts the log",
+        file="services/placement/takeover.py",
+        old="            self.recovery.excluded | self._suspender.moves.feared,\n",
+        new="            self.recovery.excluded,\n",
+        tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
+    ),
+    Mutant(
+        name="node-told-before-the-move-is-booked",
+        what="a pod that moved is told to its node as still suspended",
+        file="services/placement/core.py",
+        old="                    self.suspension.amended(self.book.pods[change.name])\n",
+        new="",
+        tests=(
+            _OF_MOVES + "test_the_move_is_booked_and_logged_before_it_is_ordered_and_the_node_is_told_when_it_is_seen",
+        ),
+    ),
+    Mutant(
         name="half-a-gang-resumes",
         what="a member of a gang resumes when there is room for it alone",
         file="services/placement/protocol/resumption_order.py",
@@ -154,5 +199,37 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if left:\n            found.resuming = True\n",
         new="        if left and not found.resuming:\n            found.resuming = True\n",
         tests=(_TESTS + "test_a_suspended_pod_resumes_by_a_plan_when_the_victims_are_suspended",),
+    ),
+    Mutant(
+        name="gang-checkpointed-while-it-runs",
+        what="members of a gang are checkpointed though not all of them stand still",
+        file=_HOLDS,
+        old="            if not holds[key].held:\n",
+        new="            if not holds[key].attempt:\n",
+        tests=(_TESTS + "test_a_gang_is_checkpointed_when_all_of_its_members_stand_still",),
+    ),
+    Mutant(
+        name="hold-by-the-answer-before",
+        what="an answer to an earlier attempt counts for the next one",
+        file=_HOLDS,
+        old="        if hold is None or event.attempt != hold.attempt or event.node not in hold.waits_for:\n",
+        new="        if hold is None or event.node not in hold.waits_for:\n",
+        tests=(_TESTS + "test_a_gang_that_does_not_stand_still_goes_on_and_is_asked_again_a_moment_later",),
+    ),
+    Mutant(
+        name="gang-held-for-no-plan",
+        what="a gang stands still on, though the plan has ended",
+        file=_HOLDS,
+        old="        return [order for key, hold in ended.items() for order in _orders(plan_id, key, hold, term, 0)]\n",
+        new="        return [] if ended else []\n",
+        tests=(_TESTS + "test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on",),
+    ),
+    Mutant(
+        name="gang-asked-for-ever",
+        what="a gang that never stands still is stopped again and again",
+        file=_HOLDS,
+        old="            if hold.refused and not hold.waits_for and hold.attempt >= MOST_ATTEMPTS:\n",
+        new="            if False:\n",
+        tests=(_TESTS + "test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on",),
     ),
 )

@@ -32,12 +32,14 @@ MUTANTS = [
         file=_WATCHER,
         old=(
             "            suspension_patch(order.suspension)\n"
-            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),\n"
+            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {})\n"
+            "            | ({names.ANNOTATION_GRANT: order.grant} if order.grant else {}),\n"
             "            order.resource_version,\n"
         ),
         new=(
             "            suspension_patch(order.suspension)\n"
-            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}),\n"
+            "            | ({names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {})\n"
+            "            | ({names.ANNOTATION_GRANT: order.grant} if order.grant else {}),\n"
         ),
         tests=(_TESTS + "test_an_order_to_suspend_is_for_one_version_of_the_pod",),
     ),

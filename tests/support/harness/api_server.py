@@ -96,6 +96,7 @@ class ApiServer:
         label: str = "",
         queue: str = "",
         slice_: tuple[int, int] | None = None,
+        turns: bool = False,
         one_rack: bool = False,
         grace_s: int = 0,
         ends_after_s: float | None = None,
@@ -113,6 +114,7 @@ class ApiServer:
         if slice_ is not None:
             asks = {"memory": f"{slice_[0]}Gi", "compute": slice_[1]}
             notes |= {names.ANNOTATION_ISOLATION: "firm"}
+        notes |= {names.ANNOTATION_TURNS: "allowed"} if turns else {}
         pod = build.gpu_pod(
             name,
             **asks,
@@ -198,6 +200,7 @@ class ApiServer:
         notes = {key: value for key, value in pod.metadata.annotations.items() if key != names.ANNOTATION_SUSPENDED}
         notes |= {names.ANNOTATION_SUSPENDED: order.suspension} if order.suspension else {}
         notes |= {names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}
+        notes |= {names.ANNOTATION_GRANT: order.grant} if order.grant else {}
         meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version(), annotations=notes)
         action = decode_suspension(order.suspension).action if order.suspension else ""
         self.suspensions.append((self._clock.now, order.name, action))

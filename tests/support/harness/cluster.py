@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions
@@ -53,6 +55,7 @@ class Cluster:
         racks: Mapping[str, str] | None = None,
         conditions: Conditions | None = None,
         park_mib: int = PARK_MIB,
+        any_gpu: bool = False,
         **preemptor: Any,
     ) -> None:
         self.plans: dict[str, Plan] = {}
@@ -75,7 +78,7 @@ class Cluster:
         for name, count in gpus.items():
             self.facts(build.node(name))
             seen = build.inventory(name, gpus=count, strategies=STRATEGIES, park_mib=park_mib)
-            self.send(m.InventorySeen(seen))
+            self.send(m.InventorySeen(msgspec.structs.replace(seen, any_gpu=any_gpu)))
             if racks is not None:
                 self.facts(build.node(name, labels={RACK: racks[name]}))
         if queues is not None:

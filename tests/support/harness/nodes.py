@@ -60,13 +60,24 @@ class Nodes:
                 reason="it has more allocated",
                 suspension=self.suspension.get(grant_id),
             )
-        self._enforce(grant_id, order.suspension)
+        self._obey(order)
         self.assert_no_double_booking()
         node = self._api.live[order.uid].spec.node_name if order.uid in self._api.live else ""
         whole = order.suspension is None
-        return m.GrantAcknowledged(node, grant_id, suspension=order.suspension, number=order.number, whole=whole)
+        return m.GrantAcknowledged(
+            node,
+            grant_id,
+            suspension=order.suspension,
+            number=order.number,
+            whole=whole,
+            amendment=order.grant.amendment,
+        )
 
-    def _enforce(self, grant_id: str, suspension: Suspension | None) -> None:
+    def _obey(self, order: NodeGrant) -> None:
+        """Enforces the suspension; a grant that was amended is on the GPUs that it has now."""
+        grant_id, suspension = order.grant.grant_id, order.suspension
+        if grant_id in self.grants:
+            self.grants[grant_id] = order.grant
         if suspension is None:
             self.suspension.pop(grant_id, None)
         else:
@@ -75,8 +86,9 @@ class Nodes:
     def sync(self, sync: NodeSync) -> NodeSyncAnswer:
         """Takes over the suspensions of a leader, and reports the slices that it does not know."""
         known = {grant.grant.grant_id: grant.suspension for grant in sync.grants}
-        for grant_id in known.keys() & self.grants.keys():
-            self._enforce(grant_id, known[grant_id])
+        for grant in sync.grants:
+            if grant.grant.grant_id in self.grants:
+                self._obey(grant)
         self.assert_no_double_booking()
         live = []
         for grant_id, grant in self.grants.items():

@@ -95,6 +95,8 @@ class Placement:
                 grant = command.grant
                 whole = grant.suspension is None
                 return [m.GrantAcknowledged(command.node, grant.grant.grant_id, number=grant.number, whole=whole)]
+            case m.SendHold() if command.hold.hold_s:
+                return [m.HoldAnswered(command.plan_id, command.gang, command.attempt, command.hold.node, ok=True)]
             case m.Again():
                 return [m.Tick()]
             case m.Later():

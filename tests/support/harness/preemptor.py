@@ -68,9 +68,10 @@ class Preemptor:
         ran_s: int = 0,
         strategy: StrategyName = "advisory",
         owners: tuple[OwnerReference, ...] = (),
+        any_gpu: bool = False,
         **rest: Any,
     ) -> Pod:
-        """Adds a running pod with these GPUs, whole or a share of each."""
+        """Adds a running pod with these GPUs, whole or a share of each. `any_gpu`: see Grant."""
         shares = tuple(
             GpuShare(
                 node=node,
@@ -81,7 +82,10 @@ class Preemptor:
             for i in gpus
         )
         grant = Grant(
-            grant_id=f"grant-{name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)}
+            grant_id=f"grant-{name}",
+            term=1,
+            containers={"c": ContainerGrant(strategy=strategy, gpus=shares)},
+            any_gpu=any_gpu,
         )
         rest.setdefault("created", datetime.fromtimestamp(self.now - ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
         ask = {"memory": f"{memory_mib * len(gpus)}Mi"} if memory_mib else {"gpus": len(gpus)}

@@ -8,7 +8,16 @@ from services.node_agent import messages as m
 from services.node_agent.fleet import Fleet
 from services.simulator.hollow import inventory_of, machines
 from shared.contracts.events import SliceEnforced
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync, NodeSyncAnswer, RemoteEnd
+from shared.contracts.node_commands import (
+    Accepted,
+    NodeGrant,
+    NodeHold,
+    NodeHoldAnswer,
+    NodeRelease,
+    NodeSync,
+    NodeSyncAnswer,
+    RemoteEnd,
+)
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.hollow_node import HollowNode
 from shared.model.network import RemoteAbility
@@ -102,6 +111,15 @@ def test_hollow_slices_suspend_at_once() -> None:
     )
     assert isinstance(body, Accepted)
     assert body.suspension == suspension
+
+
+def test_what_is_to_stand_still_on_a_hollow_node_does() -> None:
+    share = GpuShare(node="a", uuid=GPU, memory_mib=100, compute_milli=500)
+    made = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
+    nodes = fleet()
+    nodes.handle("a", m.GrantReceived(NodeGrant(term=1, uid="u", namespace="ns", name="p", grant=made)), 0)
+    asked = NodeHold(term=1, node="a", grant_ids=("g",), hold_s=10)
+    assert answer(nodes.handle("a", m.HoldReceived(asked), 0)) == NodeHoldAnswer(node="a", ok=True)
 
 
 def remote(name: str, role: str, *, memory: int = 400) -> NodeGrant:

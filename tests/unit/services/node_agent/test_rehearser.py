@@ -30,7 +30,7 @@ class Suspender:
     def waits_on_host(self, uid: str) -> bool:
         return False
 
-    async def rehearse(self, uid: str, still: Any) -> str | None:
+    async def rehearse(self, uid: str, still: Any, move: Any, immovable: Any) -> str | None:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -106,7 +106,7 @@ def test_a_permanently_removed_node_is_no_longer_subscribed_to() -> None:
     placement.send(m.AgentLost("n1"))
     placement.send(m.BeatSeen(("n1", "n2")))
     placement.tick()
-    assert set(placement.core.nodes._heartbeats) == {"n2"}
+    assert set(placement.core.nodes.heartbeats) == {"n2"}
 
 
 def test_on_a_large_cluster_pending_reasons_are_limited_per_tick() -> None:

@@ -546,6 +546,19 @@ async def test_the_gpu_time_is_written_in_the_patch_of_the_suspension_or_not_at_
     assert harness.now().metadata.annotations[names.ANNOTATION_GPU_TIME] == '{"since":1.0}', "it stays"
 
 
+async def test_a_pod_that_resumes_on_other_gpus_gets_its_grant_in_the_patch_that_ends_the_suspension() -> None:
+    harness = ExecutorHarness()
+    pod = harness.pod(annotations={names.ANNOTATION_SUSPENDED: "plan", names.ANNOTATION_GRANT: "on the first"})
+    version = pod.metadata.resource_version
+    order = c.SuspendPod(**identity(pod), suspension="", reason="r", resource_version=version, grant="on the second")
+    assert await harness.patch(order) == []
+    notes = harness.now().metadata.annotations
+    assert (notes.get(names.ANNOTATION_SUSPENDED), notes[names.ANNOTATION_GRANT]) == (None, "on the second")
+    assert int(harness.now().metadata.resource_version) == int(version) + 1, "one write"
+    assert await harness.patch(msgspec.structs.replace(order, grant="on the third")) == []
+    assert harness.now().metadata.annotations[names.ANNOTATION_GRANT] == "on the second", "it was for that version"
+
+
 async def test_a_suspension_by_the_former_annotation_is_known_and_ends_with_the_next_write() -> None:
     """kerf.dev/parked, as Kerf wrote it before 0.2."""
     harness = ExecutorHarness()

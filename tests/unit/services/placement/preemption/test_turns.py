@@ -2,262 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 import msgspec
 import pytest
 
 from services.placement import messages as m
 from services.placement.explain.steps import finish
-from services.placement.queries import questions
+from services.placement.queries import questions, reader
 from shared.book import host_memory
-from shared.contracts.commands import AnnounceEvent, SuspendPod, TouchPod
+from shared.contracts.commands import AnnounceEvent, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
-from shared.contracts.facts import Put
 from shared.contracts.log import TermRecord
-from shared.contracts.node_commands import NodeSyncAnswer
-from shared.contracts.preemption import Action, Beneficiary, Plan, Reserved, Victim
-from shared.contracts.queries import WhenQuery, WhyQuery
+from shared.contracts.preemption import Action
+from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
-from shared.model.objects import Container, Pod, PodStatus, Resources
+from shared.model.objects import Container, Resources
 from shared.model.suspension import Suspension, decode_suspension
-from shared.turns.gpu_time import GpuTime, read_gpu_time
 from tests.support import build
-from tests.support.harness.placement import Placement, only
-
-GPU_MIB = 81_920
-EPOCH_S = 1_800_000_000.0
-RULES = "turns: {level_bounds_gpu_s: [600, 7200, 86400], min_turn_s: 120, max_wait_s: 21600}"
-STRATEGIES = ("exclusive", "advisory", "interposer")
-
-
-def stamp(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Site:
-    """One node of two GPUs, each as large as a pod, with room on its host for `park` pods. Nodes answer when the test
-    says so, and patches are written when it says so."""
-
-    def __init__(self, *, gpus: int = 2, park: float = 1, memory: str = f"{GPU_MIB}Mi", **placement: Any) -> None:
-        self.memory, self.park_mib, self.gpus = memory, round(park * GPU_MIB), gpus
-        self.api: dict[str, Pod] = {}
-        self.unwritten: list[SuspendPod] = []
-        self.unanswered: list[m.SendGrant] = []
-        self.on_host: set[str] = set()
-        """Grants whose memory is on the host, as the node has it."""
-        self.has: dict[str, Suspension | None] = {}
-        self.cannot: dict[str, str] = {}
-        """By grant: why the node cannot checkpoint it."""
-        self.placement = Placement(respond=self._respond, begins=False, **placement)
-        self.send(self.placement.beginning)
-        self.placement.facts(build.node("n"), build.queues(RULES))
-        self.send(m.InventorySeen(build.inventory("n", gpus=gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
-        self.wait(1)
-
-    # --- surroundings -------------------------------------------------------------------------------------------
-
-    def _respond(self, command: m.Command, default: Any) -> list[m.Input]:
-        match command:
-            case m.SendPatches():
-                self.unwritten += [p for p in command.patches if isinstance(p, SuspendPod)]
-            case m.SendGrant():
-                self.unanswered.append(command)
-                return []
-            case m.SendSync():
-                for grant in command.sync.grants:
-                    self._execute(grant.grant.grant_id, grant.suspension)
-                answer = NodeSyncAnswer(
-                    node="n",
-                    boot_id="boot-1",
-                    term=command.sync.term,
-                    accepted=True,
-                    number=command.sync.number,
-                    suspension={i: s for i, s in self.has.items() if s is not None},
-                    on_host=tuple(sorted(self.on_host)),
-                    cannot_checkpoint=self.cannot,
-                )
-                return [m.SyncAnswered(answer)]
-        answers: list[m.Input] = default(command)
-        return answers
-
-    def _execute(self, grant_id: str, suspension: Suspension | None) -> None:
-        self.has[grant_id] = suspension
-        if suspension is not None and suspension.action == "checkpoint":
-            self.on_host.add(grant_id)
-        elif suspension is None:
-            self.on_host.discard(grant_id)
-        core = self.placement.core
-        used = sum(
-            host_memory.needed_mib(core.book.grants[i]).get("n", 0) for i in self.on_host if i in core.book.grants
-        )
-        assert used <= self.park_mib, "the host has not so much memory"
-
-    def send(self, event: m.Input) -> list[m.Command]:
-        return self.placement.send(event)
-
-    def wait(self, seconds: float) -> list[m.Command]:
-        said: list[m.Command] = []
-        for _ in range(round(seconds)):
-            self.placement.now += 1
-            said += self.send(m.BeatSeen(("n",))) + self.send(m.Tick(EPOCH_S + self.placement.now))
-        return said
-
-    def write(self, *names_: str) -> None:
-        """The API server carries out the orders that were sent, of these pods; of all if none is named."""
-        now, self.unwritten = self.unwritten, [p for p in self.unwritten if names_ and p.name not in names_]
-        for order in now:
-            pod = self.api.get(order.uid)
-            if (names_ and order.name not in names_) or pod is None:
-                continue
-            if pod.metadata.resource_version != order.resource_version:
-                continue
-            notes = {k: v for k, v in pod.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED}
-            notes |= {names.ANNOTATION_SUSPENDED: order.suspension} if order.suspension else {}
-            notes |= {names.ANNOTATION_GPU_TIME: order.gpu_time} if order.gpu_time else {}
-            self.show(build.newer(pod, annotations=notes))
-
-    def answer(self, *, reason: str = "", late: int = 0) -> None:
-        """The node executes and answers its orders, but not the last `late` of them."""
-        now = self.unanswered[: len(self.unanswered) - late]
-        self.unanswered = self.unanswered[len(now) :]
-        for command in now:
-            grant = command.grant
-            if reason and grant.suspension is not None:
-                self.send(m.GrantAcknowledged("n", grant.grant.grant_id, reason=reason, number=grant.number))
-                continue
-            self._execute(grant.grant.grant_id, grant.suspension)
-            whole = grant.suspension is None
-            self.send(
-                m.GrantAcknowledged(
-                    "n",
-                    grant.grant.grant_id,
-                    suspension=grant.suspension,
-                    number=grant.number,
-                    whole=whole,
-                    cannot_checkpoint=self.cannot.get(grant.grant.grant_id, ""),
-                )
-            )
-
-    def settle(self, seconds: float = 1) -> None:
-        for _ in range(round(seconds)):
-            self.wait(1)
-            self.write()
-            self.answer()
-
-    # --- pods ---------------------------------------------------------------------------------------------------
-
-    @property
-    def wall(self) -> float:
-        return EPOCH_S + self.placement.now
-
-    def show(self, pod: Pod) -> None:
-        self.api[pod.metadata.uid] = pod
-        self.send(m.FactsSeen((Put(object=pod),)))
-
-    def create(self, name: str, *, gang: str = "", size: int = 2, turns: str = "allowed", **rest: Any) -> None:
-        notes = {names.ANNOTATION_TURNS: turns, names.ANNOTATION_ISOLATION: "firm"}
-        notes |= {names.ANNOTATION_GANG: gang, names.ANNOTATION_GANG_SIZE: str(size)} if gang else {}
-        rest.setdefault("compute", 100)
-        self.show(build.gpu_pod(name, memory=self.memory, annotations=notes, created=stamp(self.wall), **rest))
-
-    def bind(self, *names_: str) -> None:
-        for name in names_:
-            uid = f"uid-team-{name}"
-            seen = self.placement.bind(self.api[uid])
-            self.show(
-                msgspec.structs.replace(
-                    build.newer(seen), status=PodStatus(phase="Running", start_time=stamp(self.wall))
-                )
-            )
-        self.answer()
-
-    def run(self, name: str, **rest: Any) -> None:
-        self.create(name, **rest)
-        self.bind(name)
-
-    def end(self, name: str) -> None:
-        grant = self.state(name).grant_id
-        self.placement.gone(self.api.pop(f"uid-team-{name}"))
-        self.has.pop(grant, None)
-        self.on_host.discard(grant)
-        self.send(m.ReleaseSeen("n", grant))
-
-    def state(self, name: str) -> Any:
-        return self.placement.core.book.pods[f"uid-team-{name}"]
-
-    def record(self, name: str) -> GpuTime:
-        found = read_gpu_time(self.api[f"uid-team-{name}"].metadata.annotations)
-        assert found is not None
-        return found
-
-    def runs(self) -> list[str]:
-        """The pods that are bound and not suspended, by their annotations and by the node."""
-        return sorted(
-            pod.metadata.name
-            for pod in self.api.values()
-            if pod.spec.node_name
-            and names.ANNOTATION_SUSPENDED not in pod.metadata.annotations
-            and self.has.get(self.state(pod.metadata.name).grant_id) is None
-        )
-
-    # --- plans --------------------------------------------------------------------------------------------------
-
-    def plan(
-        self,
-        victims: tuple[str, ...],
-        gains: tuple[str, ...],
-        *,
-        action: Action = "checkpoint",
-        plan_id: str = "turn",
-    ) -> Plan:
-        return Plan(
-            plan_id=plan_id,
-            turn=True,
-            deadline_s=60,
-            beneficiaries=tuple(
-                Beneficiary(
-                    uid=f"uid-team-{name}", namespace="team", name=name, node="n", resumes=self.state(name).seen_bound
-                )
-                for name in gains
-            ),
-            victims=tuple(
-                Victim(
-                    uid=f"uid-team-{name}",
-                    namespace="team",
-                    name=name,
-                    grant_id=self.state(name).grant_id,
-                    action=action,
-                )
-                for name in victims
-            ),
-        )
-
-    def propose(self, plan: Plan) -> Reserved:
-        return only(self.send(m.ReserveAsked(plan)), m.AnswerPlan)[-1].answer
-
-    def free_host(self) -> int:
-        return host_memory.free_mib(self.placement.core.book.nodes["n"]) // GPU_MIB
-
-    def new_leader(self) -> None:
-        """Another leader with this one's log. What was on its way to the API server is still written."""
-        self.placement.succeed(build.node("n"), *self.api.values())
-        self.unanswered.clear()
-        self.send(self.placement.next_term())
-        self.send(m.InventorySeen(build.inventory("n", gpus=self.gpus, strategies=STRATEGIES, park_mib=self.park_mib)))
-        for uid, pod in list(self.api.items()):  # suspended pods are touched
-            if names.ANNOTATION_SUSPENDED in pod.metadata.annotations:
-                self.show(build.newer(self.api[uid]))
-
-
-def long_and_new(**site: Any) -> Site:
-    """A pod has had one GPU for an hour, and another one waits for it."""
-    found = Site(gpus=1, **site)
-    found.run("long")
-    found.wait(3_600)
-    found.create("new")
-    return found
+from tests.support.harness.placement import Placement
+from tests.support.harness.turns import GPU_MIB, STRATEGIES, Site, long_and_new, stamp
 
 
 def test_a_pending_pod_gets_its_turn_when_the_node_has_confirmed_and_the_other_resumes_after_it() -> None:
@@ -328,6 +90,25 @@ def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
     site.settle(3)
     record = site.record("long")
     assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle(3)
+    site.bind("new")
+    site.wait(60)
+    status = reader.status(
+        site.placement.core, StatusQuery(suspended=5), leader=True, now=site.placement.now, wall=site.wall
+    )
+    assert (status.pods_suspended, status.on_host_mib, status.host_mib) == (1, GPU_MIB, GPU_MIB)
+    (long,) = status.suspended
+    record = site.record("long")
+    assert (long.name, long.action, long.turn_of, long.level) == ("long", "checkpoint", "team/new", 1)
+    assert (long.since, long.gpu_seconds) == (stamp(record.since), record.attained_gpu_ms // 1000)
+    assert long.for_s >= 60
+    none_named = reader.status(site.placement.core, StatusQuery(), leader=True, wall=site.wall)
+    assert (none_named.pods_suspended, none_named.suspended) == (1, ())
 
 
 def gangs_take_turns() -> Site:
@@ -415,6 +196,81 @@ def test_a_new_leader_finishes_a_gang_that_resumes(crash: str) -> None:
     assert host_memory.overbooked(site.placement.core.book) == []
 
 
+@pytest.fixture
+def held() -> Site:
+    """A turn of two gangs is logged, and its node has been asked to hold the one that runs."""
+    site = gangs_take_turns()
+    site.answers_holds = False
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    return site
+
+
+def test_a_gang_is_checkpointed_when_all_of_its_members_stand_still(held: Site) -> None:
+    (asked,) = held.holds
+    assert asked.hold.grant_ids == tuple(held.state(name).grant_id for name in ("a0", "a1"))
+    held.settle(20)
+    assert (held.unwritten, held.runs(), held.holds) == ([], ["a0", "a1"], [asked])
+    held.hold_answered(asked)
+    assert sorted(order.name for order in held.unwritten) == ["a0", "a1"]
+    held.settle(20)
+    assert held.runs() == []
+    assert held.holds == [asked], "what is checkpointed is not told to go on"
+
+
+def test_a_gang_that_does_not_stand_still_goes_on_and_is_asked_again_a_moment_later(held: Site) -> None:
+    held.hold_answered(held.holds[0], reason="one of its processes computes")
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.wait(1)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0, 60]
+    held.hold_answered(held.holds[0])
+    assert held.unwritten == [], "an answer to the earlier attempt"
+    held.hold_answered(held.holds[2])
+    assert len(held.unwritten) == 2
+
+
+def test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on(held: Site) -> None:
+    for attempt in range(6):
+        assert held.holds[-1].hold.hold_s == 60
+        assert not held.placement.events(PreemptionAbandoned), attempt
+        held.hold_answered(held.holds[-1], reason="one of its processes computes")
+        held.wait(2)
+    assert "could not be stopped together in 6 attempts; node n: one of its processes computes" in (
+        held.placement.events(PreemptionAbandoned)[-1].reason
+    )
+    held.settle(20)
+    assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 2, 0)
+    held.hold_answered(held.holds[-2])
+    assert held.unwritten == [], "the plan is over"
+
+
+def test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on(held: Site) -> None:
+    held.wait(70)
+    assert held.placement.events(PreemptionAbandoned)
+    assert [order.hold.hold_s for order in held.holds] == [60, 0]
+    held.hold_answered(held.holds[0])
+    held.settle(10)
+    assert (held.runs(), held.free_host()) == (["a0", "a1"], 2)
+
+
+def test_a_new_leader_asks_for_the_members_that_run_alone(held: Site) -> None:
+    held.hold_answered(held.holds[0])
+    held.write("a0")
+    held.unwritten.clear()
+    held.new_leader()
+    held.wait(1)
+    assert held.holds[-1].hold.grant_ids == (held.state("a1").grant_id,)
+    held.hold_answered(held.holds[-1])
+    held.settle(20)
+    assert held.runs() == []
+
+
+def test_a_pod_alone_is_not_held_before() -> None:
+    site = long_and_new()
+    site.answers_holds = False
+    site.propose(site.plan(("long",), ("new",)))
+    assert (site.holds, [order.name for order in site.unwritten]) == ([], ["long"])
+
+
 def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
     site = gangs_take_turns()
     site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
@@ -475,9 +331,9 @@ def test_a_suspended_member_of_a_gang_that_has_ended_resumes_no_more(by_a_new_le
     site.bind("new")
     assert site.runs() == ["new"]
     site.show(build.newer(site.api["uid-team-b"], phase="Failed"))
+    site.end("new")
     if by_a_new_leader:
         site.new_leader()
-    site.end("new")
     site.settle(20)
     assert site.runs() == ["a"]
 

@@ -10,7 +10,7 @@ import pytest
 from services.preemptor import messages as m
 from services.preemptor.turns.circles import Circles
 from services.preemptor.turns.planner import REFUSED_S
-from shared.contracts.preemption import Plan
+from shared.contracts.preemption import Plan, Reserved
 from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
@@ -283,3 +283,45 @@ def test_running_jobs_are_looked_at_only_when_something_may_have_changed(
     young.waits("newer")
     young.turns()
     assert looks == 2
+
+
+def moved(plan: Plan) -> dict[str, str]:
+    return plan.beneficiaries[0].gpus
+
+
+def test_a_suspended_job_that_may_move_takes_the_turn_that_costs_least_on_its_node() -> None:
+    site = Site("a", gpus=2)
+    site.runs("beside", "a", 0, ran_s=10)
+    site.runs("long", "a", 1)
+    site.suspended("other", "a", 0, any_gpu=True)
+    [plan] = site.turns()
+    assert victims(plan) == [("long", "checkpoint")]
+    assert moved(plan) == {"a-gpu-0": "a-gpu-1"}
+
+
+def test_its_own_gpu_is_preferred_at_equal_cost() -> None:
+    site = Site("a", gpus=2)
+    site.runs("own", "a", 0)
+    site.runs("else", "a", 1)
+    site.suspended("other", "a", 0, any_gpu=True)
+    [plan] = site.turns()
+    assert (victims(plan), moved(plan)) == ([("own", "checkpoint")], {})
+
+
+def test_a_job_that_may_not_move_waits_for_its_own_gpu() -> None:
+    site = Site("a", gpus=2)
+    site.runs("beside", "a", 0, ran_s=10)
+    site.runs("long", "a", 1)
+    site.suspended("other", "a", 0)
+    assert site.turns() == []
+
+
+def test_a_job_of_which_placement_says_that_it_cannot_move_is_planned_on_its_own_gpu() -> None:
+    site = Site("a", gpus=2)
+    site.runs("beside", "a", 0, ran_s=10)
+    site.runs("long", "a", 1)
+    site.suspended("other", "a", 0, any_gpu=True)
+    [plan] = site.turns()
+    uids = tuple(one.uid for one in plan.beneficiaries)
+    site.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="it cannot", cannot_move=uids)))
+    assert site.turns(REFUSED_S + 2) == []
