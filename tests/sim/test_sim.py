@@ -23,7 +23,6 @@ from services.placement.messages import Command, GrantAcknowledged, ReleaseSeen
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol import resizing
 from services.placement.protocol.gpu_times import GpuTimes
-from services.placement.protocol.host_memory import HostMemory
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.releases import Releases
@@ -415,16 +414,6 @@ def test_reserving_a_checkpoint_whatever_is_on_the_host_would_be_detected(monkey
     assert _turns_violated(100).startswith("T1")
 
 
-def test_freeing_host_memory_when_the_annotation_is_gone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node copies the memory back after that, or cannot yet."""
-
-    def frees(self: HostMemory, held: GrantState, orders: object, now: float) -> None:
-        self._book.park(held.grant_id, parked=False)
-
-    monkeypatch.setattr(HostMemory, "told", frees)
-    assert _turns_violated(300).startswith(("T1", "T5"))
-
-
 def test_booking_what_a_pod_gives_up_before_its_node_confirms_would_be_detected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -460,12 +449,6 @@ def test_a_suspended_pod_that_is_forgotten_would_be_detected(monkeypatch: pytest
     """A new leader does not take the suspended pods over."""
     monkeypatch.setattr(Suspender, "adopt", lambda self, term, now: [])
     assert _turns_violated(100).startswith(("T5", "P1", "P6"))
-
-
-def test_an_agent_that_forgets_what_is_on_its_host_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspensions, "interrupted", list)
-    monkeypatch.setattr(KnownGrant, "on_host", property(lambda self: False), raising=False)
-    assert _turns_violated(200).startswith(("T1", "T5", "P1", "P6"))
 
 
 def test_a_restore_after_a_success_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
