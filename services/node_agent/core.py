@@ -177,6 +177,7 @@ class Agent:
             and known.unbound <= received.unbound
             and not resizes.concerns(known, received)
         ):
+            self.store.note_order(known, received.number)
             return [self._granted(grant_id)]
         self.terms.newest = received.term
         asked, (received, too_large) = received, self.resizes.fitting(received)

@@ -109,6 +109,10 @@ class GrantStore:
         """Notes that the grant's pod was seen bound."""
         self.put(msgspec.structs.replace(known, grant=msgspec.structs.replace(known.grant, unbound=False)))
 
+    def note_order(self, known: KnownGrant, number: int) -> None:
+        """Notes a newer order that changes nothing. An answer that named an earlier one would confirm nothing."""
+        self.put(msgspec.structs.replace(known, grant=msgspec.structs.replace(known.grant, number=number)))
+
     def mark_releasing(self, known: KnownGrant) -> None:
         """Marks a grant as being released: no container may start by it any more."""
         self._known[known.grant_id] = msgspec.structs.replace(known, releasing=True)

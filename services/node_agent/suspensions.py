@@ -89,7 +89,8 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
         else:
             on_host = known.on_host and is_checkpoint(task.suspension)
             known = moving.after(known, task)
-            store.put(msgspec.structs.replace(known, applied=task.suspension, on_host=on_host))
+            # An earlier task of the same order may have failed in part. What is done by now is not to be undone.
+            store.put(msgspec.structs.replace(known, applied=task.suspension, restore_pending=False, on_host=on_host))
     return failed
 
 

@@ -390,13 +390,14 @@ class Core:
         told = self.suspension.is_current(event.grant_id, event.suspension) and self.resizer.is_current(event)
         if event.reason or told:
             self.nodes.acknowledged(event.grant_id, event.node)
+        cannot = event.reason if event.ok else ""  # an order that is refused as such says nothing of the slices
         self._out += self.suspension.node_answered(
-            event.grant_id, event.suspension, event.reason, number=event.number, now=now
+            event.grant_id, event.suspension, cannot, number=event.number, now=now
         )
         self.suspension.memory_answered(event)
         self._out += self.resizer.node_answered(event, now)
-        if event.reason and event.suspension is None:
-            self._out += self.preemption.suspension_refused(event.grant_id, event.reason, self.term, now)
+        if cannot and event.suspension is None:
+            self._out += self.preemption.suspension_refused(event.grant_id, cannot, self.term, now)
 
     # --- deciding ---------------------------------------------------------------------------------------------
 

@@ -68,7 +68,8 @@ class SyncAnswered(Input, frozen=True):
 
 
 class GrantAcknowledged(Input, frozen=True):
-    """`dead`: the node will never hand this grant over."""
+    """`dead`: the node will never hand this grant over. Not `ok`: the order itself was refused, such as one of an
+    earlier term; `ok` with a reason: the slices cannot do it."""
 
     node: str
     grant_id: str

@@ -105,6 +105,8 @@ class Takeover:
             self._enter("touching")
             self.recovery.must_move(pending, now)
             self._stats.touched = len(pending)
+            # Otherwise the next leader, which trusts the log, would go on with them.
+            out += self._preemption.readopt(self.recovery, self.term, now, goes_on=False)
             out += self.touch(now)
         self.recovery.forget_log()
         return out

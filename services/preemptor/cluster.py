@@ -5,6 +5,7 @@ The copy may be slightly stale. Nothing here is authoritative: placement checks 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 
 from services.preemptor import messages as m
@@ -32,7 +33,9 @@ class Cluster:
         """Applies an input about the cluster; ignores any other."""
         match event:
             case m.SnapshotSeen():
+                known = set(self.book.grants)
                 self.book.apply_snapshot(event.facts)
+                self._release_ended(known)
                 self.gangs.start_over(now)
                 self._protection.end_missing(self.book.pods, now)
                 for state in self.book.pods.values():
@@ -49,6 +52,16 @@ class Cluster:
                 self.book.retire_agent(event.node)
             case m.GrantOver():
                 self.book.release(event.grant_id)
+
+    def _release_ended(self, known: Collection[str]) -> None:
+        """Releases the grants of pods that had ended before this process heard of them.
+
+        Their nodes have said so already, and say it once; a finished pod's object may stay for weeks. Where a node is
+        not that far, placement refuses what is planned too early.
+        """
+        for held in [held for held in self.book.grants.values() if held.phase == "leaving"]:
+            if held.grant_id not in known:
+                self.book.release(held.grant_id)
 
     def _noted(self, seen: Object, now: float) -> None:
         match seen:

@@ -22,6 +22,7 @@ from shared.turns.rules import Job, TurnRules, rank, yields
 
 TURN_ACTIONS: tuple[Action, ...] = ("pause", "checkpoint")
 """How a turn ends; the gentler first."""
+_DEFAULTS = TurnRules()
 
 
 def is_waiting(state: PodState) -> bool:
@@ -38,7 +39,7 @@ class TurnPolicy:
     @property
     def rules(self) -> TurnRules:
         """The rules in force: the block `turns` of queues.yaml, or the defaults."""
-        return TurnRules() if self._queues.tree is None else self._queues.tree.policy.turns
+        return _DEFAULTS if self._queues.tree is None else self._queues.tree.policy.turns
 
     def allows(self, state: PodState) -> bool:
         """Whether the pod itself takes turns: with other pods of its job it does only if all of them do."""
@@ -76,13 +77,16 @@ class TurnPolicy:
         It has attained what all pods of the gang have together. It runs since its last pod began to; it waits since its
         first one did.
         """
-        gang, members = self._gangs.of(state.uid), self.members(state)
+        gang = self._gangs.of(state.uid)
+        if gang is None:  # as below; all that wait are weighed in each tick
+            attained_ms, since = self._since_lifted(state, now), self._since(state, now)
+            return Job(key=state.uid, attained_gpu_ms=attained_ms, since=since)
+        members = self.members(state)
         counted = {member.uid: member for member in members}
-        if gang is not None:
-            counted |= {uid: self._book.pods[uid] for uid in gang.known if uid in self._book.pods}
+        counted |= {uid: self._book.pods[uid] for uid in gang.known if uid in self._book.pods}
         times = [self._since(member, now) for member in members]
         return Job(
-            key=state.uid if gang is None else gang.key,
+            key=gang.key,
             attained_gpu_ms=sum(self._since_lifted(member, now) for member in counted.values()),
             since=min(times) if any(map(is_waiting, members)) else max(times),
         )
@@ -92,7 +96,7 @@ class TurnPolicy:
         runs = state.seen_bound and not state.ended and not is_waiting(state)
         record = state.gpu_time
         if record is not None:
-            return record.attained(gpu_milli(state, self._book), now, runs=runs)
+            return record.attained(gpu_milli(state, self._book) if runs else 0, now, runs=runs)
         started = started_at(state.pod) if state.seen_bound else None
         return 0 if started is None else GpuTime(since=started).attained(gpu_milli(state, self._book), now, runs=True)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
+    happened: Counter[tuple[str, str | None]] = Counter()
     began, steps, simulated_s, bound, resized, failed = time.perf_counter(), 0, 0.0, 0, 0, []
     for seed in seeds:
         simulation = Simulation(seed)
@@ -34,6 +36,7 @@ def main() -> None:
         simulated_s += simulation.clock.now - 1_000.0
         bound += simulation.bound
         resized += simulation.resized
+        happened += simulation.turns.happened
     seconds = time.perf_counter() - began
     result = {
         "seeds": len(seeds),
@@ -41,6 +44,7 @@ def main() -> None:
         "steps": steps,
         "pods_bound": bound,
         "grants_amended": resized,
+        "turns": {f"{said} {kind or 'resume'}": count for (said, kind), count in sorted(happened.items(), key=str)},
         "simulated_hours": round(simulated_s / 3600, 2),
         "seconds": round(seconds, 1),
         "simulated_hours_per_s": round(simulated_s / 3600 / seconds, 3),

@@ -11,10 +11,8 @@ from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.core import Core
 from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
-from shared.bus.feed import Follower, Gap
 from shared.bus.port import NoStream, Refused, Unknown
-from shared.contracts.base import decode
-from shared.contracts.facts import FeedBatch, SnapshotPage
+from tests.sim.feeds import UNANSWERED_S, FeedReader
 from tests.sim.nats import Violation
 from tests.support.harness.invariants import check
 
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TTL_S = 5.0
-UNANSWERED_S = 2.0
-SILENCE_S = 5.0
 EXCLUDE_AFTER_S = 6.0
 
 
@@ -45,10 +41,16 @@ class Leader:
         self._held_back: list[m.Input] | None = None
         """Input that came while the term is renewed."""
         self._renew_at = 0.0
-        self._heard = 0.0
         self._held = False
-        self._asked = 0
-        self._follower = Follower()
+        self._clock_skew_s = simulation.turns.clock_skew_s()
+        self.feed = FeedReader(
+            simulation,
+            self.name,
+            awake=self.awake,
+            session=lambda: self._session if self.core is not None else 0,
+            snapshot=lambda facts, seen: self._feed(m.SnapshotSeen(facts, seen)),
+            facts=lambda facts: self._feed(m.FactsSeen(facts)),
+        )
         simulation.clock.after(simulation.rng.uniform(0, 1), self._candidate)
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class Leader:
 
     def _lead(self, records: Any) -> None:
         self.core = Core(self.name, Config(exclude_after_s=EXCLUDE_AFTER_S, resize_beyond_request=True))
-        self._follower = Follower()
+        self.feed.begin()
         if not self.simulation.network.calm and self.simulation.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.
             for node in self.simulation.nodes.values():
@@ -142,6 +144,10 @@ class Leader:
             node.tell_inventory(self)
         self._soon(0.5, self.while_leading(self._tick))
         self._renew_at = self.simulation.clock.now + self.simulation.rng.uniform(5.0, 60.0)
+
+    def _now(self) -> m.Tick:
+        """A tick with this machine's clock, which may differ from others'."""
+        return m.Tick(self.simulation.clock.now + self._clock_skew_s)
 
     def _renew(self) -> None:
         """As the service does: no other input is processed until the log has answered."""
@@ -213,7 +219,7 @@ class Leader:
     def _tick(self) -> None:
         if self.core is None:
             return
-        self._feed(m.Tick())
+        self._feed(self._now())
         if (
             self.core is not None
             and self._held_back is None
@@ -221,9 +227,7 @@ class Leader:
             and self.simulation.clock.now >= self._renew_at
         ):
             self._renew()
-        if self._follower.epoch and self.simulation.clock.now - self._heard > SILENCE_S:
-            self.simulation.clock.tell(f"{self.name} gives up the silent feed {self._follower.epoch}")
-            self._want_snapshot()
+        self.feed.tick()
         self._soon(0.5, self.while_leading(self._tick))
 
     # --- in and out -------------------------------------------------------------------------------------------
@@ -247,55 +251,6 @@ class Leader:
     def hear(self, event: m.Input) -> None:
         """A message from the bus, for the session that leads here."""
         self.awake(lambda: self._feed(event))()
-
-    def batch(self, payload: bytes) -> None:
-        def take() -> None:
-            if self.core is None:
-                return
-            batch = decode(payload, FeedBatch)
-            if batch.epoch == self._follower.epoch:
-                self._heard = self.simulation.clock.now
-            try:
-                facts = self._follower.batch(batch)
-            except Gap:
-                self.simulation.clock.tell(f"{self.name} misses a batch")
-                self._want_snapshot()
-                return
-            if facts:
-                self._feed(m.FactsSeen(facts))
-
-        self.awake(take)()
-
-    def _want_snapshot(self) -> None:
-        self._follower.forget()
-        self._ask_snapshot(self._session)
-
-    def _ask_snapshot(self, session: int) -> None:
-        if self._session != session or self._follower.epoch:
-            return
-        simulation = self.simulation
-        watcher = simulation.rng.choice(simulation.watchers)
-        self._asked += 1
-        asked = self._asked  # a request has one answer, and one that comes after its time-out is no answer to the next
-
-        def answer(page: SnapshotPage) -> None:
-            def take() -> None:
-                if self._session != session or self._follower.epoch or self.core is None or asked != self._asked:
-                    return
-                self._heard = simulation.clock.now
-                self._feed(m.SnapshotSeen(page.facts, page.log_sequence_seen))
-                try:
-                    following = self._follower.snapshot(page.epoch, page.number)
-                except Gap:
-                    self._want_snapshot()
-                    return
-                if following:
-                    self._feed(m.FactsSeen(tuple(following)))
-
-            simulation.network.send(watcher.name, self.name, self.awake(take))
-
-        simulation.network.send(self.name, watcher.name, lambda: watcher.snapshot(answer))
-        self._soon(UNANSWERED_S, lambda: self._ask_snapshot(session))
 
     def _carry_out(self, command: m.Command) -> None:
         simulation = self.simulation
@@ -324,9 +279,11 @@ class Leader:
             case m.SendReleasesSeen():
                 simulation.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
             case m.TakeSnapshot():
-                self._want_snapshot()
+                self.feed.want_snapshot()
             case m.Again():
-                self._soon(0.0, lambda: self._feed(m.Tick()))
+                self._soon(0.0, lambda: self._feed(self._now()))
+            case m.AnswerPlan() | m.Publish():
+                simulation.turns.placement_says(command, self)
             case m.Later():
                 self._soon(command.seconds, self.while_leading(lambda: self._feed(m.Wake())))
             case m.CheckTerm():

@@ -8,6 +8,7 @@ import msgspec
 
 from services.node_agent import messages as a
 from services.node_agent.core import Agent
+from services.node_agent.rehearsals import is_due
 from services.node_agent.state import Checkpoint, KnownGrant
 from services.placement import messages as m
 from shared.contracts.events import SliceReleased
@@ -15,11 +16,14 @@ from shared.contracts.node_commands import Accepted, LiveSlice, NodeSyncAnswer
 from shared.model import names
 from shared.model.grant import ContainerGrant, decode_grant
 from shared.model.network import NetworkLink, RemoteAbility
+from shared.model.timestamps import seconds_text
 from tests.sim.nats import Violation
+from tests.sim.slices import Slices
 from tests.support import build
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
+    from tests.sim.preemptors import Preemptor
     from tests.sim.simulation import Simulation
 
 NEAR = NetworkLink(rtt_us=5, mib_s=20_000)
@@ -41,6 +45,7 @@ class SimNode:
         self.running: dict[tuple[str, str], tuple[str, ContainerGrant]] = {}
         """Containers that run, by pod uid and name: their grant's id and their GPUs. Survives a restart of the agent,
         but not a reboot."""
+        self.slices = Slices(self, simulation.turns.park_mib())
         self._servers: set[tuple[str, str]] = set()
         """Of these: servers for containers of other nodes."""
         self._orders: dict[tuple[str, str], list[a.Serve | a.EndServer]] = {}
@@ -77,6 +82,7 @@ class SimNode:
         self.simulation.lost |= {grant_id for key, (grant_id, _) in self.running.items() if key in self._servers}
         self.simulation.lost |= {known.grant_id for known in self.agent.store.known if known.is_serving}
         self.running = {}
+        self.slices.rebooted()
         self._servers.clear()
         self._orders.clear()
         self.changes += 1
@@ -90,20 +96,21 @@ class SimNode:
 
     def _inventory(self) -> None:
         seen = build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")
+        seen = self.simulation.turns.inventory(seen, self.slices.park_mib)
         if self.simulation.remote:
             network = {f"n{i}": NEAR for i in range(3) if f"n{i}" != self.name}
             ability = RemoteAbility(address=f"{self.name}:1", client=True, network=network)
             seen = msgspec.structs.replace(seen, remote=ability)
         self.handle(a.InventorySeen(seen))
-        for leader in self.simulation.leaders:
-            self.tell_inventory(leader)
+        for reader in (*self.simulation.leaders, *self.simulation.turns.preemptors):
+            self.tell_inventory(reader)
 
-    def tell_inventory(self, leader: Leader) -> None:
+    def tell_inventory(self, reader: Leader | Preemptor) -> None:
         """The newest value in the KV bucket, for a watch."""
         inventory = self.agent.gpus.inventory
         if inventory is not None:
             # A watch of KV resumes by itself, so this arrives however often it is cut.
-            self.simulation.clock.after(0.01, lambda: leader.hear(m.InventorySeen(inventory)))
+            self.simulation.clock.after(0.01, lambda: reader.hear(m.InventorySeen(inventory)))
 
     def _tick(self) -> None:
         if self.alive:
@@ -210,6 +217,8 @@ class SimNode:
                     self._order_server(command)
                 case a.ResizeSlices():
                     self._resize(command, leader)
+                case a.SuspendSlices():
+                    self.slices.order(command, leader)
                 case a.Publish():
                     if isinstance(command.event, SliceReleased):
                         self._released(command.event)
@@ -256,6 +265,10 @@ class SimNode:
                 amendment=body.amendment,
                 shrunk=body.shrunk,
                 not_resized=body.not_resized,
+                suspension=body.suspension,
+                number=body.number,
+                whole=body.whole,
+                cannot_checkpoint=body.cannot_checkpoint,
             )
         self.simulation.network.send(self.name, leader.name, lambda: leader.hear(heard))
         if isinstance(body, NodeSyncAnswer) and not self.simulation.network.calm and self.simulation.rng.random() < 0.2:
@@ -344,7 +357,7 @@ class SimNode:
                 self._stop(uid, namespace, name, pod is not None)
             else:
                 self._start(uid, name, grant)
-                if simulation.rng.random() < 0.02:
+                if simulation.rng.random() < simulation.turns.ends(uid):
                     simulation.clock.tell(f"{name} ends by itself on {self.name}")
                     self._end_containers(uid)
                     simulation.api.patch("Pod", namespace, name, {"status": {"phase": "Succeeded"}})
@@ -368,7 +381,27 @@ class SimNode:
                     # What it has of another node's GPU is counted there.
                     share = said.share if said.remote is None else msgspec.structs.replace(said.share, gpus=())
                     self.running[uid, container] = (said.grant_id, share)
+                    self.slices.started((uid, container), said.suspension)
                     self.changes += 1
+        if self.simulation.turns.drawn and any(key[0] == uid for key in self.running):
+            self._report_start(uid, name)
+        if uid in self.simulation.turns.cannot_checkpoint and self.slices.runs(uid):
+            self._rehearse(uid)
+
+    def _report_start(self, uid: str, name: str) -> None:
+        """The kubelet's part of the pod's status: without a start time a pod has had no GPU time."""
+        simulation = self.simulation
+        pod = simulation.api.get("Pod", name, "default")
+        if pod is not None and pod["metadata"]["uid"] == uid and pod["status"].get("phase") == "Pending":
+            status = {"phase": "Running", "startTime": seconds_text(simulation.clock.now)}
+            simulation.api.patch("Pod", "default", name, {"status": status})
+            simulation.record()
+
+    def _rehearse(self, uid: str) -> None:
+        """Finds out that the pod's programs cannot be checkpointed, if no order was first."""
+        known = self.agent.store.find_by_pod(uid)
+        if known is not None and is_due(known) and self.simulation.turns.rng.random() < 0.3:
+            self.handle(a.Rehearsed(known.grant_id, "the driver cannot checkpoint it"))
 
     def _stop(self, uid: str, namespace: str, name: str, exists: bool) -> None:
         if any(key[0] == uid for key in self.running) and not self.alive:
@@ -386,5 +419,6 @@ class SimNode:
     def _end_containers(self, uid: str) -> None:
         for key in [k for k in self.running if k[0] == uid and k not in self._servers]:
             del self.running[key]
+            self.slices.ended(key)
             self.changes += 1
             self.handle(a.ContainerEnded(*key))

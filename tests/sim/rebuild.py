@@ -34,6 +34,8 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                     dead = tuple(
                         g.grant.grant_id for g in command.sync.grants if g.grant.grant_id in node.agent.released
                     )
+                    told = node.agent.syncs.answer(command.sync).body
+                    assert isinstance(told, NodeSyncAnswer)
                     boot = node.agent.gpus.inventory.boot_id if node.agent.gpus.inventory else ""
                     todo.append(
                         m.SyncAnswered(
@@ -45,6 +47,9 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                                 number=command.sync.number,
                                 live=node.agent.live(),
                                 tombstones=dead,
+                                suspension=told.suspension,
+                                on_host=told.on_host,
+                                cannot_checkpoint=told.cannot_checkpoint,
                             )
                         )
                     )

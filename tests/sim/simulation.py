@@ -16,12 +16,14 @@ from shared.contracts.commands import AmendGrant
 from shared.contracts.facts import Fact
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
+from shared.model.suspension import annotated_suspension, left_of
 from shared.scheduling.transaction import Transaction
 from tests.sim.clock import Clock, Network
 from tests.sim.leaders import Leader
 from tests.sim.nats import SimNats, Violation
 from tests.sim.nodes import SimNode
 from tests.sim.rebuild import compare_with_rebuilt
+from tests.sim.turns import RESTING_S, TURNING_S, Turns
 from tests.sim.watchers import Watcher
 
 GPU_MIB, GPU_MILLI = 81920, 1000
@@ -62,22 +64,25 @@ FAULTS = (
 
 class Simulation:
     def __init__(self, seed: int) -> None:
-        self._seed = seed
+        self.seed = seed
         self.rng = random.Random(seed)
         # Each world has a part of the kinds, often or seldom. If all of them happened all the time, no state would last
         # long enough for failures that take a while.
         self._faults = [kind for kind in FAULTS if self.rng.random() < 0.5] or list(FAULTS)
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
         self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
+        self.turns = Turns(self, seed)
         # Of its own, so that the other draws stay what they were.
         self.remote_rng = random.Random(f"{seed} remote")
-        self.remote = self.remote_rng.random() < 0.4
-        """Whether nodes serve their GPUs to each other, and some pods agree to that."""
+        self.remote = self.remote_rng.random() < 0.4 and not self.turns.drawn
+        """Whether nodes serve their GPUs to each other, and some pods agree to that. Such pods take no turns."""
         self.remote_bound: set[str] = set()
         """Grants of pods that were bound with a GPU of another node."""
         self.lost: set[str] = set()
         """Grants whose server ended with its node, and nodes that were deleted: pods on such GPUs have to be replaced.
         """
+        self.bound_at: dict[str, float] = {}
+        """By uid, when the Binding succeeded."""
         self.clock = Clock(self.rng)
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
@@ -100,6 +105,7 @@ class Simulation:
             self._add_node(f"n{i}")
         self.leaders = [Leader(self, i) for i in range(2)]
         self.watchers = [Watcher(self, i) for i in range(2)]
+        self.turns.begin()
         for _ in range(self.rng.randint(4, 20)):
             self.clock.after(self.rng.uniform(0, FAULTY_S * 0.8), self._create_pod)
         for number in range(self.rng.randint(0, 2)):
@@ -117,12 +123,21 @@ class Simulation:
         while self.clock.next_at < 1_000.0 + FAULTY_S:
             self._step()
         self._calm()
-        end = self.clock.now + CALM_S
+        if self.turns.drawn:
+            self._until_rest(TURNING_S, rests=False)
+            self.turns.rest()
+            self._until_rest(RESTING_S)
+            self._finish()
+            self.turns.drain()
+        self._until_rest(CALM_S)
+        self._finish()
+
+    def _until_rest(self, seconds: float, *, rests: bool = True) -> None:
+        end = self.clock.now + seconds
         while self.clock.next_at < end:
             self._step()
-            if self.clock.steps % 64 == 0 and self._at_rest():
+            if rests and self.clock.steps % 64 == 0 and self._at_rest():
                 break
-        self._finish()
 
     def _step(self) -> None:
         self.clock.step()
@@ -157,7 +172,7 @@ class Simulation:
         minimum = self.rng.choice((size, size, size - 1))
         self.gangs[name] = {"": minimum}
         notes = {names.ANNOTATION_GANG: name}
-        parts = random.Random(f"{self._seed} {name}")  # of its own, so that the other draws stay what they were
+        parts = random.Random(f"{self.seed} {name}")  # of its own, so that the other draws stay what they were
         subgroups = parts.random() < 0.4
         if subgroups:
             self.gangs[name] = {"head": 1, "workers": minimum - 1}
@@ -201,9 +216,11 @@ class Simulation:
             },
         }
         gang = (notes or {}).get(names.ANNOTATION_GANG, "")
+        pod = self.turns.pod(pod, gang)
         of = f" in gang {gang}" if gang else f" on side {side}" if side else ""
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
         _, made = self.api.create("Pod", pod, self.clock.now)
+        self.turns.created(made["metadata"]["uid"])
         if notes and gang:
             part = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
             self.nats.gang_of[made["metadata"]["uid"]] = (gang, part)
@@ -440,6 +457,7 @@ class Simulation:
         for node in self.nodes.values():
             node.restart_agent()
             node.rogue = False
+        self.turns.calm()
 
     def to_node(self, leader: Leader, name: str, order: Input) -> None:
         """NATS keeps the order of each subscription; the agent has one for each kind of order."""
@@ -474,20 +492,35 @@ class Simulation:
                     )
             else:
                 counted[grant.grant_id] = grant
-                for container in grant.containers.values():
-                    _count(container, used)
+                for name, container in grant.containers.items():
+                    _count(self._taken(pod, name, container, grant), used)
         for node in self.nodes.values():
             leases = {(lease.uid, lease.container) for lease in node.agent.store.leases}
             for key, (grant_id, share) in node.running.items():
                 if key not in leases and node.alive:
                     raise Violation(f"P4: {key} runs on {node.name} without a lease")
                 if grant_id not in counted:
-                    _count(share, used)
+                    _count(node.slices.taken(key, share), used)
                 elif exceeds_share(share, counted[grant_id].containers[key[1]]):
                     raise Violation(f"P7: {key} has {share} on {node.name}, more than its grant")
         for (name, uuid), (mib, milli) in used.items():
             if mib > GPU_MIB or milli > GPU_MILLI:
                 raise Violation(f"P1: {uuid} of {name} is booked with {mib} MiB and {milli} milli")
+        for node in self.nodes.values() if self.turns.drawn else ():
+            node.slices.check_host()
+
+    def _taken(self, pod: dict[str, Any], name: str, container: ContainerGrant, grant: Grant) -> ContainerGrant:
+        """What a container of a bound pod takes: what it really has while it runs, else what it will start with."""
+        node = self.nodes[pod["spec"]["nodeName"]]
+        key = (pod["metadata"]["uid"], name)
+        if not self.turns.drawn or serving_node(grant):
+            return container
+        if key in node.running:
+            return node.slices.taken(key, container)
+        known = node.agent.store.get(grant.grant_id)
+        if known is None or known.grant.suspension is None:
+            return container
+        return left_of(grant, known.grant.suspension).containers[name]
 
     def _is_void(self, grant: Grant) -> bool:
         """No container will ever start by it, and none runs by it."""
@@ -515,7 +548,7 @@ class Simulation:
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())
-        if next(self._resizes(core), ""):
+        if next(self._resizes(core), "") or not self.turns.at_rest(core):
             return False
         return not leaving and all(group.unschedulable for group in core.queue.groups.values())
 
@@ -533,6 +566,8 @@ class Simulation:
                 raise Violation(f"P5: {state.key} waits although it fits with a GPU of another node")
         for gang in core.gangs.by_key.values():
             self._check_gang(core, gang)
+        if self.turns.drawn and (unfinished := self.turns.unfinished(core)):
+            raise Violation(f"T5: {unfinished}")
         if endless := next(self._resizes(core), ""):
             raise Violation(f"P5: a resize never ends: {endless}")
         for pod in self.api.all("Pod"):
@@ -554,7 +589,9 @@ class Simulation:
                 runs = self.nodes[at].running.get((meta["uid"], container))
                 # A bare pod stays, with an Event, where its grant was given back by the node of its GPU.
                 replaced = self._is_lost(grant, pod) and not meta.get("ownerReferences")
-                if runs is None and not ((excluded or replaced) and self._is_void(grant)):
+                # A suspended pod whose containers do not run yet starts when it has resumed.
+                waits = self.turns.drawn and bool(annotated_suspension(meta["annotations"]))
+                if runs is None and not waits and not ((excluded or replaced) and self._is_void(grant)):
                     raise Violation(
                         f"lost: {meta['name']}/{container} is bound to {node} with {grant.grant_id} and does not run "
                         f"on {at}"

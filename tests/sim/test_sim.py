@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 import pytest
 
+from services.node_agent import suspensions
 from services.node_agent.core import Agent
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.messages import Command as AgentCommand
+from services.node_agent.messages import SuspendResult
 from services.node_agent.state import KnownGrant
 from services.node_agent.syncs import Syncs
 from services.placement.core import Core
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged, ReleaseSeen
+from services.placement.preemption.plans import Preemption
 from services.placement.protocol import resizing
+from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.releases import Releases
 from services.placement.protocol.resizing import Resizer
+from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
-from shared.book import subgroups
+from services.preemptor.turns import options
+from services.preemptor.turns.options import Options
+from shared.book import host_memory, subgroups
 from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.book.ledger import Ledger
@@ -31,15 +40,17 @@ from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import LiveSlice, NodeRelease, NodeSyncAnswer
 from shared.model.grant import Grant
 from shared.model.subgroup import Subgroup
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
+from tests.sim.turns import Turns
 
 SEEDS, PARTS = 1000, 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_properties_hold_under_faults_drawn_from_a_seed(part: int) -> None:
-    """P1 to P4 after every step, P5 and P6 when all is calm. Replay: python -m tests.sim --seed N --story"""
+    """P1 to P4, T1 to T4 after every step, the others when all is calm. Replay: python -m tests.sim --seed N --story"""
     size = SEEDS // PARTS
     bound = 0
     for seed in range(part * size, (part + 1) * size):
@@ -351,3 +362,123 @@ def test_a_server_that_ends_with_its_release_still_ordered_would_be_detected(mon
 
     monkeypatch.setattr(Agent, "_release", at_once)
     assert _violated(range(300)).startswith(("P1", "P4"))
+
+
+# --- turns ----------------------------------------------------------------------------------------------------------
+
+
+def _with_turns(count: int, start: int = 0) -> Iterator[Simulation]:
+    """Worlds in which jobs take turns; only these are made."""
+    seeds = (seed for seed in itertools.count(start) if Turns.draws(seed))
+    return map(Simulation, itertools.islice(seeds, count))
+
+
+def _turns_violated(count: int, start: int = 0) -> str:
+    for simulation in _with_turns(count, start):
+        try:
+            simulation.run()
+        except Violation as violation:
+            return str(violation)
+    return ""
+
+
+def test_jobs_take_turns_in_these_worlds() -> None:
+    """Else the tests below, and the properties, say nothing of them."""
+    happened: Counter[tuple[str, str | None]] = Counter()
+    pure = 0
+    for simulation in _with_turns(60):
+        simulation.run()
+        happened += simulation.turns.happened
+        pure += simulation.turns.pure
+    assert pure > 10
+    least = {
+        ("executed", "turn of a new job"): 40,
+        ("executed", "turn of a suspended job"): 25,
+        ("abandoned", "turn of a new job"): 4,
+        ("executed", "preemption"): 5,
+        ("written", "checkpoint"): 90,
+        ("written", "pause"): 2,
+        ("written", ""): 90,
+        ("done", "checkpoint"): 150,
+        ("done", None): 80,
+        ("failed", "checkpoint"): 3,
+        ("failed", None): 1,
+    }
+    few = {kind: happened[kind] for kind, count in least.items() if happened[kind] < count}
+    assert not few, f"too seldom: {few}"
+
+
+def test_reserving_a_checkpoint_whatever_is_on_the_host_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "lacking", lambda book, checkpointed: "")
+    monkeypatch.setattr(options, "lacking", lambda book, checkpointed: "")
+    assert _turns_violated(100).startswith("T1")
+
+
+def test_booking_what_a_pod_gives_up_before_its_node_confirms_would_be_detected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = Suspender.annotation_seen
+
+    def at_once(self: Suspender, state: PodState, now: float) -> list[Command]:
+        out = seen(self, state, now)
+        held = self._book.grants.get(state.grant_id)
+        if held is not None and state.suspension is not None and held.suspension is None:
+            self._book.suspend(held.grant_id, state.suspension)
+        return out
+
+    monkeypatch.setattr(Suspender, "annotation_seen", at_once)
+    assert _turns_violated(60).startswith("P1")
+
+
+def test_a_turn_that_begins_the_record_anew_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        GpuTimes,
+        "at_resumption",
+        lambda self, state, now: encode_gpu_time(GpuTime(since=self._clock.at(now))),
+    )
+    assert _turns_violated(60).startswith("T3")
+
+
+def test_a_job_that_waits_for_ever_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended jobs get no turn while pending ones, or any that run, are there."""
+    monkeypatch.setattr(Options, "could_resume", lambda self, waiting, at: False)
+    assert _turns_violated(200).startswith("T4")
+
+
+def test_a_suspended_pod_that_is_forgotten_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader does not take the suspended pods over."""
+    monkeypatch.setattr(Suspender, "adopt", lambda self, *how, **more: [])
+    assert _turns_violated(100).startswith(("T5", "P1", "P6"))
+
+
+def test_a_restore_after_a_success_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order came twice, and its first task failed in part: the agent restores what placement counts as free."""
+    record = suspensions.record_results
+
+    def remembers(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
+        results = tuple(results)
+        owed = {k.grant_id for k in store.known if k.restore_pending}
+        failed = record(store, results)
+        for grant_id in owed - failed.keys():
+            if (known := store.get(grant_id)) is not None:
+                store.put(msgspec.structs.replace(known, restore_pending=True))
+        return failed
+
+    monkeypatch.setattr(suspensions, "record_results", remembers)
+    assert _turns_violated(400).startswith(("P1", "T5"))
+
+
+def test_answers_that_name_an_earlier_order_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GrantStore, "note_order", lambda self, known, number: None)
+    assert _turns_violated(200).startswith("T5")
+
+
+def test_plans_of_a_log_that_is_not_trusted_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay open in the log, and the next leader goes on with them."""
+    readopt = Preemption.readopt
+
+    def forgets(self: Preemption, recovery: Recovery, term: int, now: float, *, goes_on: bool = True) -> list[Command]:
+        return readopt(self, recovery, term, now) if goes_on else []
+
+    monkeypatch.setattr(Preemption, "readopt", forgets)
+    assert _turns_violated(300).startswith(("P6", "T1", "T5"))

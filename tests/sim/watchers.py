@@ -8,15 +8,27 @@ from typing import TYPE_CHECKING, Any
 from services.placement import messages as m
 from services.watcher.core import Core, WireBatch
 from shared.contracts.base import decode, encode
-from shared.contracts.commands import AmendGrant, Answer, Bind, DeletePod, Patch, TouchPod
+from shared.contracts.commands import (
+    AmendGrant,
+    Answer,
+    Bind,
+    DeletePod,
+    Evict,
+    Patch,
+    ReportPending,
+    SuspendPod,
+    TouchPod,
+)
 from shared.contracts.facts import Fact, Gone, SnapshotPage
 from shared.model import names
 from shared.model.grant import decode_grant
 from shared.model.resize import exceeds
+from shared.model.suspension import annotated_suspension, suspension_patch
 from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
+    from tests.sim.preemptors import Preemptor
     from tests.sim.simulation import Simulation
 
 
@@ -88,12 +100,12 @@ class Watcher:
         for command in commands:
             if isinstance(command, WireBatch):
                 payload = encode(command)
-                for leader in self.simulation.leaders:
-                    self._send_batch(leader, payload)
+                for reader in (*self.simulation.leaders, *self.simulation.turns.preemptors):
+                    self._send_batch(reader, payload)
 
-    def _send_batch(self, leader: Leader, payload: bytes) -> None:
+    def _send_batch(self, reader: Leader | Preemptor, payload: bytes) -> None:
         self.simulation.network.send(
-            self.name, leader.name, lambda: leader.batch(payload), ordered=f"{self.core.epoch}>{leader.name}"
+            self.name, reader.name, lambda: reader.feed.batch(payload), ordered=f"{self.core.epoch}>{reader.name}"
         )
 
     # --- orders -----------------------------------------------------------------------------------------------
@@ -152,6 +164,7 @@ class Watcher:
             if made not in logged:
                 raise Violation(f"P3: {bind.name} was bound as {made}, the log had {sorted(logged)}")
             simulation.bound += 1
+            simulation.bound_at[bind.uid] = simulation.clock.now
         simulation.record()
         if outcome != "done":
             self._answer(leader, Answer(uid=bind.uid, outcome=outcome, resource_version=bind.resource_version))  # type: ignore[arg-type]
@@ -170,6 +183,11 @@ class Watcher:
             elif isinstance(patch, AmendGrant):
                 if not self.simulation.delays(patch, self):
                     self.simulation.network.send(self.name, "api", lambda p=patch: self.amend(p))  # type: ignore[misc]
+            elif isinstance(patch, SuspendPod):
+                if not self.simulation.turns.delays(patch, self):
+                    self.simulation.network.send(self.name, "api", lambda p=patch: self.suspend(p))  # type: ignore[misc]
+            elif isinstance(patch, ReportPending) and self.simulation.turns.drawn:
+                self._report(patch)
             elif isinstance(patch, DeletePod):
                 self.simulation.network.send(self.name, "api", lambda p=patch: self._delete(p))  # type: ignore[misc]
 
@@ -210,6 +228,49 @@ class Watcher:
             raise Violation(f"P3: {patch.name} has grown at {patch.resource_version}, and the log has no such growth")
         simulation.resized += 1
         simulation.record()
+
+    def suspend(self, patch: SuspendPod) -> None:
+        """Writes annotation and GPU time together, at the version that they are for."""
+        simulation = self.simulation
+        pod = simulation.api.get("Pod", patch.name, patch.namespace)
+        if pod is None or patch.uid in simulation.untouchable:
+            return
+        notes = suspension_patch(patch.suspension)
+        notes |= {names.ANNOTATION_GPU_TIME: patch.gpu_time} if patch.gpu_time else {}
+        if annotated_suspension(pod["metadata"].get("annotations") or {}) == patch.suspension:
+            return
+        meta = {"uid": patch.uid, "resourceVersion": patch.resource_version, "annotations": notes}
+        status, _ = simulation.api.patch("Pod", patch.namespace, patch.name, {"metadata": meta})
+        does = f"the suspension {patch.suspension}" if patch.suspension else "the resumption"
+        simulation.clock.tell(f"the API server answers {status} to {does} of {patch.name}: {patch.reason}")
+        if status == 200:
+            simulation.turns.annotated(patch, pod)
+            simulation.record()
+
+    def evict(self, orders: tuple[Evict, ...], answer: Callable[[tuple[Answer, ...]], None]) -> None:
+        """The Eviction API; answers those that were not accepted."""
+        if not self.alive:
+            return
+        simulation, failed = self.simulation, list[Answer]()
+        for order in orders:
+            pod = simulation.api.get("Pod", order.name, order.namespace)
+            if pod is None or pod["metadata"]["uid"] != order.uid:
+                failed.append(Answer(uid=order.uid, outcome="gone"))
+                continue
+            simulation.clock.tell(f"{order.name} is evicted: {order.reason}")
+            options = {"deleteOptions": {"preconditions": {"uid": order.uid}}}
+            simulation.api.evict(order.namespace, order.name, options, simulation.clock.now)
+        simulation.record()
+        answer(tuple(failed))
+
+    def _report(self, patch: ReportPending) -> None:
+        """The condition by which a preemptor that starts finds the pods that do not fit."""
+        pod = self.simulation.api.get("Pod", patch.name, patch.namespace)
+        if pod is None or pod["metadata"]["uid"] != patch.uid or pod["spec"].get("nodeName"):
+            return
+        said = {"type": "PodScheduled", "status": "False", "reason": patch.reason}
+        self.simulation.api.patch("Pod", patch.namespace, patch.name, {"status": {"conditions": [said]}})
+        self.simulation.record()
 
     def _delete(self, patch: DeletePod) -> None:
         self.simulation.clock.tell(f"{patch.name} is deleted for its controller to make another: {patch.reason}")

@@ -149,6 +149,9 @@ class Preemption:
 
     def reservation_logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
         found = self.reservations.get(record.plan.plan_id)
+        if found is not None and found.closing and not record.places:
+            self.reservations.release_all(found)
+            self._capacity_changes.note()
         if found is None or found.logged or record.over:
             return []  # it is over already, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
@@ -231,10 +234,12 @@ class Preemption:
         """Returns the records that a new term has to write again."""
         return [found.record(term) for found in self.reservations.values() if found.logged]
 
-    def readopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
+    def readopt(self, recovery: Recovery, term: int, now: float, *, goes_on: bool = True) -> list[m.Command]:
+        """Takes over the plans of the log; gives them up unless it `goes_on` with what the log says."""
         out: list[m.Command] = []
         for record in recovery.reserved():
-            kept = self.reservations.readopt(record, now)
+            adopt = self.reservations
+            kept = adopt.readopt(record, now) if goes_on else adopt.adopt_closing(record.plan, now)
             if kept is not None and not kept.closing:
                 self._mark_victims(kept.plan, now, going=True)
             else:  # published, otherwise the preemptor would request its evictions again for nothing
@@ -270,6 +275,7 @@ class Preemption:
             return []
         held = self._holds.end(found.plan.plan_id, term)
         self.reservations.close(found)
+        self._batcher.reservations.append(found.record(term))
         self._mark_victims(found.plan, now, going=False)
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]

@@ -47,15 +47,19 @@ class Reservation(msgspec.Struct):
     resuming: bool = False
     """Its suspended beneficiaries resume: all of what they gave up is booked to them."""
     closing: bool = False
-    """It was given up, and an order to checkpoint a victim may still be written. Until that is over it stays booked and
-    open in the log: a new leader would go on with it."""
+    """It was given up, and an order to checkpoint a victim may still be written. Until that is over it stays open in
+    the log, and its host memory booked. Its places are booked until the log says that it was given up: before that a
+    new leader would go on with it."""
     answered: bool = False
     """The preemptor was told to evict: all suspensions of the plan are done."""
     ending: dict[str, float] = {}
     """By uid of victims that have been deleted: until when to wait, which is the grace period plus `STUCK_S`."""
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
-        return ReservationRecord(term=term, plan=self.plan, places={} if over else self.places, over=over)
+        """Without places it says that the plan is over, or was given up: no leader goes on with it."""
+        return ReservationRecord(
+            term=term, plan=self.plan, places={} if over or self.closing else self.places, over=over
+        )
 
 
 class Reservations(dict[str, Reservation]):
@@ -93,14 +97,17 @@ class Reservations(dict[str, Reservation]):
                 continue
             if state is None or not state.wants_place or state.charged or state.refusal:
                 return f"{beneficiary.namespace}/{beneficiary.name} is not pending"
+            if state.excluded:  # a Binding of the past may still bind it with another grant
+                return f"{state.key} cannot be updated, which it has to be before it is placed: {state.excluded}"
             if state.never_preempts and not plan.turn:
                 return f"{state.key} has preemptionPolicy Never"
         waiting = [state for state in states if state is not None]
         if not waiting or not plan.victims:
             return "a plan needs a pending pod and a victim"
-        taken = {b.uid for r in self.values() for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
+        in_progress = [r for r in self.values() if not r.closing or r.placeholders]
+        taken = {b.uid for r in in_progress for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
         taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
-        busy = {b.node for r in self.values() for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
+        busy = {b.node for r in in_progress for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
         return (
@@ -139,15 +146,16 @@ class Reservations(dict[str, Reservation]):
 
         Its deadline starts again, because no clock outlives a leader.
         """
-        if all(self._waits(b) and b.node in self.book.nodes for b in record.plan.beneficiaries) and (
-            not record.plan.beneficiaries[0].resumes or self.turns.still_suspended(record.plan)
-        ):
+        waits = bool(record.places) and all(
+            self._waits(b) and b.node in self.book.nodes for b in record.plan.beneficiaries
+        )
+        if waits and (not record.plan.beneficiaries[0].resumes or self.turns.still_suspended(record.plan)):
             kept = self._book_places(record.plan, record.places, now, adopted=True)
             kept.logged = True
             return kept
-        return self._adopt_closing(record.plan, now)
+        return self.adopt_closing(record.plan, now)
 
-    def _adopt_closing(self, plan: Plan, now: float) -> Reservation | None:
+    def adopt_closing(self, plan: Plan, now: float) -> Reservation | None:
         """Keeps the host memory for orders of an earlier leader that may still be written; None if there are none."""
         victims = [self.book.pods.get(v.uid) for v in plan.victims if v.action == "checkpoint"]
         may_be_written = [s for s in victims if s is not None and s.seen_bound and s.suspension is None]
@@ -191,14 +199,20 @@ class Reservations(dict[str, Reservation]):
         """Releases the reservation."""
         found = self.pop(plan_id, None)
         if found is not None:
-            self.release_places(found)
+            self.release_all(found)
             self._suspender.open_plans.pop(plan_id, None)
             self._suspender.reserved -= {b.uid for b in found.plan.beneficiaries}
-        for uid in () if found is None else [b.uid for b in found.plan.beneficiaries]:
+        return found
+
+    def release_all(self, found: Reservation) -> None:
+        """Releases its places, and its gang for another plan."""
+        if not found.placeholders:
+            return
+        self.release_places(found)
+        for uid in [b.uid for b in found.plan.beneficiaries]:
             gang = self._gangs.of(uid)
             if gang is not None:
                 gang.kept.pop(uid, None)
-        return found
 
     def release_places(self, found: Reservation) -> None:
         for placeholder in found.placeholders:
@@ -263,7 +277,7 @@ class Reservations(dict[str, Reservation]):
         state = self.book.pods.get(beneficiary.uid)
         if beneficiary.resumes:  # one that runs again already, by the order of an earlier leader, waits for its gang
             return state is not None and state.seen_bound and not state.ended
-        return state is not None and state.wants_place and not state.charged
+        return state is not None and state.wants_place and not state.charged and not state.excluded
 
     def _check_gang(self, waiting: list[PodState], plan: Plan) -> str:
         if plan.beneficiaries[0].resumes:

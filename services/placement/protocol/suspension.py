@@ -135,7 +135,7 @@ class Suspender:
 
     def adopt(self, recovery: Recovery, term: int, now: float) -> list[m.Command]:
         """Takes over the suspended pods of an earlier leader; their agents learn the annotations by the sync."""
-        suspension = [state for state in self._book.pods.values() if state.suspension is not None]
+        suspension = [s for s in self._book.pods.values() if s.suspension is not None and not s.ended]
         self._told = {state.uid: state.suspension for state in suspension if state.suspension is not None}
         self._unmoved = {state.uid: state.pod.metadata.resource_version for state in suspension}
         self._touched_at = now
@@ -302,6 +302,7 @@ class Suspender:
             state
             for state in suspension
             if state.suspension is not None
+            and not state.ended
             and state.suspension.plan_id not in self.open_plans
             and state.uid not in self.reserved
         ]

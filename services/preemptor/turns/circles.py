@@ -12,7 +12,7 @@ from shared.book.states import PodState
 from shared.model.objects import Pod
 from shared.queues.tree import Tree
 from shared.queues.turns import TURN_ACTIONS, TurnPolicy
-from shared.turns.rules import Job
+from shared.turns.rules import Job, rank
 
 Circle = tuple[str, int]
 
@@ -55,9 +55,9 @@ class Circles:
             members = self._members(state)
             if job.key not in found.get(circle, {}) and members and not any(one.uid in planned for one in members):
                 found.setdefault(circle, {})[job.key] = TurnJob(job, tuple(members))
+        rules = self._policy.rules
         return {
-            circle: sorted(jobs.values(), key=lambda job: self._policy.rank(job.members[0], now))
-            for circle, jobs in found.items()
+            circle: sorted(jobs.values(), key=lambda job: rank(job.known, rules, now)) for circle, jobs in found.items()
         }
 
     def running(self, circle: Circle, now: float) -> list[TurnJob]:

@@ -104,6 +104,12 @@ class Options:
             for name in {member.charged for member in one.job.members}:
                 self._by_node.setdefault(name, []).append(one)
         self._trial = Transaction(Fork(book))
+        self._kept: set[str] = set()
+        """Jobs whose turn goes on until it was worth the copies of an overdue one: no job behind that one ends it."""
+        self._no_room: set[str] = set()
+        """Jobs for which the host has no room."""
+        self._too_short: list[Yielding] = []
+        """Of the job in hand: whose turns were enough, but not yet worth its copies, on the first place."""
         self._moved: dict[str, dict[str, str]] = {}
         """By uid, of the pods that were placed last: where to they moved."""
 
@@ -123,6 +129,7 @@ class Options:
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
         best: Turn | None = None
+        self._too_short = []
         for nodes in self._places(waiting, at):
             near = self._near(nodes, at)
             tried = [near]
@@ -133,6 +140,8 @@ class Options:
                 found = self._on(waiting, nodes, those[:MAX_YIELDING], turn_s, overdue_at) if those else None
                 if found is not None and (best is None or found.is_cheaper(best)):
                     best = found
+        if best is None and overdue_at is not None:
+            self._kept |= {one.uid for one in self._too_short}
         return best
 
     def _moves(self, state: PodState) -> bool:
@@ -149,7 +158,7 @@ class Options:
         return set(sum_shares([self._book.grants[member.grant_id].given for member in job.members]))
 
     def _is_free(self, one: Yielding) -> bool:
-        return all(member.charged not in self._busy for member in one.job.members)
+        return one.uid not in self._kept and all(member.charged not in self._busy for member in one.job.members)
 
     def _places(self, waiting: TurnJob, at: int) -> list[list[NodeState]]:
         """Returns the sets of nodes that are tried."""
@@ -187,6 +196,8 @@ class Options:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
+            if action == "checkpoint" and not any(map(self._has_room_on_host, can)):
+                continue  # nor would several of them have; on a full host that is so for all who wait
             if not can or self._place(waiting, nodes, can, action) is None:
                 continue
             victims = self._minimal(waiting, nodes, can, action)
@@ -199,6 +210,8 @@ class Options:
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
             if placed and copied_s <= worth_s * self._copies.max_part:
                 return Turn(tuple(placed), tuple(victims), action, dict(self._moved))
+            if placed and not self._too_short:
+                self._too_short = victims
         return None
 
     def _minimal(
@@ -229,6 +242,12 @@ class Options:
             return []
         victims = self._minimal(waiting, nodes, fitting, "checkpoint")
         return victims if self._has_host_memory(victims) else []
+
+    def _has_room_on_host(self, one: Yielding) -> bool:
+        """Whether the host has room for this job. In one round there is never more than before."""
+        if one.uid not in self._no_room and not self._has_host_memory([one]):
+            self._no_room.add(one.uid)
+        return one.uid not in self._no_room
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
         grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]

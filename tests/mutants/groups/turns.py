@@ -15,6 +15,84 @@ _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="withdrawn-by-a-refusal",
+        what="a node that refuses an order of an earlier term ends the suspension",
+        file="services/placement/core.py",
+        old='        cannot = event.reason if event.ok else ""',
+        new="        cannot = event.reason",
+        tests=(_TESTS + "test_an_order_that_is_refused_as_such_withdraws_no_suspension",),
+    ),
+    Mutant(
+        name="plans-of-an-untrusted-log",
+        what="a leader that does not trust the log leaves its plans open in it",
+        file="services/placement/takeover.py",
+        old="            out += self._preemption.readopt(self.recovery, self.term, now, goes_on=False)\n",
+        new="",
+        tests=(_TESTS + "test_a_leader_that_does_not_trust_the_log_gives_its_plans_up",),
+    ),
+    Mutant(
+        name="places-of-a-plan-given-up",
+        what="a plan that was given up keeps its places for as long as its order may be written",
+        file="services/placement/preemption/plans.py",
+        old="            self.reservations.release_all(found)\n",
+        new="            pass\n",
+        tests=(_TESTS + "test_a_plan_that_was_given_up_keeps_no_place_and_no_pod_waiting_for_another_plan",),
+    ),
+    Mutant(
+        name="plan-for-an-excluded-pod",
+        what="a plan is reserved for a pod that a forgotten Binding may still bind",
+        file="services/placement/preemption/reservations.py",
+        old="            if state.excluded:",
+        new="            if False:",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::"
+            "test_no_plan_is_for_a_pod_that_cannot_be_updated",
+        ),
+    ),
+    Mutant(
+        name="restored-after-a-success",
+        what="the agent restores a pod whose suspension failed in part and then succeeded",
+        file="services/node_agent/suspensions.py",
+        old="applied=task.suspension, restore_pending=False, on_host=on_host",
+        new="applied=task.suspension, on_host=on_host",
+        tests=(
+            "tests/unit/services/node_agent/test_suspensions.py::"
+            "test_a_pod_whose_suspension_failed_in_part_and_then_succeeded_is_not_restored",
+        ),
+    ),
+    Mutant(
+        name="answer-with-an-earlier-number",
+        what="the answer to an order that changes nothing names an earlier one",
+        file="services/node_agent/core.py",
+        old="            self.store.note_order(known, received.number)\n",
+        new="",
+        tests=(
+            "tests/unit/services/node_agent/test_suspensions.py::"
+            "test_the_answer_to_an_order_that_changes_nothing_names_its_number",
+        ),
+    ),
+    Mutant(
+        name="overdue-job-passed-over",
+        what="a job behind an overdue one ends the turn for which that one waits",
+        file="services/preemptor/turns/options.py",
+        old="            self._kept |= {one.uid for one in self._too_short}\n",
+        new="            pass\n",
+        tests=(
+            "tests/unit/services/preemptor/test_turns.py::test_no_job_ends_the_turn_for_which_an_overdue_one_waits",
+        ),
+    ),
+    Mutant(
+        name="finished-pods-hold-gpus",
+        what="a preemptor that begins counts the GPUs of finished pods whose objects exist",
+        file="services/preemptor/cluster.py",
+        old="                self._release_ended(known)\n",
+        new="",
+        tests=(
+            "tests/unit/services/preemptor/test_core.py::"
+            "test_a_pod_that_had_finished_before_the_preemptor_began_holds_no_gpu",
+        ),
+    ),
+    Mutant(
         name="turn-of-half-a-gang",
         what="the turn of some members of a gang ends, and the others run on",
         file=_POLICY,

@@ -149,7 +149,7 @@ class Faults(Conditions):
                 and self._rng.random() < 0.4
             ):
                 grant_id = command.grant.grant.grant_id
-                return [m.GrantAcknowledged(command.node, grant_id, ok=False, reason="its slices cannot")]
+                return [m.GrantAcknowledged(command.node, grant_id, reason="its slices cannot")]
             case m.SendRelease() if command.node in self._gone:
                 return []
             case m.SendPatches():

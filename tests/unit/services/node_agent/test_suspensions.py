@@ -272,6 +272,38 @@ def test_a_pod_that_an_agent_was_resuming_when_it_was_killed_is_resumed_by_the_n
     assert (body.ok, body.whole, body.suspension) == (True, True, None)
 
 
+def test_a_pod_whose_suspension_failed_in_part_and_then_succeeded_is_not_restored() -> None:
+    """The order came twice: by itself and by a sync. Placement was told of the second result, and other pods have the
+    GPU."""
+    core = slices("a")
+    first = core.handle(m.GrantReceived(share("a", CHECKPOINT)), 0.0)[1]
+    again = core.handle(sync(share("a", CHECKPOINT)), 0.0)[1]
+    assert isinstance(first, m.SuspendSlices)
+    assert isinstance(again, m.SuspendSlices)
+    core.handle(m.SuspensionDone(first.request, (m.SuspendResult(first.tasks[0], "no", is_partial=True),)), 1.0)
+    (told,) = [
+        order.body
+        for order in core.handle(m.SuspensionDone(again.request, (m.SuspendResult(again.tasks[0]),)), 2.0)
+        if isinstance(order, m.Answer)
+    ]
+    assert isinstance(told, NodeSyncAnswer)
+    assert set(told.suspension) == {"g-a"}
+    assert not any(isinstance(order, m.SuspendSlices) for order in core.handle(m.Tick(), 3.0))
+
+
+def test_the_answer_to_an_order_that_changes_nothing_names_its_number() -> None:
+    """Placement asks again by a newer order, when an answer was lost or the memory came back after one. Host memory is
+    freed by the answer to the last one alone."""
+    core = slices("a")
+    said(core, share("a", CHECKPOINT))
+    assert said(core, msgspec.structs.replace(share("a"), number=4)).number == 4
+    body = answer(core.handle(m.GrantReceived(msgspec.structs.replace(share("a"), number=7)), 1.0))
+    assert isinstance(body, Accepted)
+    assert (body.number, body.whole) == (7, True)
+    late = core.handle(m.GrantReceived(msgspec.structs.replace(share("a", CHECKPOINT), number=6)), 2.0)
+    assert [type(order) for order in late] == [m.Answer], "an earlier order that comes late changes nothing"
+
+
 def test_a_resumption_that_is_ordered_again_is_not_said_to_be_done() -> None:
     core = slices("a")
     said(core, share("a", CHECKPOINT))

@@ -364,3 +364,18 @@ def test_capacity_that_has_just_become_free_is_left_to_placement() -> None:
     preemptor.send(m.GrantOver("grant-ends"))
     for _ in range(9):
         assert preemptor.plans() == []
+
+
+def test_a_pod_that_had_finished_before_the_preemptor_began_holds_no_gpu() -> None:
+    """Its object stays, and nothing says again that its node has released the grant. Otherwise two pods would be
+    preempted where one is enough, which placement refuses for ever."""
+    before = Preemptor("n", gpus=2)
+    runs = before.run("runs", "n", 0)
+    ended = build.newer(before.run("ended", "n", 1), phase="Succeeded")
+    began = Preemptor("n", gpus=2)
+    began.send(m.SnapshotSeen(build.put(build.node("n"), runs, ended)))
+    assert sorted(began.core.book.grants) == ["grant-runs"]
+    began.send(m.FactsSeen(build.put(build.newer(runs, phase="Succeeded"))))
+    assert sorted(began.core.book.grants) == ["grant-runs"], "one that ends now holds it until its node has said so"
+    began.send(m.GrantOver("grant-runs"))
+    assert not began.core.book.grants

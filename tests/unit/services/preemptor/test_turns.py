@@ -73,6 +73,17 @@ def test_an_overdue_job_gets_its_turn_when_the_one_that_it_ends_was_worth_the_co
     assert found or gains(preemptor, 60) == [["overdue"]]
 
 
+def test_no_job_ends_the_turn_for_which_an_overdue_one_waits() -> None:
+    """A new job copies half as much, so that shorter turns are worth it. It would take each turn before the overdue one
+    could, and so would the next."""
+    preemptor = Preemptor("n", gpus=1)
+    suspended(preemptor, "overdue", 0, for_s=30 * HOUR, had_gpu_s=HOUR)
+    run(preemptor, "runs", 0, for_s=100)
+    preemptor.wait("new", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 26 * HOUR))
+    assert gains(preemptor, 20) == []
+    assert gains(preemptor, 60) == [["overdue"]]
+
+
 @pytest.mark.parametrize(("gpus", "had_gpu_s"), [(1, 599), (8, 0)])
 def test_a_job_that_falls_in_the_shortest_turn_goes_on_after_it(gpus: int, had_gpu_s: float) -> None:
     preemptor = Preemptor("n", gpus=gpus, park_mib=64 * TOTAL_MIB)

@@ -12,6 +12,7 @@ from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.preemption import reservations
 from services.placement.queries import questions
+from shared.contracts.commands import Answer
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch
@@ -40,6 +41,24 @@ def test_capacity_of_a_victim_goes_only_to_the_beneficiary() -> None:
         PreemptionExecuted,
     ]
     assert cluster.placement.core.book.overbooked() == []
+
+
+def test_no_plan_is_for_a_pod_that_cannot_be_updated() -> None:
+    """A Binding of a lost log may still bind it, with a grant that is void: its place would be given to others."""
+    stuck, runs = build.gpu_pod("stuck", gpus=1, priority=100), build.gpu_pod("runs", gpus=1)
+    placement = Placement(build.node("n"), stuck, runs)
+    placement.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    no = m.PatchesAnswered((Answer(uid=stuck.metadata.uid, outcome="refused", message="a webhook says no"),))
+    for _ in range(3):
+        placement.send(no)
+        placement.tick(2.5)
+    placement.facts(build.newer(runs))
+    assert placement.core.recovery.excluded
+    cluster = Proposals(placement)
+    cluster.bound["runs"] = placement.bind(placement.core.book.pods[runs.metadata.uid].pod)
+    assert "cannot be updated" in refused(cluster, cluster.plan("runs", to=(stuck,)))
+    placement.facts(build.newer(stuck))
+    assert cluster.propose(cluster.plan("runs", to=(stuck,))).ok
 
 
 def test_a_reservation_is_logged_before_it_may_be_executed() -> None:

@@ -11,6 +11,7 @@ from services.placement.queries import questions, reader
 from shared.book import host_memory
 from shared.contracts.commands import AnnounceEvent, TouchPod
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.log import TermRecord
 from shared.contracts.preemption import Action
 from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
@@ -314,6 +315,92 @@ def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_b
     site.unwritten = late
     site.write()
     assert site.runs() == ["long"]
+
+
+@pytest.mark.parametrize("by_a_new_leader", [False, True])
+def test_a_suspended_member_of_a_gang_that_has_ended_resumes_no_more(by_a_new_leader: bool) -> None:
+    """Its annotation stays on it for as long as its object exists."""
+    site = Site(park=2)
+    for name in ("a", "b"):
+        site.create(name, gang="g")
+    site.bind("a", "b")
+    site.wait(3_600)
+    site.create("new")
+    site.propose(site.plan(("a", "b"), ("new",)))
+    site.settle(3)
+    site.bind("new")
+    assert site.runs() == ["new"]
+    site.show(build.newer(site.api["uid-team-b"], phase="Failed"))
+    site.end("new")
+    if by_a_new_leader:
+        site.new_leader()
+    site.settle(20)
+    assert site.runs() == ["a"]
+
+
+def test_an_order_that_is_refused_as_such_withdraws_no_suspension() -> None:
+    """A leader whose log has lost its newest terms orders by an old one, until it knows. What the pod gave up others
+    have by now."""
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.write()
+    for command in site.unanswered:
+        refused = m.GrantAcknowledged("n", command.grant.grant.grant_id, ok=False, reason="term 1 is over")
+        site.send(refused)
+    assert site.unwritten == []
+    assert not site.placement.events(PreemptionAbandoned)
+    site.answer()
+    assert names.ANNOTATION_SUSPENDED in site.api["uid-team-long"].metadata.annotations
+
+
+def test_a_plan_that_was_given_up_keeps_no_place_and_no_pod_waiting_for_another_plan() -> None:
+    """Its victim may be a pod that no order can change, for weeks."""
+    site = Site(gpus=2, park=2)
+    site.run("long")
+    site.run("other")
+    site.wait(3_600)
+    site.create("new")
+    site.propose(site.plan(("long",), ("new",)))
+    site.unwritten.clear()
+    site.send(m.AbandonAsked("turn", "no more"))
+    book, open_plans = site.placement.core.book, site.placement.core.preemption.reservations
+    assert (list(open_plans), site.free_host()) == (["turn"], 1)
+    assert not any(held.phase == "reserved" for held in book.grants.values())
+    assert site.propose(site.plan(("other",), ("new",), plan_id="next")).ok
+
+
+def test_no_leader_goes_on_with_a_plan_that_was_given_up() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.send(m.AbandonAsked("turn", "no more"))
+    site.unwritten.clear()
+    for _ in range(2):  # each writes into the log what it takes over
+        site.new_leader()
+        (found,) = site.placement.core.preemption.reservations.values()
+        assert (found.closing, found.placeholders, site.free_host()) == (True, [], 0)
+    site.unwritten.clear()
+    site.show(build.newer(site.api["uid-team-long"]))
+    site.settle(12)
+    assert (site.free_host(), site.runs()) == (1, ["long"])
+
+
+def test_a_leader_that_does_not_trust_the_log_gives_its_plans_up() -> None:
+    """The next one trusts the log again, and would go on with a plan that nobody knows any more."""
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.unwritten.clear()
+    site.placement.sequence += 1
+    site.placement.log.append((site.placement.sequence, TermRecord(holder="it died before it was ready")))
+    site.new_leader()
+    assert site.placement.core.phase == "touching"
+    assert site.placement.events(PreemptionAbandoned)
+    for uid in ("uid-team-long", "uid-team-new"):
+        site.show(build.newer(site.api[uid]))
+    site.settle(12)
+    assert site.placement.core.phase == "leading"
+    assert site.placement.core.preemption.reservations == {}
+    site.new_leader()
+    assert (site.placement.core.phase, site.placement.core.preemption.reservations) == ("leading", {})
 
 
 def test_an_order_that_is_written_after_its_plan_was_given_up_suspends_and_resumes_the_pod() -> None:

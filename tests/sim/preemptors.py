@@ -1,0 +1,158 @@
+"""Preemptor processes: the real core, with the shell's requests and their time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from services.placement import messages as m
+from services.preemptor import messages as pm
+from services.preemptor.config import Config
+from services.preemptor.core import Core
+from shared.contracts.commands import Answer, Evict
+from shared.contracts.preemption import Plan, Reserved
+from shared.model.gpu import Inventory
+from tests.sim.feeds import FeedReader
+from tests.sim.nats import Violation
+from tests.sim.slices import FIXED_S, MIB_PER_S
+
+if TYPE_CHECKING:
+    from tests.sim.simulation import Simulation
+
+ANSWER_S = 5.0
+TICK_S = 0.5
+
+
+class Preemptor:
+    """Two of them may lead at once: the lease of one that hangs ends before it notices."""
+
+    def __init__(self, simulation: Simulation, index: int, *, checkpoints: bool) -> None:
+        self.simulation, self.name = simulation, f"preemptor-{index}"
+        self._config = Config(
+            leaving_s=10,
+            deadline_s=15,
+            protection_s=5,
+            checkpoints=checkpoints,
+            copied_mib_per_s=MIB_PER_S,
+            copy_fixed_s=FIXED_S,
+        )
+        self._life = 0
+        self._plans = 0
+        self.alive = False
+        self._asked: set[str] = set()
+        """The plans whose answer is awaited."""
+        self.feed = FeedReader(
+            simulation,
+            self.name,
+            awake=self._awake,
+            session=lambda: self._life if self.alive else 0,
+            snapshot=lambda facts, _: self._feed(pm.SnapshotSeen(facts)),
+            facts=lambda facts: self._feed(pm.FactsSeen(facts)),
+        )
+
+    def start(self) -> None:
+        if self.alive:
+            return
+        self.simulation.clock.tell(f"{self.name} starts")
+        self._life += 1
+        self.alive, self._asked = True, set()
+        self.core = Core(self._config, self._new_id)
+        self.feed.begin()
+        for node in self.simulation.nodes.values():
+            self._hear_inventory_of(node.agent.gpus.inventory)
+        for event in self.simulation.turns.protection.values():
+            self._feed(event)
+        self.feed.want_snapshot()
+        self._tick()
+
+    def crash(self) -> None:
+        if self.alive:
+            self.simulation.clock.tell(f"{self.name} crashes")
+            self.alive = False
+            self._life += 1
+
+    def _new_id(self) -> str:
+        self._plans += 1
+        return f"{self.name}-{self._plans}"
+
+    def _awake(self, do: Callable[[], None]) -> Callable[[], None]:
+        life = self._life
+        return lambda: do() if self._life == life and self.alive else None
+
+    def _soon(self, seconds: float, do: Callable[[], None]) -> None:
+        self.simulation.clock.after(seconds, self._awake(do))
+
+    def _tick(self) -> None:
+        self._feed(pm.Tick())
+        self.feed.tick()
+        self._soon(TICK_S, self._tick)
+
+    # --- in and out -------------------------------------------------------------------------------------------
+
+    def _hear_inventory_of(self, inventory: Inventory | None) -> None:
+        if inventory is not None:
+            self._soon(0.01, lambda: self._feed(pm.InventorySeen(inventory)))
+
+    def hear(self, event: m.InventorySeen) -> None:
+        self._hear_inventory_of(event.inventory)
+
+    def hears_public(self, event: pm.Input) -> None:
+        self._awake(lambda: self._feed(event))()
+
+    def answered(self, answer: Reserved) -> None:
+        if answer.plan_id in self._asked:
+            self._asked.discard(answer.plan_id)
+            self._feed(pm.Answered(answer))
+
+    def _feed(self, event: pm.Input) -> None:
+        for command in self.core.handle(event, self.simulation.clock.now):
+            self._carry_out(command)
+
+    def _carry_out(self, command: pm.Command) -> None:
+        simulation = self.simulation
+        match command:
+            case pm.Propose():
+                self._propose(command.plan)
+            case pm.SaveProtection():
+                simulation.turns.protection[command.record.owner] = pm.ProtectionRestored(command.record)
+            case pm.Execute():
+                self._execute(command.plan_id, command.evictions)
+            case pm.CancelPlan():
+                asked = m.AbandonAsked(command.plan_id, command.reason)
+                for leader in simulation.leaders:
+                    simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(asked))  # type: ignore[misc]
+            case pm.AskAdvice():
+                self._soon(0.1, lambda: self._feed(pm.Advised(None)))
+
+    def _propose(self, plan: Plan) -> None:
+        simulation = self.simulation
+        gains, loses = [b.name for b in plan.beneficiaries], [(v.name, v.action) for v in plan.victims]
+        simulation.clock.tell(
+            f"{self.name} proposes {plan.plan_id}{' (turn)' if plan.turn else ''}: {loses} for {gains}"
+        )
+        self._asked.add(plan.plan_id)
+        for leader in simulation.leaders:
+            simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(m.ReserveAsked(plan)))  # type: ignore[misc]
+        self._soon(ANSWER_S, lambda: self.answered(Reserved(plan_id=plan.plan_id, ok=False)))
+
+    def _execute(self, plan_id: str, orders: tuple[Evict, ...]) -> None:
+        if not orders:
+            return
+        simulation, open_ = self.simulation, [True]
+        if self.core.executions[plan_id].plan.turn:
+            raise Violation(f"T2: {plan_id} is for a turn, and evicts {[order.name for order in orders]}")
+        uids = tuple(order.uid for order in orders)
+
+        def answered(failed: tuple[Answer, ...]) -> None:
+            if open_[0]:
+                open_[0] = False
+                self._feed(pm.Evicted(plan_id, uids, failed))
+
+        watcher = simulation.rng.choice(simulation.watchers)
+        awake = self._awake
+
+        def back(failed: tuple[Answer, ...]) -> None:
+            simulation.network.send(watcher.name, self.name, awake(lambda: answered(failed)))
+
+        simulation.network.send(self.name, watcher.name, lambda: watcher.evict(orders, back))
+        self._soon(ANSWER_S, lambda: answered(tuple(Answer(uid=uid, outcome="unknown") for uid in uids)))
