@@ -12,6 +12,7 @@ from services.placement.config import Config
 from services.placement.core import Core
 from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
 from shared.bus.port import NoStream, Refused, Unknown
+from tests.sim import holds
 from tests.sim.feeds import UNANSWERED_S, FeedReader
 from tests.sim.nats import Violation
 from tests.support.harness.invariants import check
@@ -276,6 +277,8 @@ class Leader:
                 simulation.to_node(self, command.node, a.ReleaseReceived(command.release))
             case m.SendSync():
                 simulation.to_node(self, command.sync.node, a.SyncReceived(command.sync))
+            case m.SendHold():
+                holds.ask(simulation, self, command)
             case m.SendReleasesSeen():
                 simulation.to_node(self, command.node, a.ReleasesBooked(command.grant_ids))
             case m.TakeSnapshot():

@@ -403,6 +403,7 @@ def test_jobs_take_turns_in_these_worlds() -> None:
         ("done", None): 80,
         ("failed", "checkpoint"): 3,
         ("failed", None): 1,
+        ("held", "quiet"): 3,
     }
     few = {kind: happened[kind] for kind, count in least.items() if happened[kind] < count}
     assert not few, f"too seldom: {few}"

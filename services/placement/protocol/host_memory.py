@@ -40,8 +40,10 @@ class HostMemory:
         self._ordered[state.uid] = state.pod.metadata.resource_version
 
     def settled(self, uid: str) -> bool:
-        """Whether no order to checkpoint this pod can be written any more that has not been."""
-        return uid not in self._ordered or uid not in self._book.pods or self._moved(uid)
+        """Whether no order to checkpoint this pod can be written any more that has not been; or in vain, since its node
+        has given its grant back."""
+        state = self._book.pods.get(uid)
+        return uid not in self._ordered or state is None or state.grant_id not in self._book.grants or self._moved(uid)
 
     def told(self, held: GrantState, orders: list[m.Command], now: float) -> None:
         """Notes the order that tells a node to have all of a grant on the GPU."""
@@ -74,7 +76,7 @@ class HostMemory:
         `open_checkpoints`: grants that open plans checkpoint.
         """
         book, out = self._book, list[m.Command]()
-        self._ordered = {uid: at for uid, at in self._ordered.items() if uid in book.pods and not self._moved(uid)}
+        self._ordered = {uid: at for uid, at in self._ordered.items() if not self.settled(uid)}
         self._asked = {grant_id: number for grant_id, number in self._asked.items() if grant_id in book.parked}
         self._asked_at = {grant_id: at for grant_id, at in self._asked_at.items() if grant_id in book.parked}
         self.cannot_checkpoint = {i: why for i, why in self.cannot_checkpoint.items() if i in book.grants}

@@ -15,7 +15,7 @@ from shared.contracts.log import TermRecord
 from shared.contracts.preemption import Action
 from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
-from shared.model.objects import Container, Resources
+from shared.model.objects import Container, PodStatus, Resources
 from shared.model.suspension import Suspension, decode_suspension
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -653,3 +653,21 @@ def test_a_pod_that_resumes_by_a_plan_is_no_victim_of_another() -> None:
     elsewhere = tuple(msgspec.structs.replace(b, node="m") for b in plan.beneficiaries)
     plan = msgspec.structs.replace(plan, turn=False, beneficiaries=elsewhere)
     assert site.propose(plan).reason == "team/long resumes by another plan"
+
+
+def test_a_new_leader_gives_a_plan_up_whose_victim_has_ended_before_its_order_was_written() -> None:
+    """Nothing moves the version of a pod that has ended, so that would be waited for in vain."""
+    site = gangs_take_turns()
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.write("a1")
+    grant = site.state("a0").grant_id
+    site.show(msgspec.structs.replace(build.newer(site.api["uid-team-a0"]), status=PodStatus(phase="Succeeded")))
+    site.send(m.ReleaseSeen("n", grant))
+    site.has.pop(grant, None)
+    site.unwritten.clear()
+    site.new_leader()
+    site.send(m.ReleaseSeen("n", grant))
+    site.wait(70)
+    assert site.placement.events(PreemptionAbandoned)
+    site.settle(10)
+    assert site.placement.core.preemption.reservations == {}
