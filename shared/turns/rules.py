@@ -72,4 +72,6 @@ def rank(waiting: Job, rules: TurnRules, now: float) -> tuple[int, float, str]:
 
 def yields(running: Job, waiting: Job, rules: TurnRules, now: float) -> bool:
     """Whether a running job's turn ends for a waiting one's."""
-    return running.idle or now - running.since >= rules.min_turn_s and level(running, rules) > rank(waiting, rules, now)[0]
+    return end_level(running, rules) > rank(waiting, rules, now)[0] and (
+        running.idle or now - running.since >= rules.min_turn_s
+    )

@@ -116,8 +116,8 @@ class Suspender:
     def _reason(self, plan: Plan, victim: Victim, state: PodState, now: float) -> str:
         does = _DOES[victim.action]
         if plan.turn:
-            had = self._gpu_times.so_far(state, now)
-            return f"{does}: it is the turn of {plan.gains}{had}; it resumes in its next turn (plan {plan.plan_id})"
+            does, then = self._gpu_times.at_its_end(does, state, now)
+            return f"{does}: it is the turn of {plan.gains}{then} (plan {plan.plan_id})"
         because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
         return f"{does} for {plan.gains}, {because}; it resumes when there is capacity (plan {plan.plan_id})"
 
