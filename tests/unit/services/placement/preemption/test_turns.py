@@ -712,7 +712,7 @@ def test_the_event_the_status_why_and_when_say_that_a_pod_is_idle() -> None:
     site.propose(site.plan(("notebook",), ("new",)))
     site.wait(1)
     [order] = site.unwritten
-    assert order.reason.startswith("checkpointed while idle: it is the turn of team/new")
+    assert order.reason.startswith("checkpointed to host memory while idle: it is the turn of team/new")
     assert "it resumes when it wants the GPU, in its turn" in order.reason
     site.settle()
     site.bind("new")
