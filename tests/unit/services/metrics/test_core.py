@@ -129,12 +129,12 @@ def test_suspensions_their_lengths_and_moves_are_counted() -> None:
         PodSuspended(**of),
     )
     text = text_of(metrics)
-    assert 'kerf_suspensions_total{action="checkpoint",why="turn"} 1' in text
-    assert 'kerf_suspensions_total{action="checkpoint",why="idle"} 1' in text
-    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 1' in text
-    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="5"} 1' in text
-    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="14400"} 2' in text
-    assert "kerf_moves_total 1" in text
+    assert 'kerf_suspensions_total{action="checkpoint",why="turn"} 1.0' in text
+    assert 'kerf_suspensions_total{action="checkpoint",why="idle"} 1.0' in text
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 1.0' in text
+    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="5.0"} 1.0' in text
+    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="14400.0"} 2.0' in text
+    assert "kerf_moves_total 1.0" in text
 
 
 def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:
