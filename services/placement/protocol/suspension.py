@@ -238,11 +238,12 @@ class Suspender:
         self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
         self._told_number = {uid: number for uid, number in self._told_number.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
-        units = self._over(now)
+        # Most have no room, and only the others are put in order. None gains room by what is ordered here.
+        units = [u for u in self._over() if any(s.uid in self._resuming for s in u) or self._has_room(u)]
         waiting = {state.uid for unit in units for state in unit}
         self._room_since = {uid: at for uid, at in self._room_since.items() if uid in waiting}
         orders = []
-        for unit in units:
+        for unit in self._order.sort(units, self._clock.at(now)):
             said = [self._resuming[state.uid] for state in unit if state.uid in self._resuming]
             if said:
                 due = [s for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
@@ -267,7 +268,7 @@ class Suspender:
         Otherwise any pending pod, however low its priority, would keep pods suspended that have precedence.
         """
         if self._resumable is None:
-            self._resumable = [unit for unit in self._over(now) if self._has_room(unit)]
+            self._resumable = self._order.sort(filter(self._has_room, self._over()), self._clock.at(now))
             self._preemption_policy.begin()
         unix_s = self._clock.at(now)
         orders: list[SuspendPod] = []
@@ -294,9 +295,9 @@ class Suspender:
             and held.suspension == state.suspension
         )
 
-    def _over(self, now: float) -> list[Unit]:
-        """Returns the pods that are suspended for no open plan and resume by none, in the order in which they resume;
-        those together that resume together."""
+    def _over(self) -> list[Unit]:
+        """Returns the pods that are suspended for no open plan and resume by none; those together that resume
+        together."""
         suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
         found = [
             state
@@ -306,7 +307,7 @@ class Suspender:
             and state.suspension.plan_id not in self.open_plans
             and state.uid not in self.reserved
         ]
-        return self._order.units(found, self._clock.at(now)) if found else []
+        return self._order.units(found)
 
     def _resume_unit(self, unit: Sequence[PodState], places: Places, now: float) -> list[SuspendPod]:
         """Books all that these pods gave up; returns the orders that may be sent at once. A pod that moves is ordered
