@@ -68,7 +68,7 @@ def show_suspended(s: StatusAnswer) -> None:
     room = f"; hosts hold {s.on_host_mib / 1024:.1f} of {s.host_mib / 1024:.1f} GiB" if s.host_mib else ""
     out.print(f"  suspended: {s.pods_suspended} pods{room}; kerf why and kerf when say more of each")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("SUSPENDED", "NODE", "ACTION", "FOR", "THE TURN OF", "GPU HOURS", "LEVEL"):
+    for column in ("SUSPENDED", "NODE", "ACTION", "FOR", "THE TURN OF", "GPU HOURS", "LEVEL", ""):
         table.add_column(column, justify="right" if column in ("FOR", "GPU HOURS", "LEVEL") else "left")
     for pod in s.suspended:
         table.add_row(
@@ -79,6 +79,7 @@ def show_suspended(s: StatusAnswer) -> None:
             pod.turn_of,
             f"{pod.gpu_seconds / 3600:.2f}",
             "" if pod.level is None else str(pod.level),
+            "idle" if pod.idle else "",
         )
     out.print(table)
     if len(s.suspended) < s.pods_suspended:

@@ -23,6 +23,8 @@ from shared.contracts.events import (
     PlacementDecided,
     PlacementRejected,
     PodBound,
+    PodResumed,
+    PodSuspended,
     SliceEnforced,
     SliceReleased,
     TermTaken,
@@ -79,6 +81,8 @@ class Core:
             case PodBound():
                 self._outcomes.of("bound").add()
                 self._bound.observe(event.bound_ms / 1000)
+            case PodSuspended() | PodResumed():
+                self._suspension(event)
             case TermTaken():
                 self._term.set(max(self._term.of().value, event.term))
                 self._recovery.observe(event.seconds)
@@ -89,6 +93,14 @@ class Core:
             case SliceReleased() | GrantEnded():
                 return self._ended_grant(event.grant_id, at_s)
         return []
+
+    def _suspension(self, event: PodSuspended | PodResumed) -> None:
+        if isinstance(event, PodSuspended):
+            self._suspensions.of(event.action, "idle" if event.idle else "turn" if event.turn_of else "other").add()
+            return
+        self._suspended.of(event.action).observe(event.suspended_ms / 1000)
+        if event.moved:
+            self._moves.of().add()
 
     def inventory(self, node: str, inventory: Inventory | None, now_s: float = 0.0) -> list[Record]:
         """What a node has now; None: it has retired."""
@@ -175,6 +187,18 @@ class Core:
             "kerf_pod_wait_seconds", "From the first sight of a pod to its decision.", buckets=WAITS
         )
         self._bound = metrics.histogram("kerf_pod_bind_seconds", "From a pod's decision to the sight of it bound.")
+        self._suspensions = metrics.counter(
+            "kerf_suspensions_total",
+            "Suspensions of pods, by action, and by whether the pod was idle, ended its turn, or neither.",
+            ("action", "why"),
+        )
+        self._suspended = metrics.histogram(
+            "kerf_suspended_seconds",
+            "From the order to suspend a pod until it had all back, copies included, by action.",
+            ("action",),
+            buckets=WAITS,
+        )
+        self._moves = metrics.counter("kerf_moves_total", "Resumptions on other GPUs of the node.")
         self._recovery = metrics.histogram(
             "kerf_term_recovery_seconds", "How long a new leader took until it decided.", buckets=WAITS
         )

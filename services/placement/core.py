@@ -373,7 +373,7 @@ class Core:
         said = self._releases.synced(answer, now)
         if said is None:
             return
-        self.suspension.synced(answer)
+        self._out += self.suspension.synced(answer, now)
         self.resizer.synced(answer)
         self._out += said
 
@@ -394,7 +394,7 @@ class Core:
         self._out += self.suspension.node_answered(
             event.grant_id, event.suspension, cannot, number=event.number, now=now
         )
-        self.suspension.memory_answered(event)
+        self._out += self.suspension.memory_answered(event, now)
         self._out += self.resizer.node_answered(event, now)
         if cannot and event.suspension is None:
             self._out += self.preemption.suspension_refused(event.grant_id, cannot, self.term, now)

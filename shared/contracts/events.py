@@ -13,6 +13,7 @@ from shared.contracts.preemption import Alternative, Plan
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName
 from shared.model.strategy import Isolation
+from shared.model.suspension import SuspendAction
 
 
 class Event(Message, frozen=True):
@@ -117,6 +118,44 @@ class PodBound(Event, frozen=True):
     """The pod's creationTimestamp."""
     bound_ms: int = 0
     """From the decision to the sight of the bound pod."""
+
+
+class PodSuspended(Event, frozen=True):
+    """A pod has given up part of what it has, for a while: its node has said so. Each new leader says it again."""
+
+    ENTITY: ClassVar[str] = "pod"
+    VERB: ClassVar[str] = "suspended"
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    grant_id: str
+    action: SuspendAction
+    plan_id: str = ""
+    turn_of: str = ""
+    """For whose turn, as namespace/name and how many more; empty: for none."""
+    gpu_seconds: int = 0
+    """What a pod that stands still has had until then, in seconds of a whole GPU."""
+    idle: bool = False
+    """It was not using its GPU."""
+
+
+class PodResumed(Event, frozen=True):
+    """A pod has back all that it was granted, and its GPU memory: its node has said so."""
+
+    ENTITY: ClassVar[str] = "pod"
+    VERB: ClassVar[str] = "resumed"
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    grant_id: str
+    action: SuspendAction
+    """What it had been."""
+    suspended_ms: int = 0
+    """From the order to suspend it until now, copies included."""
+    moved: bool = False
+    """It is on other GPUs of its node than before."""
 
 
 class GrantEnded(Event, frozen=True):
@@ -278,6 +317,8 @@ class PreemptionAbandoned(Event, frozen=True):
 EVENTS: tuple[type[Event], ...] = (
     PlacementDecided,
     PlacementRejected,
+    PodSuspended,
+    PodResumed,
     CapacityWanted,
     PodBound,
     GrantEnded,

@@ -58,6 +58,27 @@ _EXAMPLES: tuple[Any, ...] = (
     e.PodBound(
         uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, created="2026-11-21T09:00:00Z", bound_ms=7
     ),
+    e.PodSuspended(
+        uid=UID,
+        namespace=NAMESPACE,
+        name=POD,
+        node=NODE,
+        grant_id=GRANT_ID,
+        action="checkpoint",
+        plan_id=PLAN.plan_id,
+        turn_of="team-a/notebook-0",
+        gpu_seconds=3_600,
+    ),
+    e.PodResumed(
+        uid=UID,
+        namespace=NAMESPACE,
+        name=POD,
+        node=NODE,
+        grant_id=GRANT_ID,
+        action="checkpoint",
+        suspended_ms=640_000,
+        moved=True,
+    ),
     e.GrantEnded(
         uid=UID, namespace=NAMESPACE, name=POD, node=NODE, grant_id=GRANT_ID, reason="slice released by its node"
     ),

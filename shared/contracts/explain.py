@@ -275,7 +275,11 @@ class TurnStanding(Message, frozen=True):
     before: int = 0
     """Waiting jobs that are served before it."""
     within_s: int = 0
-    """Its next turn comes within so many seconds, if ending turns makes room for it."""
+    """Its next turn comes within so many seconds, if ending turns makes room for it; if it is idle, from the moment at
+    which it wants the GPU."""
+    idle: bool = False
+    """None of its programs uses the GPU. If it runs, its turn ends for any other job; if it is suspended, it stays so
+    until one of them wants the GPU, or `max_wait_s` have passed."""
 
 
 class WhenExplanation(Message, frozen=True):

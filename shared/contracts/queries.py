@@ -256,6 +256,8 @@ class SuspendedPod(Message, frozen=True):
     """What it has had, in seconds of a whole GPU."""
     level: int | None = None
     """Its job's, of those that take turns; 0 is served first. None: it takes no turns."""
+    idle: bool = False
+    """It resumes when one of its programs wants the GPU."""
 
 
 class StatusQuery(Message, frozen=True):

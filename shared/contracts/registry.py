@@ -113,6 +113,8 @@ EVENTS: tuple[Channel, ...] = (
     _event(e.PlacementDecided, "namespace", "placement"),
     _event(e.PlacementRejected, "namespace", "placement"),
     _event(e.PodBound, "namespace", "placement"),
+    _event(e.PodSuspended, "namespace", "placement"),
+    _event(e.PodResumed, "namespace", "placement"),
     _event(e.GrantEnded, "namespace", "placement"),
     _event(e.TermTaken, "node", "placement"),
     _event(e.CapacityWanted, "node", "placement"),

@@ -132,9 +132,11 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it offers for suspended pods."""
     any_gpu: bool = False
     """Whether it restores the memory of a checkpointed pod to another GPU of the same model (`Grant.any_gpu`)."""
-    idle_grants: tuple[str, ...] = ()
-    """IDs of the grants, in order, whose pods take turns and are idle: none of their programs has launched anything for
-    a set time, and none waits to. So it stays while the pod is suspended, until a program wants to launch."""
+    idle_grants: dict[str, float] = {}
+    """By ID of grants whose pods are idle: since when, in seconds since 1970. None of their programs has launched
+    anything for a set time, and none waits to. A suspended pod stays in it until one of them wants the GPU."""
+    woken_grants: dict[str, float] = {}
+    """By ID of grants whose pods are suspended and were idle: since when a program wants the GPU."""
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -80,20 +80,48 @@ class TurnPolicy:
         gang = self._gangs.of(state.uid)
         if gang is None:  # as below; all that wait are weighed in each tick
             attained_ms, since = self._since_lifted(state, now), self._since(state, now)
-            return Job(key=state.uid, attained_gpu_ms=attained_ms, since=since)
+            return Job(key=state.uid, attained_gpu_ms=attained_ms, since=since, idle=self.is_idle(state, now))
         members = self.members(state)
         counted = {member.uid: member for member in members}
         counted |= {uid: self._book.pods[uid] for uid in gang.known if uid in self._book.pods}
-        times = [self._since(member, now) for member in members]
+        waits = any(map(is_waiting, members))
+        wants = [one for one in members if waits and self._idle_since(one) is None] or members
+        times = [self._since(member, now) for member in wants]
         return Job(
             key=gang.key,
             attained_gpu_ms=sum(self._since_lifted(member, now) for member in counted.values()),
-            since=min(times) if any(map(is_waiting, members)) else max(times),
+            since=min(times) if waits else max(times),
+            idle=self.is_idle(state, now),
         )
 
+    def is_idle(self, state: PodState, now: float) -> bool:
+        """Whether the pod's whole job is idle, by its nodes' word, and takes turns.
+
+        A job that has been suspended for `max_wait_s` counts as waiting: the wait of a program may be unseen.
+        """
+        if self._idle_since(state) is None or not self.takes_turns(state):
+            return False
+        members = self.members(state)
+        if any(self._idle_since(member) is None for member in members):
+            return False
+        if not any(map(is_waiting, members)):
+            return True
+        since = min(self._since(member, now) for member in members)
+        return all(map(is_waiting, members)) and now - since < self.rules.max_wait_s
+
+    def _idle_since(self, state: PodState) -> float | None:
+        node = self._book.nodes.get(state.charged)
+        inventory = None if node is None else node.inventory
+        return None if inventory is None else inventory.idle_grants.get(state.grant_id)
+
     def attained_gpu_ms(self, state: PodState, now: float) -> int:
-        """Returns the GPU time that a pod has had; without a record, since its start."""
+        """Returns the GPU time that a pod has had; without a record, since its start.
+
+        While it is idle none is added: it would have yielded to any other.
+        """
         runs = state.seen_bound and not state.ended and not is_waiting(state)
+        idle_since = self._idle_since(state) if runs else None
+        now = now if idle_since is None else min(now, idle_since)
         record = state.gpu_time
         if record is not None:
             return record.attained(gpu_milli(state, self._book) if runs else 0, now, runs=runs)
@@ -104,12 +132,17 @@ class TurnPolicy:
         lifted = 0 if state.gpu_time is None else state.gpu_time.lifted_at_gpu_ms
         return max(0, self.attained_gpu_ms(state, now) - lifted)
 
-    @staticmethod
-    def _since(state: PodState, now: float) -> float:
+    def _since(self, state: PodState, now: float) -> float:
         if state.gpu_time is not None:
-            return state.gpu_time.since
+            return max(state.gpu_time.since, self._woken_at(state))
         found = started_at(state.pod) if state.seen_bound else created_at(state.pod)
         return now if found is None else found
+
+    def _woken_at(self, state: PodState) -> float:
+        """Since when it wants the GPU, if it is suspended and was idle; otherwise 0."""
+        node = self._book.nodes.get(state.charged) if state.suspension is not None else None
+        inventory = None if node is None else node.inventory
+        return 0.0 if inventory is None else inventory.woken_grants.get(state.grant_id, 0.0)
 
     def rank(self, waiting: PodState, now: float) -> tuple[int, float, str]:
         """Returns the order in which waiting jobs of one circle are served, the smallest first."""

@@ -4,7 +4,7 @@ A job is a pod, or a gang as a whole. A new job is at level 0, and falls a level
 A waiting job takes the turn of a running one of a higher-numbered level, once that has run for `min_turn_s`. Within a
 level the first to wait is the first to run, and none yields to another. A job that has waited for `max_wait_s` is
 overdue: it goes before all levels, the longest wait first, may end any turn that has lasted `min_turn_s`, and begins
-again at level 0.
+again at level 0. A running job that is idle yields to any other at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import msgspec
 
 OVERDUE = -1
 """The level of a job that has waited too long."""
+IDLE = 1_000
+"""The level of a running job that is idle: its turn ends first, and for every other."""
 
 
 class TurnRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,11 +50,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Since it was last lifted to level 0."""
     since: float
     """Running or waiting since then, in seconds since 1970."""
+    idle: bool = False
+    """It has the GPU and does not use it, or it is suspended and nothing of it waits for the GPU."""
 
 
 def level(job: Job, rules: TurnRules) -> int:
     """The level by attained GPU time alone; 0 is served first."""
     return bisect_right(rules.level_bounds_gpu_s, job.attained_gpu_ms / 1000)
+
+
+def end_level(running: Job, rules: TurnRules) -> int:
+    """The level at which a running job's turn ends: the highest goes first."""
+    return IDLE if running.idle else level(running, rules)
 
 
 def rank(waiting: Job, rules: TurnRules, now: float) -> tuple[int, float, str]:
@@ -63,4 +72,6 @@ def rank(waiting: Job, rules: TurnRules, now: float) -> tuple[int, float, str]:
 
 def yields(running: Job, waiting: Job, rules: TurnRules, now: float) -> bool:
     """Whether a running job's turn ends for a waiting one's."""
-    return now - running.since >= rules.min_turn_s and level(running, rules) > rank(waiting, rules, now)[0]
+    return end_level(running, rules) > rank(waiting, rules, now)[0] and (
+        running.idle or now - running.since >= rules.min_turn_s
+    )

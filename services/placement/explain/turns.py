@@ -29,6 +29,7 @@ def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> Turn
         own = turns.rank(state, now)
         before, longer = sum(rank < own for rank in ranks), sum(rank[1:] < own[1:] for rank in ranks)
     record = state.gpu_time
+    waited_s = 0.0 if job.idle else now - job.since
     return TurnStanding(
         waits=waits,
         suspended=state.suspension is not None,
@@ -41,7 +42,8 @@ def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> Turn
         turns=0 if record is None else record.turns,
         turn_of="" if record is None else record.turn_of,
         before=before,
-        within_s=round(max(0.0, job.since + rules.max_wait_s - now)) + (longer + 1) * rules.min_turn_s if waits else 0,
+        within_s=round(max(0.0, rules.max_wait_s - waited_s)) + (longer + 1) * rules.min_turn_s if waits else 0,
+        idle=job.idle,
     )
 
 
@@ -51,14 +53,20 @@ def _rivals(state: PodState, book: Book, turns: TurnPolicy) -> Iterable[PodState
     for other in book.pods.values():
         waits = other.wants_place or (other.seen_bound and not other.ended and other.suspension is not None)
         if waits and is_waiting(other) and turns.circle(other) == circle and turns.takes_turns(other):
-            yield other
+            yield other  # idle ones too: they may want the GPU at any moment
 
 
 def sentence(told: TurnStanding) -> str:
     """Says it in a sentence without a subject, as part of what `kerf why` says."""
     had = f"it has had {duration(told.gpu_seconds)} of GPU time (level {told.level}, {_times(told.turns)} suspended)"
     if not told.waits:
-        return f"it takes turns: it has run for {duration(told.for_s)}; {had}"
+        idle = ", and is idle: its turn ends for any other job" if told.idle else ""
+        return f"it takes turns: it has run for {duration(told.for_s)}{idle}; {had}"
+    if told.idle:
+        return (
+            f"it takes turns: idle, and suspended since {told.since}; {had}; when one of its programs wants the GPU, "
+            f"its next turn comes within {duration(told.within_s)} if ended turns make room for it"
+        )
     does = f"suspended for the turn of {told.turn_of}" if told.suspended and told.turn_of else "waiting for its turn"
     late = " It has waited too long, and goes first" if told.overdue else ""
     jobs = "no job is" if not told.before else "1 job is" if told.before == 1 else f"{told.before} jobs are"
@@ -70,11 +78,12 @@ def sentence(told: TurnStanding) -> str:
 
 def when_suspended(state: PodState, told: TurnStanding, now: float) -> WhenExplanation:
     """Answers when a suspended pod runs again."""
+    when = "when it wants the GPU, in its turn" if told.idle else f"in its next turn, within {duration(told.within_s)}"
     return WhenExplanation(
         namespace=state.pod.metadata.namespace,
         name=state.pod.metadata.name,
         state="turn",
-        sentence=f"in its next turn, within {duration(told.within_s)}; {sentence(told)}",
+        sentence=f"{when}; {sentence(told)}",
         in_s=told.within_s,
         at=seconds_text(now + told.within_s),
         node=state.charged,

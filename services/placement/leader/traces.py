@@ -10,6 +10,7 @@ from shared.contracts.events import (
     PlacementDecided,
     PlacementRejected,
     PodBound,
+    PodResumed,
     PreemptionAbandoned,
     PreemptionExecuted,
     PreemptionReserved,
@@ -136,6 +137,16 @@ def record(telemetry: Telemetry, command: m.Publish, *, force: bool = False) -> 
                     "kerf.reason": explanation.sentence,
                 },
                 events=[f"{reason.nodes}x {reason.code}: {reason.sentence}" for reason in explanation.summary],
+            )
+        case PodResumed():
+            end = telemetry.now_ns()
+            telemetry.pod_span(
+                event.uid,
+                "suspended",
+                start_ns=end - event.suspended_ms * 1_000_000,
+                end_ns=end,
+                force=True,
+                attributes={"k8s.node.name": event.node, "kerf.action": event.action, "kerf.moved": event.moved},
             )
         case PodBound():
             end = telemetry.now_ns()

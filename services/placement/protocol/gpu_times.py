@@ -59,6 +59,12 @@ class GpuTimes:
             f"(level {level(job, self._turns.rules)})"
         )
 
+    def at_its_end(self, does: str, state: PodState, now: float) -> tuple[str, str]:
+        """Says in an Event of a pod whose turn ends what is done to it and why, and when it resumes."""
+        if self._turns.is_idle(state, self._clock.at(now)):
+            return f"{does} while idle", f"{self.so_far(state, now)}; it resumes when it wants the GPU, in its turn"
+        return does, f"{self.so_far(state, now)}; it resumes in its next turn"
+
     def never_stopped(self, state: PodState, now: float) -> str:
         """Returns the record of a pod whose node could not suspend it: it has run all the time."""
         if not is_waiting(state) or state.gpu_time is None:

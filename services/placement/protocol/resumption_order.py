@@ -17,15 +17,15 @@ _FIRST, _IN_TURN = 0, 1
 
 class ResumptionOrder:
     """The highest priority comes first. Of equals those that take no turns, and gangs of which some run already; then
-    jobs in the order of their turns. All times are seconds since 1970."""
+    jobs in the order of their turns. Those that are idle do not resume. All times are seconds since 1970."""
 
     def __init__(self, gangs: Gangs, preemption_policy: PreemptionPolicy, turns: TurnPolicy) -> None:
         self._gangs, self._preemption_policy, self._turns = gangs, preemption_policy, turns
 
-    def units(self, suspended: Sequence[PodState]) -> list[Unit]:
+    def units(self, suspended: Sequence[PodState], now: float) -> list[Unit]:
         """Returns what may resume of these pods, in no order. A gang that takes turns waits until all of its suspended
         pods are among them."""
-        able = {state.uid for state in suspended}
+        able = {state.uid for state in suspended if not (is_waiting(state) and self._turns.is_idle(state, now))}
         found: dict[str, Unit] = {}
         for state in suspended:
             together = self._together(state)

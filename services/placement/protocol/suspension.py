@@ -26,6 +26,7 @@ from services.placement.protocol.moves import Moves, Places
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery, touch
 from services.placement.protocol.resumption_order import ResumptionOrder, Unit
+from services.placement.protocol.suspension_events import SuspensionEvents
 from services.placement.protocol.unix_time import UnixTime
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
@@ -74,6 +75,7 @@ class Suspender:
         )
         self._order, self._gpu_times, self._clock = order, gpu_times, clock
         self.moves = moves
+        self.events = SuspensionEvents(book, clock)
         self.host_memory = HostMemory(book, nodes, capacity_changes)
         self.open_plans: dict[str, Plan] = {}
         """The plans whose reservations are in force, by id."""
@@ -116,8 +118,8 @@ class Suspender:
     def _reason(self, plan: Plan, victim: Victim, state: PodState, now: float) -> str:
         does = _DOES[victim.action]
         if plan.turn:
-            had = self._gpu_times.so_far(state, now)
-            return f"{does}: it is the turn of {plan.gains}{had}; it resumes in its next turn (plan {plan.plan_id})"
+            does, then = self._gpu_times.at_its_end(does, state, now)
+            return f"{does}: it is the turn of {plan.gains}{then} (plan {plan.plan_id})"
         because = self._preemption_policy.reason_for(self._book.pods.get(plan.beneficiaries[0].uid), state)
         return f"{does} for {plan.gains}, {because}; it resumes when there is capacity (plan {plan.plan_id})"
 
@@ -155,15 +157,15 @@ class Suspender:
         An annotation that was removed by a late order of an earlier leader is restored while other pods have what was
         given up.
         """
-        self._moved(state)
+        said = self._moved(state, now)
         if self.moves.seen(state, self.reserved):
             self._resuming.pop(state.uid, None)
         held = self._book.grants.get(state.grant_id)
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
-            return []
+            return said
         if state.suspension is None and held.suspension is not None and not self._fits((held,)):
             restored, gpu_time = encode_suspension(held.suspension), self._gpu_times.still_stopped(state, now)
-            return [m.SendPatches((_patch(state, restored, "other pods have what it gave up", gpu_time),))]
+            return [*said, m.SendPatches((_patch(state, restored, "other pods have what it gave up", gpu_time),))]
         if state.suspension is None:
             self._told.pop(state.uid, None)
             self._resuming.pop(state.uid, None)
@@ -175,7 +177,7 @@ class Suspender:
         self._told_number[state.uid] = max(c.grant.number for c in orders if isinstance(c, m.SendGrant))
         if state.suspension is None:
             self.host_memory.told(held, orders, now)
-        return orders
+        return [*said, *orders]
 
     def node_answered(
         self, grant_id: str, suspension: Suspension | None, reason: str = "", *, number: int = 0, now: float = 0.0
@@ -199,15 +201,22 @@ class Suspender:
         elif suspension == state.suspension:
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
+            return self.events.confirmed(state, held, now)
         elif suspension is None and reason:
             gpu_time = self._gpu_times.never_stopped(state, now)
             return [m.SendPatches((_patch(state, "", f"its node cannot do it: {reason}", gpu_time),))]
         return []
 
-    def memory_answered(self, event: m.GrantAcknowledged) -> None:
-        """Handles what an agent's answer says of the host memory."""
+    def memory_answered(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
+        """Handles what an agent's answer says of the memory on the host and on the GPU."""
         self.host_memory.answered(event, self._open_checkpoints())
         self.moves.rehearsed(event.grant_id, event.cannot_move)
+        held = self._book.grants.get(event.grant_id)
+        state = None if held is None else self._book.pods.get(held.uid)
+        if held is None or state is None or state.suspension or event.suspension or not event.whole:
+            return []
+        is_newest = event.number >= self._told_number.get(state.uid, 0)
+        return self.events.is_whole(state, held, now) if is_newest else []
 
     def _open_checkpoints(self) -> set[str]:
         return {v.grant_id for plan in self.open_plans.values() for v in plan.victims if v.action == "checkpoint"}
@@ -217,19 +226,22 @@ class Suspender:
         held = self._book.grants.get(grant_id)
         return held is None or suspension == self._told.get(held.uid)
 
-    def _moved(self, state: PodState) -> None:
+    def _moved(self, state: PodState, now: float) -> list[m.Command]:
         """Notes that a pod has a new resourceVersion: orders of an earlier leader cannot succeed any more."""
-        if self._unmoved.get(state.uid, state.pod.metadata.resource_version) != state.pod.metadata.resource_version:
-            del self._unmoved[state.uid]
-            self.node_answered(state.grant_id, self._said.pop(state.uid, None))
+        if self._unmoved.get(state.uid, state.pod.metadata.resource_version) == state.pod.metadata.resource_version:
+            return []
+        del self._unmoved[state.uid]
+        return self.node_answered(state.grant_id, self._said.pop(state.uid, None), now=now)
 
-    def synced(self, answer: NodeSyncAnswer) -> None:
+    def synced(self, answer: NodeSyncAnswer, now: float) -> list[m.Command]:
         """Handles what a node tells a new leader about the suspension of its grants, and about their memory."""
         own = self._book.nodes[answer.node].grants
+        said: list[m.Command] = []
         for grant_id in [grant_id for grant_id in answer.suspension if grant_id in own]:
-            self.node_answered(grant_id, answer.suspension[grant_id])
+            said += self.node_answered(grant_id, answer.suspension[grant_id], now=now)
         self.host_memory.synced(answer.node, answer.on_host, answer.cannot_checkpoint)
         self.moves.synced(answer)
+        return said
 
     # --- to resume ----------------------------------------------------------------------------------------------
 
@@ -238,8 +250,9 @@ class Suspender:
         self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
         self._told_number = {uid: number for uid, number in self._told_number.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
+        self.events.forget_gone()
         # Most have no room, and only the others are put in order. None gains room by what is ordered here.
-        units = [u for u in self._over() if any(s.uid in self._resuming for s in u) or self._has_room(u)]
+        units = [u for u in self._over(now) if any(s.uid in self._resuming for s in u) or self._has_room(u)]
         waiting = {state.uid for unit in units for state in unit}
         self._room_since = {uid: at for uid, at in self._room_since.items() if uid in waiting}
         orders = []
@@ -268,7 +281,7 @@ class Suspender:
         Otherwise any pending pod, however low its priority, would keep pods suspended that have precedence.
         """
         if self._resumable is None:
-            self._resumable = self._order.sort(filter(self._has_room, self._over()), self._clock.at(now))
+            self._resumable = self._order.sort(filter(self._has_room, self._over(now)), self._clock.at(now))
             self._preemption_policy.begin()
         unix_s = self._clock.at(now)
         orders: list[SuspendPod] = []
@@ -295,7 +308,7 @@ class Suspender:
             and held.suspension == state.suspension
         )
 
-    def _over(self) -> list[Unit]:
+    def _over(self, now: float) -> list[Unit]:
         """Returns the pods that are suspended for no open plan and resume by none; those together that resume
         together."""
         suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
@@ -307,7 +320,7 @@ class Suspender:
             and state.suspension.plan_id not in self.open_plans
             and state.uid not in self.reserved
         ]
-        return self._order.units(found)
+        return self._order.units(found, self._clock.at(now)) if found else []
 
     def _resume_unit(self, unit: Sequence[PodState], places: Places, now: float) -> list[SuspendPod]:
         """Books all that these pods gave up; returns the orders that may be sent at once. A pod that moves is ordered

@@ -40,4 +40,5 @@ def _shown(core: Core, state: PodState, wall: float) -> SuspendedPod:
         turn_of="" if record is None else record.turn_of,
         gpu_seconds=turns.attained_gpu_ms(state, wall) // 1000,
         level=level(turns.job(state, wall), turns.rules) if turns.takes_turns(state) else None,
+        idle=turns.is_idle(state, wall),
     )

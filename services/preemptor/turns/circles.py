@@ -52,6 +52,8 @@ class Circles:
             if not self._policy.takes_turns(state):
                 continue
             job = self._policy.job(state, now)
+            if job.idle and state.suspension is not None:
+                continue  # it resumes when it wants the GPU
             members = self._members(state)
             if job.key not in found.get(circle, {}) and members and not any(one.uid in planned for one in members):
                 found.setdefault(circle, {})[job.key] = TurnJob(job, tuple(members))

@@ -350,7 +350,8 @@ def as_yielding(job: TurnJob, level: int, book: Book, waiting: Mapping[tuple[str
     """`waiting`: what `suspended_by_gpu` returns."""
     grants = [book.grants[member.grant_id].given for member in job.members]
     behind = max((waiting.get(gpu, 0) for gpu in sum_shares(grants)), default=0)
-    return Yielding(job.known.key, job, level, sum(gpu_milli(member, book) for member in job.members), behind)
+    disturbed_milli = 0 if job.known.idle else sum(gpu_milli(member, book) for member in job.members)
+    return Yielding(job.known.key, job, level, disturbed_milli, behind)
 
 
 def suspended_by_gpu(book: Book) -> Counter[tuple[str, str]]:

@@ -24,7 +24,7 @@ from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import OVERDUE, TurnRules, level, rank
+from shared.turns.rules import OVERDUE, TurnRules, end_level, level, rank
 
 LOOK_S = 1.0
 """How often the waiting jobs are looked at."""
@@ -127,8 +127,8 @@ class TurnPlanner:
             again = min(again, _later(job.known.since + rules.max_wait_s, now))
         for job in self._circles.running(circle, now):
             again = min(again, _later(job.known.since + rules.min_turn_s, now), self._falls_at(job, rules, now))
-            at = level(job.known, rules)
-            if at <= first or now - job.known.since < rules.min_turn_s:
+            at = end_level(job.known, rules)
+            if at <= first or (now - job.known.since < rules.min_turn_s and not job.known.idle):
                 continue
             if any(member.uid in promised or self._stays(member.uid) for member in job.members):
                 continue

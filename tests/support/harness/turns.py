@@ -56,6 +56,10 @@ class Site:
         self.cannot_move: dict[str, str] = {}
         self.cannot: dict[str, str] = {}
         """By grant: why the node cannot checkpoint it."""
+        self.idle: dict[str, float] = {}
+        self.woken: dict[str, float] = {}
+        """By grant: since when its pod is idle, and since when it wants the GPU again."""
+        self._generation = 1
         self.holds: list[m.SendHold] = []
         self.answers_holds = True
         self.placement = Placement(respond=self._respond, begins=False, **placement)
@@ -66,7 +70,20 @@ class Site:
 
     def inventory(self) -> Inventory:
         seen = build.inventory("n", gpus=self.gpus, strategies=STRATEGIES, park_mib=self.park_mib)
-        return msgspec.structs.replace(seen, any_gpu=self.any_gpu)
+        return msgspec.structs.replace(
+            seen,
+            any_gpu=self.any_gpu,
+            idle_grants=self.idle,
+            woken_grants=self.woken,
+            generation=self._generation,
+        )
+
+    def say_idle(self, *names_: str, woken: tuple[str, ...] = ()) -> None:
+        """The node says that these pods are idle, and that these want the GPU again from now on."""
+        self.idle = {self.state(name).grant_id: self.wall for name in names_}
+        self.woken = {self.state(name).grant_id: self.wall for name in woken}
+        self._generation += 1
+        self.send(m.InventorySeen(self.inventory()))
 
     # --- surroundings -------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from shared.contracts.events import (
     PlacementDecided,
     PlacementRejected,
     PodBound,
+    PodResumed,
+    PodSuspended,
     SliceEnforced,
     SliceReleased,
     TermTaken,
@@ -115,6 +117,24 @@ def test_outcomes_waits_and_terms_are_counted() -> None:
         'kerf_pod_bind_seconds_bucket{le="0.005"} 1.0', "kerf_term 9.0",
     ):  # fmt: skip
         assert line in lines, line
+
+
+def test_suspensions_their_lengths_and_moves_are_counted() -> None:
+    of: dict[str, Any] = {"node": "n1", "grant_id": "g1", "action": "checkpoint", **POD}
+    _, metrics, _ = make_core(
+        PodSuspended(turn_of="team/q", **of),
+        PodResumed(suspended_ms=7_000_000, moved=True, **of),
+        PodSuspended(turn_of="team/q", idle=True, **of),
+        PodResumed(suspended_ms=5_000, **of),
+        PodSuspended(**of),
+    )
+    text = text_of(metrics)
+    assert 'kerf_suspensions_total{action="checkpoint",why="turn"} 1.0' in text
+    assert 'kerf_suspensions_total{action="checkpoint",why="idle"} 1.0' in text
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 1.0' in text
+    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="5.0"} 1.0' in text
+    assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="14400.0"} 2.0' in text
+    assert "kerf_moves_total 1.0" in text
 
 
 def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:

@@ -45,7 +45,7 @@ class Circle:
         self.queues = Queues(self.book)
         self.queues.enact(None if queues is None else read_queues(queues))
         self.turns = TurnPolicy(self.queues, self.gangs)
-        self._next = 0
+        self._next, self._said = 0, 1
 
     def run(
         self,
@@ -77,6 +77,13 @@ class Circle:
     def annotate(self, state: PodState, notes: dict[str, str]) -> PodState:
         pod = state.pod
         return self.see(build.newer(pod, annotations=pod.metadata.annotations | notes))
+
+    def idle(self, *idle: PodState, since: float = NOW, woken: dict[str, float] | None = None) -> None:
+        """The node says that these are idle; `woken`: by grant, since when others want the GPU."""
+        self._said += 1
+        seen = build.inventory("n", gpus=8, generation=self._said)
+        grants = {state.grant_id: since for state in idle}
+        self.book.put_inventory(msgspec.structs.replace(seen, idle_grants=grants, woken_grants=woken or {}))
 
     def denies(self, waiting: PodState, running: PodState) -> str:
         return self.turns.denial_reason(waiting, running, NOW)
@@ -201,3 +208,85 @@ def test_the_quota_counts_what_the_turns_end_frees() -> None:
     new = circle.wait("new", labels={names.LABEL_QUEUE: "a"})
     assert circle.turns.quota_exceeded([new], [long], {long.uid: "checkpoint"}) == ""
     assert "quota of queue a" in circle.turns.quota_exceeded([new], [long], {long.uid: "pause"})
+
+
+# --- idle jobs ------------------------------------------------------------------------------------------------------
+
+
+def suspended(since: float, attained_gpu_ms: int = 0) -> dict[str, str]:
+    return {
+        names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="checkpoint", plan_id="p")),
+        names.ANNOTATION_GPU_TIME: encode_gpu_time(GpuTime(since=since, attained_gpu_ms=attained_gpu_ms)),
+    }
+
+
+def test_an_idle_job_yields_to_one_of_its_level_that_has_just_come() -> None:
+    circle = Circle()
+    young, new = circle.run("young", for_s=10), circle.wait("new")
+    assert circle.denies(new, young) == "its turn goes on"
+    circle.idle(young)
+    assert circle.denies(new, young) == ""
+    circle.idle()
+    assert circle.denies(new, young) == "its turn goes on"
+
+
+def test_idle_or_not_a_pod_that_takes_no_turns_keeps_its_gpu() -> None:
+    circle = Circle()
+    running = circle.run("firm", NEVER)
+    circle.idle(running)
+    assert not circle.turns.is_idle(running, NOW)
+    assert circle.denies(circle.wait("new"), running) == "takes no turns"
+
+
+def test_a_gang_is_idle_only_as_a_whole() -> None:
+    circle = Circle()
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    first, second = circle.run("a", notes, for_s=10), circle.run("b", notes, for_s=10)
+    new = circle.wait("new")
+    circle.idle(first)
+    assert not circle.turns.is_idle(first, NOW)
+    assert circle.denies(new, first) == "its turn goes on"
+    circle.idle(first, second)
+    assert circle.turns.is_idle(first, NOW)
+    assert circle.denies(new, first) == ""
+    second = circle.annotate(second, suspended(NOW - 5))
+    assert not circle.turns.is_idle(first, NOW), "half of it runs: the other half has to follow"
+
+
+def test_no_gpu_time_is_counted_while_a_job_is_idle() -> None:
+    circle = Circle()
+    running = circle.run("notebook", for_s=3_600)
+    circle.idle(running, since=NOW - 3_000)
+    assert circle.turns.attained_gpu_ms(running, NOW) == 600_000
+    circle.idle()
+    assert circle.turns.attained_gpu_ms(running, NOW) == 3_600_000
+
+
+def test_a_suspended_job_stays_idle_until_its_wait_might_have_been_missed() -> None:
+    circle = Circle()
+    state = circle.annotate(circle.run("notebook"), suspended(NOW - 86_399))
+    circle.idle(state, since=NOW - 90_000)
+    assert circle.turns.is_idle(state, NOW)
+    assert not circle.turns.is_idle(state, NOW + 2)
+
+
+def test_a_job_that_wants_the_gpu_again_waits_from_that_moment_on() -> None:
+    circle = Circle()
+    state = circle.annotate(circle.run("notebook"), suspended(NOW - 50_000, 700_000))
+    assert circle.turns.rank(state, NOW)[:2] == (1, NOW - 50_000)
+    circle.idle(woken={state.grant_id: NOW - 3})
+    assert not circle.turns.is_idle(state, NOW)
+    assert circle.turns.rank(state, NOW)[:2] == (1, NOW - 3)
+    assert circle.turns.rank(state, NOW + 80_000)[0] == 1, "it was not waiting while it was idle"
+    assert circle.turns.rank(state, NOW + 86_397)[0] == OVERDUE
+
+
+def test_a_gang_waits_since_its_first_pod_wants_the_gpu() -> None:
+    circle = Circle()
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    first, second = (circle.annotate(circle.run(name, notes), suspended(NOW - 5_000)) for name in "ab")
+    circle.idle(first, second)
+    assert circle.turns.is_idle(first, NOW)
+    circle.idle(first, woken={second.grant_id: NOW - 7})
+    assert not circle.turns.is_idle(first, NOW)
+    assert circle.turns.job(first, NOW).since == NOW - 7

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shared.turns.rules import OVERDUE, Job, TurnRules, level, rank, yields
+from shared.turns.rules import IDLE, OVERDUE, Job, TurnRules, end_level, level, rank, yields
 
 RULES = TurnRules(level_bounds_gpu_s=(10, 100), min_turn_s=5, max_wait_s=1_000)
 
 
-def job(attained_gpu_s: float = 0, since: float = 0.0, key: str = "a") -> Job:
-    return Job(key=key, attained_gpu_ms=round(1000 * attained_gpu_s), since=since)
+def job(attained_gpu_s: float = 0, since: float = 0.0, key: str = "a", *, idle: bool = False) -> Job:
+    return Job(key=key, attained_gpu_ms=round(1000 * attained_gpu_s), since=since, idle=idle)
 
 
 def test_a_job_falls_a_level_at_each_bound() -> None:
@@ -39,10 +39,16 @@ def test_a_job_that_has_waited_too_long_goes_before_all_levels() -> None:
         (job(50, since=95.0), job(5), 100.0, True),
         (job(5, since=995.0), job(500), 1_000.0, True),  # overdue
         (job(5, since=996.0), job(500), 1_000.0, False),
+        (job(5, since=100.0, idle=True), job(500, since=99.0), 100.0, True),  # whoever waits
     ],
 )
 def test_who_yields(running: Job, waiting: Job, now: float, expected: bool) -> None:
     assert yields(running, waiting, RULES, now) is expected
+
+
+def test_an_idle_job_is_the_first_to_yield() -> None:
+    busy, idle = job(500), job(5, idle=True)
+    assert end_level(busy, RULES) == level(busy, RULES) < end_level(idle, RULES) == IDLE
 
 
 @pytest.mark.parametrize(

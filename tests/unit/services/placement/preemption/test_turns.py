@@ -10,7 +10,7 @@ from services.placement.explain.steps import finish
 from services.placement.queries import questions, reader
 from shared.book import host_memory
 from shared.contracts.commands import AnnounceEvent, TouchPod
-from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.events import PodResumed, PodSuspended, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.log import TermRecord
 from shared.contracts.preemption import Action
 from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
@@ -669,3 +669,133 @@ def test_a_new_leader_gives_a_plan_up_one_of_whose_victims_has_ended() -> None:
     assert site.placement.events(PreemptionAbandoned)
     site.settle(10)
     assert site.placement.core.preemption.reservations == {}
+
+
+# --- idle jobs ------------------------------------------------------------------------------------------------------
+
+
+def idle_gives_way() -> Site:
+    """A notebook that was idle after a minute is suspended; `new` has had the GPU and has ended."""
+    site = Site(gpus=1)
+    site.run("notebook")
+    site.wait(60)
+    site.create("new")
+    assert "its turn goes on" in site.propose(site.plan(("notebook",), ("new",), plan_id="early")).reason
+    site.say_idle("notebook")
+    assert site.propose(site.plan(("notebook",), ("new",))).ok
+    site.settle()
+    site.bind("new")
+    return site
+
+
+def test_an_idle_pod_is_suspended_at_once_and_resumes_when_it_wants_the_gpu() -> None:
+    site = idle_gives_way()
+    site.end("new")
+    site.settle(600)
+    assert site.runs() == [], "nobody wants the GPU"
+    site.say_idle(woken=("notebook",))
+    site.settle(10)
+    assert site.runs() == ["notebook"]
+
+
+def test_the_event_the_status_why_and_when_say_that_a_pod_is_idle() -> None:
+    site = Site(gpus=1)
+    site.run("notebook")
+    site.wait(60)
+    site.create("new")
+    site.say_idle("notebook")
+    core = site.placement.core
+    asked = WhyQuery(namespace="team", name="notebook")
+    why = finish(questions.why(core, asked, site.placement.now, site.wall)).explanation
+    assert why is not None
+    assert "is idle: its turn ends for any other job" in why.sentence
+    site.propose(site.plan(("notebook",), ("new",)))
+    site.wait(1)
+    [order] = site.unwritten
+    assert order.reason.startswith("checkpointed to host memory while idle: it is the turn of team/new")
+    assert "it resumes when it wants the GPU, in its turn" in order.reason
+    site.settle()
+    site.bind("new")
+    status = reader.status(core, StatusQuery(suspended=5), leader=True, now=site.placement.now, wall=site.wall)
+    assert [one.idle for one in status.suspended] == [True]
+    when = finish(questions.when_(core, WhenQuery(namespace="team", name="notebook"), site.wall)).when
+    assert when.sentence.startswith("when it wants the GPU, in its turn; it takes turns: idle, and suspended since")
+    assert when.in_s == 21_600 + 120, "from that moment on"
+    site.say_idle(woken=("notebook",))
+    when = finish(questions.when_(core, WhenQuery(namespace="team", name="notebook"), site.wall)).when
+    assert when.sentence.startswith("in its next turn")
+
+
+def test_an_idle_gang_resumes_as_a_whole_when_one_pod_wants_the_gpu() -> None:
+    site = gangs_take_turns()
+    site.say_idle("a0", "a1")
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.settle()
+    site.bind("b0", "b1")
+    for name in ("b0", "b1"):
+        site.end(name)
+    site.settle(30)
+    assert site.runs() == []
+    site.say_idle("a0", woken=("a1",))
+    site.settle(10)
+    assert site.runs() == ["a0", "a1"]
+
+
+# --- public events --------------------------------------------------------------------------------------------------
+
+
+def test_events_say_that_a_pod_is_suspended_and_when_it_has_all_back() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.write()
+    assert site.placement.events(PodSuspended) == [], "its node has not said so"
+    site.answer()
+    [suspended] = site.placement.events(PodSuspended)
+    assert (suspended.name, suspended.action, suspended.plan_id) == ("long", "checkpoint", "turn")
+    assert (suspended.turn_of, suspended.idle) == ("team/new", False)
+    assert suspended.gpu_seconds == pytest.approx(3_600, abs=5)
+    site.bind("new")
+    site.wait(100)
+    site.end("new")
+    site.wait(7)
+    site.write()
+    assert site.placement.events(PodResumed) == [], "its memory is not back yet"
+    site.answer()
+    [resumed] = site.placement.events(PodResumed)
+    assert (resumed.name, resumed.action, resumed.moved) == ("long", "checkpoint", False)
+    assert resumed.suspended_ms == pytest.approx(108_000, abs=3_000)
+
+
+def test_an_answer_to_an_earlier_order_is_no_resumption() -> None:
+    site = long_and_new()
+    grant = site.state("long").grant_id
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle(2)
+    site.bind("new")
+    site.end("new")
+    site.wait(7)
+    site.write()
+    site.send(m.GrantAcknowledged("n", grant, number=1, whole=True))
+    assert site.placement.events(PodResumed) == []
+    site.answer()
+    assert [one.name for one in site.placement.events(PodResumed)] == ["long"]
+
+
+def test_a_new_leader_says_again_who_is_suspended_and_how_long_it_was() -> None:
+    site = long_and_new()
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle(2)
+    site.bind("new")
+    site.wait(100)
+    site.new_leader()
+    site.settle(3)
+    assert {one.name for one in site.placement.events(PodSuspended)} == {"long"}
+    site.end("new")
+    site.settle(20)
+    [resumed] = site.placement.events(PodResumed)
+    assert resumed.suspended_ms == pytest.approx(110_000, abs=6_000)
+
+
+def test_an_idle_pod_s_event_says_so() -> None:
+    site = idle_gives_way()
+    assert [(one.name, one.idle) for one in site.placement.events(PodSuspended)] == [("notebook", True)]

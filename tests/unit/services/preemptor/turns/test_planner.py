@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.preemptor import messages as m
@@ -15,6 +16,7 @@ from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from shared.turns.rules import TurnRules
+from tests.support import build
 from tests.support.harness.preemptor import NOW, TOTAL_MIB, Preemptor
 
 ALLOWED = {names.ANNOTATION_TURNS: "allowed"}
@@ -43,6 +45,14 @@ class Site(Preemptor):
             names.ANNOTATION_GPU_TIME: encode_gpu_time(record),
         }
         self.runs(name, node, gpu, annotations=notes | rest.pop("annotations", {}), **rest)
+
+    def idle(self, *names_: str, woken: dict[str, float] | None = None) -> None:
+        """Node a says which of its pods are idle; `woken`: by pod, since when suspended ones want the GPU."""
+        self.said = getattr(self, "said", 1) + 1
+        seen = build.inventory("a", gpus=self.gpus, park_mib=8 * TOTAL_MIB, generation=self.said)
+        grants = {f"grant-{name}": self.now - 600 for name in names_}
+        awake = {f"grant-{name}": at for name, at in (woken or {}).items()}
+        self.send(m.InventorySeen(msgspec.structs.replace(seen, idle_grants=grants, woken_grants=awake)))
 
     def turns(self, after_s: float = 2.0) -> list[Plan]:
         return self.plans(after_s)
@@ -325,3 +335,39 @@ def test_a_job_of_which_placement_says_that_it_cannot_move_is_planned_on_its_own
     uids = tuple(one.uid for one in plan.beneficiaries)
     site.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="it cannot", cannot_move=uids)))
     assert site.turns(REFUSED_S + 2) == []
+
+
+# --- idle jobs ------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_job_yields_before_one_of_a_higher_level_however_short_its_turn() -> None:
+    site = Site("a", gpus=2)
+    site.runs("longer", "a", 0, ran_s=10 * LONG_S)
+    site.runs("notebook", "a", 1, ran_s=5)
+    site.idle("notebook")
+    site.waits("new")
+    [plan] = site.turns()
+    assert victims(plan) == [("notebook", "checkpoint")]
+
+
+def test_a_job_of_any_level_takes_the_turn_of_an_idle_one() -> None:
+    site = Site("a", gpus=1)
+    site.suspended("old", "a", 0, had_s=10 * LONG_S)
+    site.runs("notebook", "a", 0, ran_s=5)
+    assert site.turns() == []
+    site.idle("notebook")
+    [plan] = site.turns(31)
+    assert victims(plan) == [("notebook", "checkpoint")]
+    assert [one.name for one in plan.beneficiaries] == ["old"]
+
+
+def test_nothing_yields_to_a_suspended_job_that_is_idle_until_it_wants_the_gpu() -> None:
+    site = Site("a", gpus=1)
+    site.suspended("notebook", "a", 0, since_s=60)
+    site.runs("long", "a", 0)
+    site.idle("notebook")
+    assert site.turns() == []
+    assert site.turns(31) == []
+    site.idle(woken={"notebook": site.now})
+    [plan] = site.turns()
+    assert (victims(plan), [one.name for one in plan.beneficiaries]) == ([("long", "checkpoint")], ["notebook"])
