@@ -22,6 +22,7 @@ from shared.scheduling.moving import takes
 
 Rooms = Mapping[str, Mapping[str, GpuRoom]]
 """By node and uuid, the GPUs of which something is given back."""
+_KEPT_MOST = 256
 
 
 class _Change(msgspec.Struct, frozen=True):
@@ -39,6 +40,8 @@ class Freed:
         """`moves`: whether a suspended pod may resume on other GPUs of its node."""
         self._book, self._moves = book, moves
         self._known: dict[tuple[str, SuspendAction], list[_Change]] = {}
+        self._with: dict[tuple[str, ...], Rooms] = {}
+        """By action and jobs: most jobs that wait are weighed against the same ones."""
 
     def may_fit(
         self, waiting: TurnJob, nodes: Sequence[NodeState], victims: Sequence[TurnJob], action: SuspendAction
@@ -52,6 +55,10 @@ class Freed:
         return any(has_room_on(hardest, _gpus(node, rooms)) for node in nodes)
 
     def _rooms(self, victims: Sequence[TurnJob], action: SuspendAction) -> Rooms:
+        key = (action, *(job.known.key for job in victims))
+        known = self._with.get(key)
+        if known is not None:
+            return known
         found: dict[str, dict[str, GpuRoom]] = {}
         for job in victims:
             for state in job.members:
@@ -63,6 +70,9 @@ class Freed:
                     room.free_mib += change.mib
                     room.free_milli += change.milli
                     room.containers -= change.containers
+        if len(self._with) >= _KEPT_MOST:
+            self._with.clear()
+        self._with[key] = found
         return found
 
     def _changes(self, grant_id: str, action: SuspendAction) -> list[_Change]:
