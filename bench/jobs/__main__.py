@@ -2,7 +2,7 @@
 
     python -m bench.jobs [--pods openb.csv] [--gpus 8] [--interference 0.10] [--all] [--json]
                          [--turns [--host-mib-per-gpu N] [--copied-mib-per-s N] [--fixed-s S] [--allocated PART]
-                          [--failure P] [--scaled 16,32,64 [--loads 0.9,1.1,1.3]] [--bounded]] [--load 1.1]
+                          [--failure P] [--scaled 16,32,64 [--loads 0.9,1.1,1.3]] [--hosts bounded]] [--load 1.1]
                          [--jobs N] [--processes N]
 
 A job's run time is its deletion less its scheduling, or its creation where it was never scheduled; pods without GPUs or
@@ -18,8 +18,8 @@ With --turns jobs are suspended for one another, at the costs of bench/jobs/cost
 trace's nodes have beside what its jobs request. `kerf_turns`: the cores of placement and preemptor with pods that take
 turns and nothing else set up (bench/jobs/kerf_turns.py). `tiresias`: a queue of levels by attained GPU time with the
 rules and defaults that Kerf has (shared/turns/rules.py). Two oracles know all run times: `shortest_first`, which
-suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all; not with
---bounded. --load scales the arrivals to so many times the capacity; --scaled runs them at each of --loads on so many
+suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all; --hosts
+leaves out the one or the other. --load scales the arrivals to so many times the capacity; --scaled runs them at each of --loads on so many
 GPUs.
 
 --jobs takes the first N jobs of the trace alone. The schedulers run in as many processes as there are CPUs, or in
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--load", type=float)
     parser.add_argument("--scaled", default="", help="such as 16,32,64; with --turns")
     parser.add_argument("--loads", default="0.9,1.1,1.3", help="of --scaled")
-    parser.add_argument("--bounded", action="store_true", help="leave out the host with room for all")
+    parser.add_argument("--hosts", choices=("bounded", "unbounded", "both"), default="both")
     parser.add_argument("--jobs", type=int, help="the first of the trace alone")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
@@ -98,12 +98,12 @@ def main() -> None:
     )
     todo = _runs(jobs.jobs, args.gpus, args.interference, everything=args.all)
     if args.turns:
-        todo += _turns(jobs.jobs, args.gpus, args.interference, costs, per_gpu, bounded=args.bounded)
+        todo += _turns(jobs.jobs, args.gpus, args.interference, costs, per_gpu, hosts=args.hosts)
     scaled: list[list[Run]] = []
     for size, load in loads if args.turns else ():
         those, where = at_load(jobs.jobs, size, load), f"{size} GPUs at {load:g}, "
         of = _runs(those, size, args.interference, everything=False, where=where)
-        scaled.append(of + _turns(those, size, args.interference, costs, per_gpu, bounded=args.bounded, where=where))
+        scaled.append(of + _turns(those, size, args.interference, costs, per_gpu, hosts=args.hosts, where=where))
     every = [*todo, *(run for of in scaled for run in of)]
     found = iter(all_figures(every, args.processes))
     runs = {run.name: next(found) for run in todo}
@@ -151,18 +151,18 @@ def _turns(
     costs: Costs,
     per_gpu: int,
     *,
-    bounded: bool,
+    hosts: str,
     where: str = "",
 ) -> list[Run]:
-    kinds: list[Kind] = ["tiresias", "srtf", "shortest_first", "kerf_turns"]
-    found = []
-    for suffix, host_mib in {"": gpus * per_gpu, "_unbounded": _UNBOUNDED_MIB}.items():
-        if suffix and bounded:
+    kinds: list[Kind] = ["tiresias", "srtf", "kerf_turns"]
+    found: list[Run] = []
+    sizes = {"": gpus * per_gpu, "_unbounded": _UNBOUNDED_MIB}
+    for suffix, host_mib in sizes.items():
+        if hosts == ("bounded" if suffix else "unbounded"):
             continue
         at = msgspec.structs.replace(costs, host_mib=host_mib)
-        for kind in kinds:
-            if not suffix or kind != "shortest_first":  # it suspends none
-                found.append(Run(kind + suffix, kind, jobs, gpus, interference, at, where))
+        found += [Run(kind + suffix, kind, jobs, gpus, interference, at, where) for kind in kinds]
+    found.append(Run("shortest_first", "shortest_first", jobs, gpus, interference, costs, where))  # it suspends none
     return found
 
 

@@ -276,7 +276,7 @@ def test_processes_side_by_side_find_the_same(
 def test_only_the_first_jobs_run_and_only_on_the_host_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = said(tmp_path, monkeypatch, capsys, "--processes", "1", "--jobs", "1", "--bounded")
+    document = said(tmp_path, monkeypatch, capsys, "--processes", "1", "--jobs", "1", "--hosts", "bounded")
     assert (document["jobs"], document["kerf_turns"]["makespan_s"]) == (1, 9000.0)
     assert not [name for name in document if name.endswith("_unbounded")]
 
