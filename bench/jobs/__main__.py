@@ -19,8 +19,8 @@ trace's nodes have beside what its jobs request. `kerf_turns`: the cores of plac
 turns and nothing else set up (bench/jobs/kerf_turns.py). `tiresias`: a queue of levels by attained GPU time with the
 rules and defaults that Kerf has (shared/turns/rules.py). Two oracles know all run times: `shortest_first`, which
 suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all; --hosts
-leaves out the one or the other. --load scales the arrivals to so many times the capacity; --scaled runs them at each of --loads on so many
-GPUs.
+leaves out the one or the other. --load scales the arrivals to so many times the capacity; --scaled runs them at each of
+--loads on so many GPUs.
 
 --jobs takes the first N jobs of the trace alone. The schedulers run in as many processes as there are CPUs, or in
 --processes. stderr tells how far they are, stdout has one JSON object (--json) or one line.
