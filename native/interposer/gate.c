@@ -28,7 +28,7 @@
  * container's share of the time; several of them each get a part of it, once the agent sees what they use together. */
 #include "kerf.h"
 
-enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000, DEFAULT_STALE_NS = 2000000000 };
+enum { MILLI = 1000, POLL_NS = 1000000, DEFAULT_BOUND_NS = 4000000 };
 enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000000, FOLLOW_DEBT_NS = 50000000, REFILL_NS = 10000,
     YIELD_NS = 5000000 };
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
@@ -53,10 +53,7 @@ int must_time(void) {
 }
 
 static int is_held_by_agent(const struct kerf_gpu_orders *o, uint64_t now_ns) {
-    const uint64_t stale_ns = orders->stale_after_ns ? orders->stale_after_ns : DEFAULT_STALE_NS;
-    const uint64_t beat_ns = LOAD(orders->heartbeat_ns);
-    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED)
-        && (now_ns <= beat_ns || now_ns - beat_ns < stale_ns);
+    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED) && agent_is_alive(now_ns);
 }
 
 static int64_t window_of(const struct kerf_gpu_orders *o) {

@@ -96,6 +96,19 @@ int hides_others(void);                    /* whether the container sees its own
 int is_hidden(CUdevice device);
 void devices_follow(void);                 /* its GPUs may have become others */
 
+/* away.c: what waits while the container's memory is on the host. */
+int agent_is_alive(uint64_t now_ns);       /* whether its last heartbeat is fresh: pauses hold as long as it is */
+int is_away(int gpu);
+void wait_while_away(void);                /* while the agent is alive */
+/* How long a call that the agent holds waits before it looks again: a hundredth of what it has waited already, so that
+ * a program that is suspended for hours costs next to nothing, and continues at once after a short pause. */
+uint64_t held_poll_ns(uint64_t waited_ns);
+static inline int may_be_away(void) { return orders && __atomic_load_n(&orders->paused, __ATOMIC_RELAXED); }
+/* Before a call of the driver that needs the memory, or waits for the GPU; in an attached process. */
+static inline void while_away(void) {
+    if (!LIKELY(!may_be_away())) wait_while_away();
+}
+
 /* account.c: the container's memory. Bytes are reserved before the driver is asked for them. */
 extern pthread_mutex_t account_guard;
 int try_reserve(int gpu, uint64_t bytes);  /* 0: beyond the limit as things are; the refusal is not counted */

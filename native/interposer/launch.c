@@ -36,6 +36,7 @@ static inline uint64_t key_of(const void *function, uint64_t blocks) {
         CUresult result_;                             \
         int token_;                                   \
         if (!attached()) return REFUSED;              \
+        while_away();                                 \
         token_ = launch_begin(stream, key);           \
         if (token_ == NO_TIMELINE) return REFUSED;        \
         result_ = call;                               \
@@ -129,7 +130,9 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
 #define ACCOUNTS(name, parameters, arguments, type, after)                             \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
-        CUresult result = real arguments;                                              \
+        CUresult result;                                                               \
+        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                  \
+        result = real arguments;                                                       \
         if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
         pools_after(after);                                                            \
         return result;                                                                 \

@@ -77,6 +77,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
         CUresult result_;                                                                           \
         int known_;                                                                                 \
         if (!attached()) return REFUSED;                                                            \
+        while_away();                                                                               \
         known_ = table_remove(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
         result_ = (call);                                                                           \
         if (known_ && !result_) release(entry_.gpu, entry_.bytes);                                  \

@@ -146,21 +146,16 @@ static int reserve_uncounted(int gpu, uint64_t bytes) {
 }
 
 /* While the container's memory is on the host, or on its way there, its limit is 0. A program would take a refusal for
- * the end of the memory, and might not survive it: the call waits, as launches do. It does so without an agent, too:
- * the limit is what it is. */
-static int is_away(int gpu) {
-    return __atomic_load_n(&orders->paused, __ATOMIC_SEQ_CST)
-        && !__atomic_load_n(&orders->gpu[gpu].memory_limit_bytes, __ATOMIC_SEQ_CST);
-}
-
+ * the end of the memory, and might not survive it: the call waits, as launches do. */
 int reserve(int gpu, uint64_t bytes) {
     enum { AWAY_NS = 2000000 };
     int away;
     do {
+        while_away(); /* what follows may call the driver */
         away = is_away(gpu); /* before and after: the limit may have been raised or lowered meanwhile */
         if (reserve_uncounted(gpu, bytes)) return 1;
         away |= is_away(gpu);
-        if (away) sleep_until(now_ns() + AWAY_NS);
+        if (away) sleep_until(now_ns() + AWAY_NS); /* without an agent, too: the limit is what it is */
     } while (away);
     __atomic_add_fetch(&counters->gpu[gpu].refused, 1, __ATOMIC_RELAXED);
     return 0;

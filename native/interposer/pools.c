@@ -47,6 +47,7 @@ static CUresult undo_allocation(CUdeviceptr pointer, CUstream stream, CUpool poo
         CUdevice device;                                                                            \
         int gpu;                                                                                    \
         if (!attached()) return REFUSED;                                                            \
+        while_away();                                                                               \
         device = device_of_stream(stream);                                                          \
         gpu = gpu_of_device(device);                                                                \
         if (gpu < 0) return current_context() ? FULL : real(to, bytes, stream);                        \

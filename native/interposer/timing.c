@@ -19,7 +19,6 @@
 typedef CUresult (*capturing_t)(CUstream, int *);
 typedef CUresult (*mode_t_)(int *);
 
-enum { HELD_LEAST_NS = 1000000, HELD_MOST_NS = 20000000 };
 enum { PATIENCE_NS = 100000000, KNOWN_NS = 500000000, DOUBLINGS = 4, ASK_NS = 2000, MAX_ASK_NS = 1000000, RELAXED = 2,
     ASKS = 5, MOST_NS = 4 * BATCH_NS, SPINS_NS = 30000 };
 
@@ -194,13 +193,6 @@ static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t es
     gate_spend(l->gpu, estimated_ns ? estimated_ns : NEW_NS, now, gate_lends(l->gpu));
     publish(l, 0);
     return part;
-}
-
-/* How long a launch that the agent holds waits before it looks again: a hundredth of what it has waited already, so
- * that a program that is suspended for hours costs nothing, and continues at once after a short pause. */
-static uint64_t held_poll_ns(uint64_t waited_ns) {
-    const uint64_t ns = waited_ns / 100;
-    return ns < HELD_LEAST_NS ? HELD_LEAST_NS : ns > HELD_MOST_NS ? HELD_MOST_NS : ns;
 }
 
 /* Waits until the launch may begin, and admits it. The caller owns the timeline on entry; it does not while it waits.

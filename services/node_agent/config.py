@@ -136,6 +136,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rehearse_after_s: Seconds = 10.0
     """When the programs of a pod that takes turns have had GPU memory for so long, they are checkpointed and restored
     once, to see whether they can be."""
+    idle_after_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
+    """A pod that takes turns and has used no GPU for so long counts as idle: its turn ends as soon as another waits. 0:
+    none ever does."""
     burst_reserve_mib: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 1024
     """Memory of each GPU that is never lent to slices beyond their guarantees: for what the driver and libraries take,
     and no counter has."""

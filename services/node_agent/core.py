@@ -126,6 +126,8 @@ class Agent:
                 return []
             case m.InventorySeen():
                 return self.gpus.update(event, now)
+            case m.IdleSeen():
+                return self.gpus.idle_seen(event)
             case m.CordonRequested():
                 return self.gpus.cordon(event.cordon, now)
             case m.Reconnected():

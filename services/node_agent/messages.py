@@ -89,6 +89,13 @@ class InventorySeen(Input, frozen=True):
     ailments: tuple[Ailment, ...] = ()
 
 
+class IdleSeen(Input, frozen=True):
+    """Which pods are idle, and which suspended ones that were want their GPU: see `Inventory`."""
+
+    idle: dict[str, float]
+    woken: dict[str, float]
+
+
 class CordonRequested(Input, frozen=True):
     cordon: NodeCordon
 

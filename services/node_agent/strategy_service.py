@@ -19,6 +19,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gate import Occupancy
+from services.node_agent.idle_watch import IdleWatch
 from services.node_agent.mps.supervisor import supervisor_of
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
@@ -127,6 +128,9 @@ class Strategies:
         )
         self._holds = Holds(self._suspender)
         self.rehearser = Rehearser(ctx, agent, self._suspender, settled_s=config.rehearse_after_s, tell=tell)
+        self._idle = IdleWatch(
+            ctx, agent, self._registry, after_s=config.idle_after_s, kernels=self.observer.kernels_of, tell=tell
+        )
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
@@ -181,6 +185,8 @@ class Strategies:
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
         self._ctx.spawn(self.rehearser.run(), name="rehearsals")
         self._ctx.spawn(self._holds.run(), name="holds")
+        if self._config.idle_after_s:
+            self._ctx.spawn(self._idle.run(), name="idle-pods")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.

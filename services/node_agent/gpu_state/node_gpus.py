@@ -28,6 +28,7 @@ class NodeGpus:
         self.ailments = saved.ailments
         self._cordons = Cordons(saved.cordons)
         self._seen: Inventory | None = None
+        self._idle = m.IdleSeen({}, {})
 
     @property
     def cordons(self) -> tuple[Cordon, ...]:
@@ -42,6 +43,7 @@ class NodeGpus:
 
     def _apply(self, seen: Inventory, now: float) -> list[m.Command]:
         old, out = self.inventory, list[m.Command]()
+        seen = msgspec.structs.replace(seen, idle_grants=self._idle.idle, woken_grants=self._idle.woken)
         rebooted = bool(self.boot_id) and self.boot_id != seen.boot_id
         if old is not None and not rebooted and changes.is_same(old, seen):
             return []
@@ -53,6 +55,17 @@ class NodeGpus:
             out += self._on_reboot(now)
         out += [m.PutInventory(self.inventory), *changes.events_for(before, self.inventory)]
         return [m.Save(), *out]
+
+    def idle_seen(self, event: m.IdleSeen) -> list[m.Command]:
+        """Says which pods are idle; without an event, for the GPUs are as they were."""
+        self._idle = event
+        if self.inventory is None:
+            return []
+        self.generation += 1
+        self.inventory = msgspec.structs.replace(
+            self.inventory, generation=self.generation, idle_grants=event.idle, woken_grants=event.woken
+        )
+        return [m.Save(), m.PutInventory(self.inventory)]
 
     def cordon(self, asked: NodeCordon, now: float) -> list[m.Command]:
         """Carries out an order to cordon or uncordon GPUs, and answers it."""

@@ -238,6 +238,21 @@ class ControlBlock:
             for place, uuid in enumerate(self._uuids)
         }
 
+    def wants(self) -> bool:
+        """Whether a living process of the container has a thread that waits for the GPU. A container that says so
+        wrongly waits for its turn as others do. False if it is unknown. Raises OSError."""
+        size, file = ctypes.sizeof(layout.Counters), self._files["counters"].descriptor
+        raw = b"" if file is None else os.pread(file, size, 0)
+        if file is None or len(raw) < size:
+            return False
+        begin, each = layout.Counters.process.offset, ctypes.sizeof(layout.Process)
+        waiting = layout.Process.waiting.offset
+        for place in range(layout.MAX_PROCESSES):
+            at = begin + place * each
+            if raw[at] & 1 and any(raw[at + waiting : at + waiting + 4]) and _is_locked(file, place):
+                return True
+        return False
+
     def _signal_damage(self) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
 

@@ -241,6 +241,14 @@ class SliceRegistry:
         found = self._control_blocks.get(key)
         return found is not None and found.busy_until_ns() > self._clock()
 
+    def wants(self, key: Key) -> bool:
+        """Whether a thread of the container waits for the GPU; False if that is unknown."""
+        found = self._control_blocks.get(key)
+        try:
+            return found is not None and found.wants()
+        except OSError:
+            return False  # whoever reads its counters logs it
+
     def set_surcharges(self, surcharges: Mapping[Key, Mapping[str, Surcharge]]) -> None:
         """Writes what the containers lose, by container and GPU."""
         for key, found in self._control_blocks.items():
