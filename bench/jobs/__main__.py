@@ -2,7 +2,8 @@
 
     python -m bench.jobs [--pods openb.csv] [--gpus 8] [--interference 0.10] [--all] [--json]
                          [--turns [--host-mib-per-gpu N] [--copied-mib-per-s N] [--fixed-s S] [--allocated PART]
-                          [--failure P] [--scaled 16,32,64]] [--load 1.1]
+                          [--failure P] [--scaled 16,32,64 [--loads 0.9,1.1,1.3]] [--hosts bounded]] [--load 1.1]
+                         [--jobs N] [--processes N]
 
 A job's run time is its deletion less its scheduling, or its creation where it was never scheduled; pods without GPUs or
 without a positive life are left out. `native`: whole GPUs in order of arrival, as kube-scheduler does it
@@ -17,33 +18,29 @@ With --turns jobs are suspended for one another, at the costs of bench/jobs/cost
 trace's nodes have beside what its jobs request. `kerf_turns`: the cores of placement and preemptor with pods that take
 turns and nothing else set up (bench/jobs/kerf_turns.py). `tiresias`: a queue of levels by attained GPU time with the
 rules and defaults that Kerf has (shared/turns/rules.py). Two oracles know all run times: `shortest_first`, which
-suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all. On the
-whole trace the cores take most of the time. --load scales the arrivals to so many times the capacity; --scaled runs
-them at 0.9, 1.1 and 1.3 of it.
+suspends none, and `srtf`, shortest remaining time first. `_unbounded`: the same on a host with room for all; --hosts
+leaves out the one or the other. --load scales the arrivals to so many times the capacity; --scaled runs them at each of
+--loads on so many GPUs.
+
+--jobs takes the first N jobs of the trace alone. The schedulers run in as many processes as there are CPUs, or in
+--processes. stderr tells how far they are, stdout has one JSON object (--json) or one line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
 from pathlib import Path
 
 import msgspec
 
 from bench.jobs.costs import Costs, host_mib_per_gpu
-from bench.jobs.figures import Figures, bound, figures
-from bench.jobs.in_turns import InTurns
-from bench.jobs.kerf import Kerf, Use
-from bench.jobs.kerf_turns import KerfTurns
-from bench.jobs.native import Native
-from bench.jobs.orders import Attained, Order, ShortestFirst, ShortestLeft
-from bench.jobs.replay import Replay, Scheduler
-from bench.jobs.trace import Job, Jobs, at_load, read_jobs
+from bench.jobs.figures import bound
+from bench.jobs.runs import Kind, Run, all_figures
+from bench.jobs.trace import Job, at_load, read_jobs
 from bench.openb.__main__ import DATA
-from shared.turns.rules import TurnRules
 
-LOADS = (0.9, 1.1, 1.3)
 _UNBOUNDED_MIB = 1 << 30
 
 
@@ -64,6 +61,10 @@ def main() -> None:
     parser.add_argument("--failure", type=float, default=Costs().failure)
     parser.add_argument("--load", type=float)
     parser.add_argument("--scaled", default="", help="such as 16,32,64; with --turns")
+    parser.add_argument("--loads", default="0.9,1.1,1.3", help="of --scaled")
+    parser.add_argument("--hosts", choices=("bounded", "unbounded", "both"), default="both")
+    parser.add_argument("--jobs", type=int, help="the first of the trace alone")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     if args.gpus < 1 or not args.interference >= 0:
         parser.error(
@@ -77,22 +78,35 @@ def main() -> None:
         )
     if args.load is not None and not args.load > 0:
         parser.error(f"--load is {args.load:g}; name a load above 0, such as 1.1")
+    if args.processes < 1 or (args.jobs is not None and args.jobs < 1):
+        parser.error("--processes and --jobs must be at least 1")
     try:
         jobs = read_jobs(args.pods, args.gpus)
+        jobs = msgspec.structs.replace(jobs, jobs=jobs.jobs[: args.jobs])
         if args.load is not None:
             jobs = msgspec.structs.replace(jobs, jobs=at_load(jobs.jobs, args.gpus, args.load))
         per_gpu = args.host_mib_per_gpu
         if args.turns and per_gpu is None:
             per_gpu = host_mib_per_gpu(DATA / "openb_node_list_gpu_node.csv", jobs.jobs)
-        sizes = [int(size) for size in args.scaled.split(",") if size]
+        loads = [(int(size), float(load)) for size in args.scaled.split(",") if size for load in args.loads.split(",")]
+        if not all(size > 0 and load > 0 for size, load in loads):
+            raise ValueError("--scaled and --loads must be above 0")
     except (OSError, ValueError) as wrong:
         parser.error(str(wrong))
     costs = Costs(
         copied_mib_per_s=args.copied_mib_per_s, fixed_s=args.fixed_s, allocated=args.allocated, failure=args.failure
     )
-    runs = _runs(jobs.jobs, args.gpus, args.interference, everything=args.all)
+    todo = _runs(jobs.jobs, args.gpus, args.interference, everything=args.all)
     if args.turns:
-        runs |= _turns(jobs.jobs, args.gpus, args.interference, costs, per_gpu, unbounded=True)
+        todo += _turns(jobs.jobs, args.gpus, args.interference, costs, per_gpu, hosts=args.hosts)
+    scaled: list[list[Run]] = []
+    for size, load in loads if args.turns else ():
+        those, where = at_load(jobs.jobs, size, load), f"{size} GPUs at {load:g}, "
+        of = _runs(those, size, args.interference, everything=False, where=where)
+        scaled.append(of + _turns(those, size, args.interference, costs, per_gpu, hosts=args.hosts, where=where))
+    every = [*todo, *(run for of in scaled for run in of)]
+    found = iter(all_figures(every, args.processes))
+    runs = {run.name: next(found) for run in todo}
     native, kerf = runs["native"], runs["kerf"]
     said = runs | {
         "earlier_percent": round(100 * (1 - kerf.mean_completion_s / native.mean_completion_s), 1),
@@ -108,7 +122,12 @@ def main() -> None:
     }
     if args.turns:
         said |= {"host_mib_per_gpu": per_gpu, "costs": costs}
-        said |= {"scaled": [_scaled(args, jobs, size, load, costs, per_gpu) for size in sizes for load in LOADS]}
+        said |= {
+            "scaled": [
+                {"gpus": size, "load": load} | {run.name: next(found) for run in of}
+                for (size, load), of in zip(loads, scaled, strict=True)
+            ]
+        }
     if args.json:
         print(json.dumps(msgspec.to_builtins(said)))
     else:
@@ -118,50 +137,32 @@ def main() -> None:
         )
 
 
-def _scaled(
-    args: argparse.Namespace, jobs: Jobs, gpus: int, load: float, costs: Costs, per_gpu: int
-) -> dict[str, object]:
-    scaled = at_load(jobs.jobs, gpus, load)
-    runs = _runs(scaled, gpus, args.interference, everything=False)
-    return {"gpus": gpus, "load": load, **runs, **_turns(scaled, gpus, args.interference, costs, per_gpu)}
-
-
-def _runs(jobs: tuple[Job, ...], gpus: int, interference: float, *, everything: bool) -> dict[str, Figures]:
-    schedulers: dict[str, Scheduler] = {
-        "native": Native(jobs, gpus),
-        "native_strict": Native(jobs, gpus, strict=True),
-        "kerf": Kerf(jobs, gpus, Use(queues=True, evicts=False)),
-    }
+def _runs(jobs: tuple[Job, ...], gpus: int, interference: float, *, everything: bool, where: str = "") -> list[Run]:
+    kinds: list[Kind] = ["native", "native_strict", "kerf"]
     if everything:
-        uses = {"kerf_in_order": Use(), "kerf_priorities": Use(priorities=True), "kerf_reclaim": Use(queues=True)}
-        schedulers |= {name: Kerf(jobs, gpus, use) for name, use in uses.items()}
-    return {name: _run(name, scheduler, jobs, gpus, interference, Costs()) for name, scheduler in schedulers.items()}
+        kinds += ["kerf_in_order", "kerf_priorities", "kerf_reclaim"]
+    return [Run(kind, kind, jobs, gpus, interference, Costs(), where) for kind in kinds]
 
 
 def _turns(
-    jobs: tuple[Job, ...], gpus: int, interference: float, costs: Costs, per_gpu: int, *, unbounded: bool = False
-) -> dict[str, Figures]:
-    rules = TurnRules()
-    hosts = {"": gpus * per_gpu} | ({"_unbounded": _UNBOUNDED_MIB} if unbounded else {})
-    found = {}
-    for suffix, host_mib in hosts.items():
+    jobs: tuple[Job, ...],
+    gpus: int,
+    interference: float,
+    costs: Costs,
+    per_gpu: int,
+    *,
+    hosts: str,
+    where: str = "",
+) -> list[Run]:
+    kinds: list[Kind] = ["tiresias", "srtf", "kerf_turns"]
+    found: list[Run] = []
+    sizes = {"": gpus * per_gpu, "_unbounded": _UNBOUNDED_MIB}
+    for suffix, host_mib in sizes.items():
+        if hosts == ("bounded" if suffix else "unbounded"):
+            continue
         at = msgspec.structs.replace(costs, host_mib=host_mib)
-        orders: dict[str, Order] = {"tiresias": Attained(rules), "srtf": ShortestLeft(rules.min_turn_s)}
-        if not suffix:
-            orders["shortest_first"] = ShortestFirst()
-        schedulers: dict[str, Scheduler] = {name: InTurns(jobs, gpus, order, at) for name, order in orders.items()}
-        schedulers["kerf_turns"] = KerfTurns(jobs, gpus, at)
-        for name, scheduler in schedulers.items():
-            found[name + suffix] = _run(name + suffix, scheduler, jobs, gpus, interference, at)
-    return found
-
-
-def _run(
-    name: str, scheduler: Scheduler, jobs: tuple[Job, ...], gpus: int, interference: float, costs: Costs
-) -> Figures:
-    replay = Replay(jobs, gpus, interference, costs)
-    found = figures(jobs, replay.run(scheduler), gpus, replay.host_mib_peak)
-    print(f"{name}: {json.dumps(msgspec.to_builtins(found))}", file=sys.stderr)
+        found += [Run(kind + suffix, kind, jobs, gpus, interference, at, where) for kind in kinds]
+    found.append(Run("shortest_first", "shortest_first", jobs, gpus, interference, costs, where))  # it suspends none
     return found
 
 

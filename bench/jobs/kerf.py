@@ -6,6 +6,7 @@ its controller, as the youngest. Nothing here decides anything.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 
@@ -16,6 +17,7 @@ from bench.jobs.trace import Job
 from bench.openb.trace import GPU_MIB, Pods, Trace, TracePod
 from services.placement import messages as m
 from services.placement.core import Core
+from services.placement.explain.pending_reasons import PendingReasons
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core as Preemptor
@@ -50,6 +52,28 @@ class Use(msgspec.Struct, frozen=True):
     taken back."""
 
 
+class _Untold(PendingReasons):
+    """Nobody asks here why pods wait. Explaining it decides nothing, and takes half of the time."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(
+            core.book, core.explainer, queue=core.queue, gangs=core.gangs, unplaced=core.unplaced, first_seen={}
+        )
+
+    def explain_one(self, now: float) -> list[m.Command]:
+        del now
+        self._unplaced.explained.update(self._unplaced.unexplained)
+        self._unplaced.unexplained.clear()
+        return []
+
+    def repeat(self, held: Container[str], now: float) -> list[m.Command]:
+        del held, now
+        return []
+
+    def remind(self, now: float) -> None:
+        del now
+
+
 class Kerf(Scheduler):
     def __init__(self, jobs: tuple[Job, ...], gpus: int, use: Use, config: Config | None = None) -> None:
         self._jobs, self._use = jobs, use
@@ -71,6 +95,7 @@ class Kerf(Scheduler):
         )
         self._index = {gpu.uuid: gpu.index for gpu in self._inventory.gpus}
         self.placement = Core("jobs")
+        self.placement.pending_reasons = _Untold(self.placement)
         self.preemptor = Preemptor(config or Config(), lambda: f"plan-{self._next_version()}")
         self._send(m.InventorySeen(self._inventory))
         self._send(

@@ -86,21 +86,22 @@ def _alike(state: PodState, node: NodeState, had: Sequence[str], fitting: list[G
 
 def _fitting(state: PodState, node: NodeState, had: str, amount: Amount, taken: Taken) -> list[GpuRoom]:
     """The GPUs that can have what it had of one, the fullest first."""
-    mib, milli = amount
-    own, found = node.by_uuid[had], []
-    for room in node.gpus:
-        more_mib, more_milli = taken.get((node.name, room.uuid), (0, 0))
-        whole = mib == room.total_mib and milli == WHOLE_GPU_MILLI
-        if (
-            room.usable
-            and room.mig is None
-            and (room.model, room.total_mib) == (own.model, own.total_mib)
-            and mib <= room.free_mib - more_mib
-            and milli <= room.free_milli - more_milli
-            and (room.idle or not whole)
-        ):
-            found.append(room)
+    own = node.by_uuid[had]
+    found = [room for room in node.gpus if takes(room, own, amount, taken.get((node.name, room.uuid), (0, 0)))]
     return sorted(_accepted(state, node, found), key=lambda room: (room.free_milli, room.free_mib, room.column))
+
+
+def takes(room: GpuRoom, own: GpuRoom, amount: Amount, taken: Amount = (0, 0)) -> bool:
+    """Whether a GPU can have what a pod had of its own one, by what is free."""
+    (mib, milli), (more_mib, more_milli) = amount, taken
+    return (
+        mib <= room.free_mib - more_mib
+        and milli <= room.free_milli - more_milli
+        and room.usable
+        and room.mig is None
+        and (room.model, room.total_mib) == (own.model, own.total_mib)
+        and (room.idle or mib != room.total_mib or milli != WHOLE_GPU_MILLI)
+    )
 
 
 def _accepted(state: PodState, node: NodeState, rooms: list[GpuRoom]) -> list[GpuRoom]:

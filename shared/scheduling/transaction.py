@@ -74,9 +74,9 @@ class Transaction:
 
     def suspend(self, grant_id: str, suspension: Suspension | None) -> None:
         """Leaves a pod what it keeps while it is suspended; None: gives it back all that it was granted."""
-        before = self._fork.grants[grant_id].suspension
+        before = self._fork.grants[grant_id]
         self._suspend(grant_id, suspension)
-        self._inverses.append(partial(self._suspend, grant_id, before))
+        self._inverses.append(partial(self._fork.restore, before))
 
     def move(self, grant_id: str, grant: Grant) -> None:
         """Gives a suspended pod all of its grant back on other GPUs: this is the grant as amended."""

@@ -39,7 +39,7 @@ async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster
 
 @contextlib.asynccontextmanager
 async def enforcing(
-    sandbox: Sandbox, tmp_path: Path, *, preemption: Mapping[str, Any] | None = None
+    sandbox: Sandbox, tmp_path: Path, *, preemption: Mapping[str, Any] | None = None, idle_after_s: float = 0
 ) -> AsyncIterator[NodeCluster]:
     """A node whose agent has seen its limits hold, on the fake driver."""
     build = built("enforcement")
@@ -47,6 +47,7 @@ async def enforcing(
     settings = {
         "KERF_NODE_AGENT_INTERPOSER_DIR": str(build), "KERF_NODE_AGENT_LIBCUDA": str(build / "libcuda.so.1"),
         "KERF_NODE_AGENT_USAGE_S": "0.2", "KERF_NODE_AGENT_TURNS_ON_ANY_GPU": "true",
+        "KERF_NODE_AGENT_IDLE_AFTER_S": str(idle_after_s),
         "KERF_FAKE_CUDA": str(tmp_path / "world"),  # the canary's processes share a GPU
     }  # fmt: skip
     async with cluster_on(sandbox, gpus, settings, preemption=preemption) as running:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import fcntl
+import os
+import struct
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import pytest
 from cli.ask import ask
 from services.node_agent.strategies import layout
 from shared.contracts import queries
-from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, WhyQuery
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery, WhenAnswer, WhenQuery, WhyQuery
 from shared.kube import resources
 from shared.model import names
 from shared.turns.gpu_time import read_gpu_time
@@ -34,12 +38,20 @@ LEFT_MIB = 9_000
 
 @pytest.fixture
 async def cluster(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[NodeCluster]:
-    async with enforcing(sandbox, tmp_path, preemption=COPIES) as running:
+    async with taking_turns(sandbox, tmp_path, RULES) as running:
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def taking_turns(
+    sandbox: Sandbox, tmp_path: Path, rules: str, *, idle_after_s: float = 0
+) -> AsyncIterator[NodeCluster]:
+    async with enforcing(sandbox, tmp_path, preemption=COPIES, idle_after_s=idle_after_s) as running:
         document = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "kerf-policy", "namespace": "kerf-system"},
-            "data": {"queues.yaml": RULES},
+            "data": {"queues.yaml": rules},
         }
         await running.whole.ask(
             "PATCH",
@@ -148,6 +160,47 @@ async def test_a_checkpointed_pod_comes_back_to_another_gpu_and_its_container_ha
     assert [status["restartCount"] for status in now["status"]["containerStatuses"]] == [0]
     devices = list((root(cluster, now) / "dev").glob("nvidia[0-9]*"))
     assert len(devices) == cluster.gpus.count
+
+
+async def test_an_idle_pod_yields_at_once_and_comes_back_when_it_wants_its_gpu(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    """By levels and least turns neither would yield to the other within this test."""
+    never = "turns: {level_bounds_gpu_s: [1000000], min_turn_s: 3000, max_wait_s: 3600}"
+    async with taking_turns(sandbox, tmp_path, never, idle_after_s=1) as cluster:
+        gpu = FIRM | {names.ANNOTATION_GPU_UUID: cluster.gpus.uuid(0)}
+        await cluster.create_pod("other", annotations=gpu, gpu_memory=f"{MEMORY_MIB - LEFT_MIB}Mi", gpu_compute="10")
+        await cluster.running("other")
+        part = {"gpu_memory": "5120Mi", "gpu_compute": "60", "annotations": gpu | {names.ANNOTATION_TURNS: "allowed"}}
+        await cluster.create_pod("notebook", **part)
+        notebook = (await cluster.running("notebook"))["notebook"]
+        await cluster.create_pod("new", **part)
+        await cluster.wait_for_event("notebook", "checkpointed to host memory while idle: it is the turn of", "/new")
+        await cluster.running("new")
+        await cluster.delete("new")
+        await cluster.gone("new")
+        query = WhenQuery(namespace=cluster.whole.namespace, name="notebook")
+        when = (await ask(cluster.whole.made.bus, queries.WHEN.subject, query, WhenAnswer)).when
+        assert when is not None
+        assert when.sentence.startswith("when it wants the GPU, in its turn")
+        assert is_paused(cluster, notebook)
+        with a_call_that_waits(root(cluster, notebook) / "run/kerf/counters"):
+            await eventually(lambda: not is_paused(cluster, notebook), within_s=WITHIN_S, what="it has its GPU again")
+        now = (await cluster.running("notebook"))["notebook"]
+        assert container_id(now) == container_id(notebook)
+        assert [status["restartCount"] for status in now["status"]["containerStatuses"]] == [0]
+
+
+@contextlib.contextmanager
+def a_call_that_waits(counters: Path) -> Iterator[None]:
+    """What the interposer writes for a process of which a thread waits for the GPU: its slot, and the lock on it."""
+    with counters.open("r+b", buffering=0) as file:
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, layout.LOCK_AT, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+        for field, value in (("state", struct.pack("<Q", 3)), ("waiting", struct.pack("<I", 1))):
+            file.seek(layout.Counters.process.offset + getattr(layout.Process, field).offset)
+            file.write(value)
+        yield
 
 
 def gpu_of(pod: Any) -> str:

@@ -17,6 +17,7 @@ from shared.model import names
 from shared.model.grant import ContainerGrant, decode_grant
 from shared.model.network import NetworkLink, RemoteAbility
 from shared.model.timestamps import seconds_text
+from tests.sim.idle import Idlers
 from tests.sim.nats import Violation
 from tests.sim.slices import Slices
 from tests.support import build
@@ -54,6 +55,7 @@ class SimNode:
         self._seen: dict[str, tuple[str, str, str]] = {}
         """Pods that the kubelet knows as its own: uid to namespace, name and grant annotation."""
         self._inventory()
+        self._idlers = Idlers(self)
         simulation.clock.after(0.5, self._kubelet)
         simulation.clock.after(1.0, self._tick)
 
@@ -71,6 +73,7 @@ class SimNode:
             self.alive = True
             self.changes += 1
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
+            self._idlers.agent_begins()
             self._inventory()
             for lease in self.agent.store.leases:
                 if (lease.uid, lease.container) not in self.running:
@@ -89,6 +92,7 @@ class SimNode:
         if self.alive:
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
         self.alive = True
+        self._idlers.agent_begins()
         self._inventory()
 
     def runs(self, grant_id: str) -> bool:
@@ -102,6 +106,9 @@ class SimNode:
             ability = RemoteAbility(address=f"{self.name}:1", client=True, network=network)
             seen = msgspec.structs.replace(seen, remote=ability)
         self.handle(a.InventorySeen(seen))
+        self.tell_all()
+
+    def tell_all(self) -> None:
         for reader in (*self.simulation.leaders, *self.simulation.turns.preemptors):
             self.tell_inventory(reader)
 

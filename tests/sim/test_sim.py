@@ -40,6 +40,7 @@ from shared.contracts.log import DecisionBatch, LogMark
 from shared.contracts.node_commands import LiveSlice, NodeRelease, NodeSyncAnswer
 from shared.model.grant import Grant
 from shared.model.subgroup import Subgroup
+from shared.queues.turns import TurnPolicy
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
@@ -483,3 +484,17 @@ def test_plans_of_a_log_that_is_not_trusted_would_be_detected(monkeypatch: pytes
 
     monkeypatch.setattr(Preemption, "readopt", forgets)
     assert _turns_violated(300).startswith(("P6", "T1", "T5"))
+
+
+def test_a_job_that_stays_idle_though_it_wants_its_gpu_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once idle, always idle: what a node says of a suspended pod that wants its GPU is not heard."""
+    found = TurnPolicy.is_idle
+    idle: set[str] = set()
+
+    def stays_idle(self: TurnPolicy, state: PodState, now: float) -> bool:
+        if found(self, state, now):
+            idle.add(state.uid)
+        return state.uid in idle
+
+    monkeypatch.setattr(TurnPolicy, "is_idle", stays_idle)
+    assert _violated(range(100)).endswith("has not resumed")

@@ -243,7 +243,7 @@ class Turns:
             if not is_waiting(state) or state.ended or state.pod.metadata.deletion_timestamp:
                 continue
             told = standing(state, core.book, core.turns, now)
-            if told is None or state.uid in self._simulation.untouchable:
+            if told is None or told.idle or state.uid in self._simulation.untouchable:
                 continue
             job = core.turns.job(state, now)
             since, until = self._promised.get(job.key, (job.since, float("inf")))

@@ -1,7 +1,9 @@
 """Host memory for the GPU memory of suspended pods: what the node offers, and whether a pod's own limit has room.
 
 A checkpoint moves GPU memory to host memory of the pod. If that exceeds the pod's limit (cgroups of version 2), the
-kernel kills the pod.
+kernel kills the pod. Swap of the node counts as far as the pod may use it (`memory.swap.max`): what has been moved is
+not touched until the pod resumes, so the kernel writes it there when memory runs short. The kubelet gives containers
+none, or with `LimitedSwap` a part by their memory request (kubernetes/website, swap-memory-management.md).
 """
 
 from __future__ import annotations
@@ -38,25 +40,27 @@ def refusal(pod: Path, need: Mapping[Path, int], total_bytes: int, meminfo: Path
     """Returns why the GPU memory does not fit on the host; empty if it fits.
 
     `need`: the maximum bytes that may be added to each cgroup with processes on GPUs. `total_bytes`: their sum for the
-    pod. Reclaimable memory (page cache) counts as used. Raises HostMemoryUnknown.
+    pod. Reclaimable memory (page cache) counts as used by the pod. Raises HostMemoryUnknown.
     """
     for folder, max_bytes in {pod: total_bytes, **need}.items():
         room = _room(folder)
         if room is not None and room < max_bytes:
             return f"its memory limit has room for {room // MIB} MiB, but it has {-(-max_bytes // MIB)} MiB on GPUs"
-    available = _available(meminfo)
+    available = _line(meminfo, "MemAvailable")
     if available < total_bytes:
-        return (
-            f"the node has {available // MIB} MiB of memory left, but the pod has {-(-total_bytes // MIB)} MiB on GPUs"
-        )
+        swap = _swap(pod, need, meminfo)
+        if available + swap < total_bytes:
+            more = f" and {swap // MIB} MiB of swap for it" if swap else ""
+            has = f"the pod has {-(-total_bytes // MIB)} MiB on GPUs"
+            return f"the node has {available // MIB} MiB of memory left{more}, but {has}"
     return ""
 
 
 def park_mib(setting: int | None, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Returns how much GPU memory of suspended pods the host takes: as set, at most what the host has; not set: half of
-    it. Raises HostMemoryUnknown."""
+    """Returns how much GPU memory of suspended pods the host takes: as set, at most what the host has, with its swap;
+    not set: half of its memory. Raises HostMemoryUnknown."""
     total_mib = _line(meminfo, "MemTotal") // MIB
-    return total_mib // 2 if setting is None else min(setting, total_mib)
+    return total_mib // 2 if setting is None else min(setting, total_mib + _line(meminfo, "SwapTotal") // MIB)
 
 
 def offered_mib(setting: int | None) -> int:
@@ -100,8 +104,23 @@ def _room(folder: Path) -> int | None:
         ) from error
 
 
-def _available(meminfo: Path) -> int:
-    return _line(meminfo, "MemAvailable")
+def _swap(pod: Path, need: Mapping[Path, int], meminfo: Path) -> int:
+    """Returns the bytes of free swap that the pod may use: no more than its containers with processes on GPUs may."""
+    free = _line(meminfo, "SwapFree")
+    inside = sum(_swap_room(folder, free) for folder in need)
+    return max(0, min(free, _swap_room(pod, free), inside))
+
+
+def _swap_room(folder: Path, most: int) -> int:
+    """Returns the bytes of swap left below the cgroup's limit, at most this many; 0 where the kernel counts no swap."""
+    limit, current = folder / "memory.swap.max", folder / "memory.swap.current"
+    try:
+        text = limit.read_text().strip()
+        return most if text == "max" else min(most, int(text) - int(current.read_text()))
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise HostMemoryUnknown(f"the swap that {folder.name} has left is unknown: {error}") from error
 
 
 def _line(meminfo: Path, name: str) -> int:

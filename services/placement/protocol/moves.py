@@ -18,6 +18,7 @@ import msgspec
 
 from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.largest_rooms import LargestRooms
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.write_batcher import WriteBatcher
@@ -53,6 +54,7 @@ class Move(msgspec.Struct):
 class Moves:
     def __init__(self, book: Book, nodes: Nodes, batcher: WriteBatcher, capacity_changes: CapacityChanges) -> None:
         self._book, self._nodes, self._batcher, self._capacity_changes = book, nodes, batcher, capacity_changes
+        self._largest = LargestRooms(book)
         self._open: dict[str, Move] = {}
         """By uid."""
         self.feared: dict[str, str] = {}
@@ -96,6 +98,8 @@ class Moves:
 
         Those whose own GPUs have room stay there.
         """
+        if any(self._largest.deny(self._book.grants[state.grant_id]) for state in unit):
+            return None
         found: Places = {}
         taken: dict[tuple[str, str], Amount] = {}
         for state in sorted(unit, key=self._may_move):

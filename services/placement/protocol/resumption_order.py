@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -23,15 +23,19 @@ class ResumptionOrder:
         self._gangs, self._preemption_policy, self._turns = gangs, preemption_policy, turns
 
     def units(self, suspended: Sequence[PodState], now: float) -> list[Unit]:
-        """Returns what may resume of these pods. A gang that takes turns waits until all of its suspended pods are
-        among them."""
+        """Returns what may resume of these pods, in no order. A gang that takes turns waits until all of its suspended
+        pods are among them."""
         able = {state.uid for state in suspended if not (is_waiting(state) and self._turns.is_idle(state, now))}
         found: dict[str, Unit] = {}
         for state in suspended:
             together = self._together(state)
             if all(member.uid in able for member in together):
                 found.setdefault(min(member.uid for member in together), together)
-        return sorted(found.values(), key=lambda unit: self._key(unit, now))
+        return list(found.values())
+
+    def sort(self, units: Iterable[Unit], now: float) -> list[Unit]:
+        """Returns them in the order in which they resume."""
+        return sorted(units, key=lambda unit: self._key(unit, now))
 
     def comes_before(self, unit: Unit, waiter: PodState, now: float) -> bool:
         """Whether suspended pods resume before a pending pod is tried: if it could not preempt them, and it is not

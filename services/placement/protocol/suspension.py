@@ -251,11 +251,12 @@ class Suspender:
         self._told_number = {uid: number for uid, number in self._told_number.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
         self.events.forget_gone()
-        units = self._over(now)
+        # Most have no room, and only the others are put in order. None gains room by what is ordered here.
+        units = [u for u in self._over(now) if any(s.uid in self._resuming for s in u) or self._has_room(u)]
         waiting = {state.uid for unit in units for state in unit}
         self._room_since = {uid: at for uid, at in self._room_since.items() if uid in waiting}
         orders = []
-        for unit in units:
+        for unit in self._order.sort(units, self._clock.at(now)):
             said = [self._resuming[state.uid] for state in unit if state.uid in self._resuming]
             if said:
                 due = [s for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
@@ -280,7 +281,7 @@ class Suspender:
         Otherwise any pending pod, however low its priority, would keep pods suspended that have precedence.
         """
         if self._resumable is None:
-            self._resumable = [unit for unit in self._over(now) if self._has_room(unit)]
+            self._resumable = self._order.sort(filter(self._has_room, self._over(now)), self._clock.at(now))
             self._preemption_policy.begin()
         unix_s = self._clock.at(now)
         orders: list[SuspendPod] = []
@@ -308,8 +309,8 @@ class Suspender:
         )
 
     def _over(self, now: float) -> list[Unit]:
-        """Returns the pods that are suspended for no open plan and resume by none, in the order in which they resume;
-        those together that resume together."""
+        """Returns the pods that are suspended for no open plan and resume by none; those together that resume
+        together."""
         suspension = (self._book.pods[uid] for uid in self._told if uid in self._book.pods and uid not in self._unmoved)
         found = [
             state

@@ -5,10 +5,10 @@ Placement also runs the filters that depend on other pods and other objects, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from shared.book.book import Book
-from shared.book.shares import fits
+from shared.book.shares import GpuRoom, fits
 from shared.book.states import NodeState, PodState
 from shared.model.grant import Grant
 from shared.scheduling.assignment import containers_on
@@ -45,9 +45,14 @@ def alike(members: Iterable[PodState]) -> list[list[PodState]]:
 
 def has_room(state: PodState, node: NodeState) -> bool:
     """Whether the pod's largest ask may fit in the capacity that is free now."""
+    return has_room_on(state, node.gpus)
+
+
+def has_room_on(state: PodState, gpus: Sequence[GpuRoom]) -> bool:
+    """The same with the GPUs of a node as they are, or would be."""
     ask = None if state.request is None else state.request.hardest
     return (
         ask is not None
-        and any(room.free_mib > 0 for room in node.gpus)
-        and sum(fits(ask, room) for room in node.gpus) >= (1 if ask.profile else ask.count)
+        and any(room.free_mib > 0 for room in gpus)
+        and sum(fits(ask, room) for room in gpus) >= (1 if ask.profile else ask.count)
     )

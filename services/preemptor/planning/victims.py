@@ -366,7 +366,8 @@ class Candidates:
         pods = self._book.pods
         price = price_of(state, self._book, self._now)
         least = sum(
-            price_of(pods[uid], self._book, self._now).price_gpu_ms for uid in self._gangs.must_end_with(state.uid)
+            (price if uid == state.uid else price_of(pods[uid], self._book, self._now)).price_gpu_ms
+            for uid in self._gangs.must_end_with(state.uid)
         )
         meta = state.pod.metadata
         return Candidate(

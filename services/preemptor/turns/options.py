@@ -17,10 +17,11 @@ from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.fitting import fit, has_room
 from services.preemptor.turns.circles import TurnJob
 from services.preemptor.turns.copies import Copies
+from services.preemptor.turns.freed import Freed
+from services.preemptor.turns.host_room import HostRoom
 from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.fork import Fork
-from shared.book.host_memory import lacking
 from shared.book.states import GrantState, NodeState, PodState
 from shared.model.grant import sum_shares
 from shared.model.moves import on_gpus
@@ -97,13 +98,18 @@ class Options:
         """
         self._own_alone = own_alone
         self._book, self._areas, self._copies = book, areas, copies
-        self._busy, self._parking = busy, parking
+        self._busy = busy
+        self._host = HostRoom(book, parking)
+        self._freed = Freed(book, self._moves)
         self._able = sorted(able, key=lambda one: one.worst)
         self._by_node: dict[str, list[Yielding]] = {}
         for one in self._able:
             for name in {member.charged for member in one.job.members}:
                 self._by_node.setdefault(name, []).append(one)
-        self._trial = Transaction(Fork(book))
+        self._made: Transaction | None = None
+        self._gpus: dict[str, set[tuple[str, str]]] = {}
+        self._able_to: dict[tuple[str, SuspendAction], bool] = {}
+        """By jobs that run, what is looked up again and again."""
         self._kept: set[str] = set()
         """Jobs whose turn goes on until it was worth the copies of an overdue one: no job behind that one ends it."""
         self._no_room: set[str] = set()
@@ -118,7 +124,7 @@ class Options:
         if any(self._moves(member) for member in waiting.members):
             return any(one.level > at for member in waiting.members for one in self._by_node.get(member.charged, ()))
         own = self._gpus_of(waiting)
-        return any(not own.isdisjoint(self._gpus_of(one.job)) for one in self._able if one.level > at)
+        return any(not own.isdisjoint(self._gpus_under(one)) for one in self._able if one.level > at)
 
     def cheapest(self, waiting: TurnJob, at: int, turn_s: float, *, overdue_at: float | None = None) -> Turn | None:
         """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
@@ -134,7 +140,7 @@ class Options:
             near = self._near(nodes, at)
             tried = [near]
             if own:  # what other GPUs could give is of no use to it, unless it may move; its own are preferred
-                tried = [[one for one in near if not own.isdisjoint(self._gpus_of(one.job))]]
+                tried = [[one for one in near if not own.isdisjoint(self._gpus_under(one))]]
                 tried += [near] if any(self._moves(member) for member in waiting.members) else []
             for those in tried:
                 found = self._on(waiting, nodes, those[:MAX_YIELDING], turn_s, overdue_at) if those else None
@@ -151,8 +157,15 @@ class Options:
 
     def _near(self, nodes: Sequence[NodeState], at: int) -> list[Yielding]:
         """Returns the jobs with pods on these nodes that yield, the worst in rank first."""
+        if len(nodes) == 1:
+            return [one for one in self._by_node.get(nodes[0].name, ()) if one.level > at and self._is_free(one)]
         found = {one.uid: one for node in nodes for one in self._by_node.get(node.name, ()) if one.level > at}
         return sorted((one for one in found.values() if self._is_free(one)), key=lambda one: one.worst)
+
+    def _gpus_under(self, one: Yielding) -> set[tuple[str, str]]:
+        if one.uid not in self._gpus:
+            self._gpus[one.uid] = self._gpus_of(one.job)
+        return self._gpus[one.uid]
 
     def _gpus_of(self, job: TurnJob) -> set[tuple[str, str]]:
         return set(sum_shares([self._book.grants[member.grant_id].given for member in job.members]))
@@ -196,9 +209,10 @@ class Options:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
-            if action == "checkpoint" and not any(map(self._has_room_on_host, can)):
-                continue  # nor would several of them have; on a full host that is so for all who wait
-            if not can or self._place(waiting, nodes, can, action) is None:
+            those = [one for one in can if self._has_room_on_host(one)] if action == "checkpoint" else can
+            if not those or not self._may_fit(waiting, nodes, those, action):
+                continue  # nor do fewer suffice, or such for which the host has no room
+            if self._place(waiting, nodes, can, action) is None:
                 continue
             victims = self._minimal(waiting, nodes, can, action)
             if action == "checkpoint" and not self._has_host_memory(victims):
@@ -250,22 +264,36 @@ class Options:
         return one.uid not in self._no_room
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
-        grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]
-        return not lacking(self._book, [*grants, *self._parking()])
+        return self._host.has(one.job for one in victims)
 
     def _can(self, one: Yielding, action: SuspendAction) -> bool:
-        return all(
-            (held := self._book.grants.get(member.grant_id)) is not None
-            and can_suspend(action, held.given.containers.values())
-            for member in one.job.members
-        )
+        if (one.uid, action) not in self._able_to:
+            self._able_to[one.uid, action] = all(
+                (held := self._book.grants.get(member.grant_id)) is not None
+                and can_suspend(action, held.given.containers.values())
+                for member in one.job.members
+            )
+        return self._able_to[one.uid, action]
+
+    @property
+    def _trial(self) -> Transaction:
+        if self._made is None:
+            self._made = Transaction(Fork(self._book))
+        return self._made
+
+    def _may_fit(
+        self, waiting: TurnJob, nodes: Sequence[NodeState], victims: Sequence[Yielding], action: SuspendAction
+    ) -> bool:
+        return self._freed.may_fit(waiting, nodes, [one.job for one in victims], action)
 
     def _place(
         self, waiting: TurnJob, nodes: Sequence[NodeState], victims: Sequence[Yielding], action: SuspendAction
     ) -> list[str] | None:
         """Returns a node for each member when these have been suspended; None if one does not fit."""
-        mark = self._trial.mark
         self._moved = {}
+        if not self._may_fit(waiting, nodes, victims, action):
+            return None
+        mark = self._trial.mark
         for one in victims:
             for member in one.job.members:
                 self._trial.suspend(member.grant_id, Suspension(action=action, plan_id=""))

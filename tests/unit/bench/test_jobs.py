@@ -296,7 +296,8 @@ def test_the_command_prints_one_object_on_stdout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "pods.csv").write_text(HEAD + "a,1,500,LS,0,10,0\nb,1,500,BE,0,10,0\n")
-    monkeypatch.setattr(sys, "argv", ["jobs", "--pods", str(tmp_path / "pods.csv"), "--gpus", "1", "--all", "--json"])
+    flags = ["--gpus", "1", "--all", "--json", "--processes", "1"]
+    monkeypatch.setattr(sys, "argv", ["jobs", "--pods", str(tmp_path / "pods.csv"), *flags])
     main()
     document = json.loads(capsys.readouterr().out)
     assert document["native"]["makespan_s"] == document["native_strict"]["makespan_s"] == 20

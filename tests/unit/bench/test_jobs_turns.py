@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -240,19 +241,44 @@ def test_turns_of_the_trace_end_its_jobs_ten_times_earlier_where_the_host_has_ro
     assert found.mean_completion_s < figures(jobs, native.run(Native(jobs, 8)), 8).mean_completion_s / 10
 
 
+def said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *flags: str
+) -> dict[str, Any]:
+    """Runs the command for two jobs on one GPU; returns its document, which stands alone on stdout."""
+    head = "name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
+    (tmp_path / "pods.csv").write_text(head + "a,1,1000,LS,0,9000,0\nb,1,1000,LS,4000,4010,4000\n")
+    pods = ["--pods", str(tmp_path / "pods.csv"), "--gpus", "1", "--turns", "--json"]
+    monkeypatch.setattr(sys, "argv", ["jobs", *pods, *flags])
+    main()
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
 def test_the_command_prints_what_turns_would_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = "name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time\n"
-    (tmp_path / "pods.csv").write_text(head + "a,1,1000,LS,0,9000,0\nb,1,1000,LS,4000,4010,4000\n")
-    flags = ["--pods", str(tmp_path / "pods.csv"), "--gpus", "1", "--turns", "--scaled", "1", "--json"]
-    monkeypatch.setattr(sys, "argv", ["jobs", *flags])
-    main()
-    document = json.loads(capsys.readouterr().out)
-    names = {"native", "kerf", "kerf_turns", "tiresias", "shortest_first", "srtf", "tiresias_unbounded"}
+    document = said(tmp_path, monkeypatch, capsys, "--scaled", "1", "--processes", "1")
+    names = {"native", "kerf", "kerf_turns", "tiresias", "shortest_first", "srtf"}
+    names |= {"tiresias_unbounded", "srtf_unbounded", "kerf_turns_unbounded"}
     assert all(document[name].keys() == set(Figures.__struct_fields__) for name in names)
     assert [document[name]["turns"] for name in ("tiresias", "kerf_turns", "kerf")] == [1, 1, 0]
     assert [(row["gpus"], row["load"]) for row in document["scaled"]] == [(1, 0.9), (1, 1.1), (1, 1.3)]
+    assert all(row.keys() > names for row in document["scaled"])
+
+
+def test_processes_side_by_side_find_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = said(tmp_path, monkeypatch, capsys, "--processes", "1")
+    assert said(tmp_path, monkeypatch, capsys, "--processes", "2") == alone
+
+
+def test_only_the_first_jobs_run_and_only_on_the_host_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = said(tmp_path, monkeypatch, capsys, "--processes", "1", "--jobs", "1", "--hosts", "bounded")
+    assert (document["jobs"], document["kerf_turns"]["makespan_s"]) == (1, 9000.0)
+    assert not [name for name in document if name.endswith("_unbounded")]
 
 
 def test_what_follows_from_the_end_of_a_copy_is_done_at_the_next_step() -> None:

@@ -26,7 +26,7 @@ def cgroup(path: Path, *, limit: str = "max", current: int = 0, pids: str = "") 
 
 @pytest.fixture
 def meminfo(tmp_path: Path) -> Path:
-    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 1048576 kB\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 1048576 kB\nSwapFree: 0 kB\n")
     return tmp_path / "meminfo"
 
 
@@ -116,8 +116,52 @@ def test_a_container_cannot_hide_its_processes_in_a_threaded_cgroup() -> None:
 def test_half_of_the_hosts_memory_is_offered_or_what_the_setting_says_and_never_more_than_there_is(
     tmp_path: Path, setting: int | None, offered: int
 ) -> None:
-    (tmp_path / "meminfo").write_text(f"MemTotal: {9 * 1024} kB\n")
+    (tmp_path / "meminfo").write_text(f"MemTotal: {9 * 1024} kB\nSwapTotal: 0 kB\n")
     assert park_mib(setting, tmp_path / "meminfo") == offered
+
+
+@pytest.mark.parametrize(("setting", "offered"), [(None, 4), (9, 9), (20, 20), (100, 29)])
+def test_swap_is_offered_as_far_as_the_setting_says(tmp_path: Path, setting: int | None, offered: int) -> None:
+    (tmp_path / "meminfo").write_text(f"MemTotal: {9 * 1024} kB\nSwapTotal: {20 * 1024} kB\n")
+    assert park_mib(setting, tmp_path / "meminfo") == offered
+
+
+SWAPS = [
+    ({"limit": "max"}, {"limit": "max"}, ""),
+    ({"limit": "max"}, {"limit": str(500 * MIB), "current": 12 * MIB}, ""),
+    ({"limit": "max"}, {"limit": str(500 * MIB), "current": 13 * MIB}, "512 MiB of memory left and 487 MiB of swap"),
+    ({"limit": str(487 * MIB)}, {"limit": "max"}, "512 MiB of memory left and 487 MiB of swap for it"),
+    ({"limit": "max"}, {"limit": "0"}, "512 MiB of memory left, but"),
+]
+
+
+@pytest.mark.parametrize(("pod_swap", "one_swap", "refused"), SWAPS)
+def test_swap_counts_as_far_as_the_pod_may_use_it(
+    tmp_path: Path, pod_swap: dict[str, Any], one_swap: dict[str, Any], refused: str
+) -> None:
+    pod = cgroup(tmp_path / "pod")
+    one = cgroup(pod / "one")
+    for folder, swap in ((pod, pod_swap), (one, one_swap)):
+        (folder / "memory.swap.max").write_text(f"{swap['limit']}\n")
+        (folder / "memory.swap.current").write_text(f"{swap.get('current', 0)}\n")
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {512 * 1024} kB\nSwapFree: {2048 * 1024} kB\n")
+    found = refusal(pod, {one: 1000 * MIB}, 1000 * MIB, tmp_path / "meminfo")
+    assert refused in found
+    assert bool(found) == bool(refused)
+
+
+def test_a_kernel_that_counts_no_swap_gives_none(tmp_path: Path) -> None:
+    pod = cgroup(tmp_path / "pod")
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {512 * 1024} kB\nSwapFree: {2048 * 1024} kB\n")
+    assert "512 MiB of memory left, but" in refusal(pod, {pod: 513 * MIB}, 513 * MIB, tmp_path / "meminfo")
+
+
+def test_no_more_swap_than_is_free_counts(tmp_path: Path) -> None:
+    pod = cgroup(tmp_path / "pod")
+    (pod / "memory.swap.max").write_text("max\n")
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {512 * 1024} kB\nSwapFree: {100 * 1024} kB\n")
+    assert refusal(pod, {pod: 612 * MIB}, 612 * MIB, tmp_path / "meminfo") == ""
+    assert "100 MiB of swap" in refusal(pod, {pod: 613 * MIB}, 613 * MIB, tmp_path / "meminfo")
 
 
 def test_without_a_figure_of_the_hosts_memory_nothing_is_known(tmp_path: Path) -> None:
