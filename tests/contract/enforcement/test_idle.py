@@ -19,7 +19,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode
 from shared.model.gpu import Inventory
-from tests.contract.enforcement.test_moving import NVML, A, B, grant, started
+from tests.contract.enforcement.test_moving import NVML, A, B, back, grant, started
 from tests.contract.enforcement.test_suspension import CHECKPOINT, say
 from tests.support.enforcement import control_block, prove
 from tests.support.fake_kubelet import FakeKubelet
@@ -122,7 +122,7 @@ async def test_an_idle_pod_on_the_host_is_named_when_it_wants_its_gpu_and_its_ca
         await eventually(says(bus, {"g-low", "g-high"}, set()))
         low.ask(call)
         await eventually(says(bus, {"g-high"}, {"g-low"}))
-        answer = await say(bus, grant("low", B, amendment=1))
+        answer = await back(bus, grant("low", B, amendment=1))
         assert (answer.ok, answer.reason, answer.whole) == (True, "", True)
         assert low.answer() == "0"
         await eventually(says(bus, {"g-high", "g-low"}, set()))
