@@ -28,8 +28,12 @@ static int any_away(void) {
     return 0;
 }
 
+/* The driver's calls are no points of cancellation: a thread that was cancelled here would seem to wait for ever. */
 void wait_while_away(void) {
     uint64_t begun = 0, now;
+    int before;
+    if (!any_away()) return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     while (any_away() && agent_is_alive(now = now_ns())) {
         if (!begun) {
             begun = now;
@@ -38,4 +42,5 @@ void wait_while_away(void) {
         sleep_until(now + held_poll_ns(now - begun));
     }
     if (begun) __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
+    pthread_setcancelstate(before, NULL);
 }

@@ -19,7 +19,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     uint64_t paid = 0;
     CUresult result;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     gpu = gpu_of_device(device);
     if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (gpu >= 0 && !context_reserve(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -33,7 +33,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
         CUresult result;                                                                        \
         CUcontext ending;                                                                       \
         unfinished_t left = {0, 0, 0, 0};                                                          \
-        if (!attached()) return REFUSED;                                                        \
+        if (!present()) return REFUSED;                                                        \
         ending = context_primary(gpu_of_device(device), always);                                \
         if (ending) left = timing_context_ending(ending);                                       \
         result = REAL(device_t, #name)(device);                                                 \
@@ -51,7 +51,7 @@ RELEASES(cuDevicePrimaryCtxReset_v2, 1)
         uint64_t paid = 0;                                                                      \
         CUresult result;                                                                        \
         int gpu;                                                                                \
-        if (!attached()) return REFUSED;                                                        \
+        if (!present()) return REFUSED;                                                        \
         gpu = gpu_of_device(device);                                                            \
         if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;                                \
         if (gpu >= 0 && !context_reserve(gpu, 0, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;       \
@@ -70,7 +70,7 @@ CREATES(cuCtxCreate_v4, create_v4_t, (CUcontext *context, void *parameters, unsi
     EXPORT CUresult name(CUcontext context) {                                                   \
         CUresult result;                                                                        \
         unfinished_t left = {0, 0, 0, 0};                                                          \
-        if (!attached()) return REFUSED;                                                        \
+        if (!present()) return REFUSED;                                                        \
         if (context) left = timing_context_ending(context);                                     \
         result = REAL(destroy_t, #name)(context);                                               \
         timing_context_ended(left);                                                             \

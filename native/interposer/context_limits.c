@@ -21,7 +21,7 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     uint64_t context, units, more;
     size_t now;
     CUresult result;
-    if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
+    if (!present()) return CUDA_ERROR_SYSTEM_NOT_READY;
     if (limit < LIMIT_STACK || limit > LIMIT_HEAP || current_gpu() < 0) return real(limit, value);
     result = REAL(get_t, "cuCtxGetLimit")(&now, limit);
     if (result) return result;

@@ -76,7 +76,7 @@ static uint64_t key_of(CUexec exec, int gpu) { return (uint64_t)(uintptr_t)exec 
     EXPORT CUresult name parameters {                                                               \
         need_t need = {{0}, {0}};                                                                   \
         CUresult result;                                                                            \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         if (!add_graph(graph, &need) || !promise(&need)) return FULL;                               \
         result = REAL(type, #name) arguments;                                                       \
         if (result) withdraw(&need, KERF_MAX_GPUS);                                                 \
@@ -102,7 +102,7 @@ EXPORT CUresult cuGraphExecDestroy(CUexec exec) {
     uint64_t context = 0;
     CUresult result;
     entry_t entry;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     for (int gpu = 0; gpu < (int)orders->gpu_count && gpu < KERF_MAX_GPUS; gpu++)
         if (table_remove(EXECUTABLE, key_of(exec, gpu), &entry)) was.bytes[gpu] = entry.bytes, context = entry.context;
     result = REAL(exec_t, "cuGraphExecDestroy")(exec);
@@ -114,7 +114,7 @@ EXPORT CUresult cuGraphExecDestroy(CUexec exec) {
 
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     CUresult result;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(device_t, "cuDeviceGraphMemTrim")(device);
     graph_memory_settle();
     return result;

@@ -30,7 +30,7 @@ EXPORT CUresult cuGreenCtxCreate(CUgreen *to, void *resources, CUdevice device, 
     CUcontext primary;
     CUresult result;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     gpu = gpu_of_device(device);
     if (is_hidden(device)) return CUDA_ERROR_INVALID_DEVICE;
     if (gpu >= 0 && !context_reserve(gpu, 1, &paid)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -49,7 +49,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreen green) {
     CUresult result;
     entry_t entry;
     int known;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     known = table_remove(GREEN, (uint64_t)(uintptr_t)green, &entry);
     if (known) context = (CUcontext)(uintptr_t)entry.bytes;
     primary = known ? context_primary(entry.gpu, 0) : NULL; /* it ends with this green context */

@@ -226,4 +226,11 @@ void timing_context_ended(unfinished_t left);          /* afterwards: all its wo
 /* attach.c */
 /* attaches if necessary; 0: no control block, so every driver call is refused */
 int attached(void);
+/* The same, and waits while the container's memory is away. A hook asks before it takes a lock: a fork takes all locks,
+ * and programs fork while their memory is on the host. */
+static inline int present(void) {
+    if (!attached()) return 0;
+    while_away();
+    return 1;
+}
 #endif

@@ -157,6 +157,7 @@ WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, fro
 #define ENDS(name, parameters, arguments, type, flush)                                 \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
+        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                  \
         if (!LIKELY(!is_timed()) && attached()) flush;                                 \
         return real arguments;                                                         \
     }

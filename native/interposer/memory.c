@@ -25,7 +25,7 @@ typedef CUresult (*external_free_t)(CUexternal);
         CUresult result_;                                                                           \
         uint64_t charge_;                                                                           \
         int gpu_;                                                                                   \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         gpu_ = current_gpu();                                                                          \
         if (gpu_ < 0) return current_context() ? FULL : (call);                                        \
         charge_ = charge_of(bytes);                                                                 \
@@ -52,7 +52,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
     uint64_t asked, made;
     CUresult result;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     gpu = current_gpu();
     if (gpu < 0) return current_context() ? FULL : real(to, pitch, width, height, element);
     asked = height && width > KERF_ACCOUNT_BYTES / height ? KERF_ACCOUNT_BYTES : charge_of((uint64_t)width * height);
@@ -76,8 +76,7 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
         entry_t entry_;                                                                             \
         CUresult result_;                                                                           \
         int known_;                                                                                 \
-        if (!attached()) return REFUSED;                                                            \
-        while_away();                                                                               \
+        if (!present()) return REFUSED;                                                            \
         known_ = table_remove(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
         result_ = (call);                                                                           \
         if (known_ && !result_) release(entry_.gpu, entry_.bytes);                                  \
@@ -143,7 +142,7 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
         size_t bytes = 0;                                                                           \
         uint64_t charge;                                                                            \
         int gpu;                                                                                    \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         result = REAL(open_t, #name)(to, from, flags);                                              \
         gpu = current_gpu();                                                                           \
         if (result || gpu < 0) return result;                                                       \
@@ -166,7 +165,7 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *to, CUpool pool, void *data)
     size_t bytes = 0;
     uint64_t charge;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(import_pointer_t, "cuMemPoolImportPointer")(to, pool, data);
     gpu = current_gpu();
     if (result || gpu < 0) return result;

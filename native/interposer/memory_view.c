@@ -23,7 +23,7 @@ static uint64_t shown(int gpu) {
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     CUresult result;
     int gpu;
-    if (!attached()) return CUDA_ERROR_SYSTEM_NOT_READY;
+    if (!present()) return CUDA_ERROR_SYSTEM_NOT_READY;
     pools_after(AFTER_WAIT);
     result = REAL(info_t, "cuMemGetInfo_v2")(available, total);
     gpu = result ? -1 : current_gpu();

@@ -29,7 +29,7 @@ EXPORT CUresult cuMemCreate(CUphysical *handle, size_t bytes, const alloc_prop_t
     CUresult result;
     uint64_t charge;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     if (property->location.type != LOCATION_DEVICE) return real(handle, bytes, property, flags); /* host memory */
     gpu = gpu_of_device(property->location.id);
     charge = charge_of(bytes);
@@ -47,7 +47,7 @@ static void drop_reference(uint64_t handle) {
 
 EXPORT CUresult cuMemRelease(CUphysical handle) {
     CUresult result;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(release_t, "cuMemRelease")(handle);
     if (!result) drop_reference(handle);
     return result;
@@ -59,7 +59,7 @@ EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphy
     uint64_t charge = 0;
     CUresult result;
     int known;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     known = table_add_reference(PHYSICAL, handle, 1, &entry);
     /* imported, and larger than known so far */
     if (known && entry.context && charge_of(bytes + offset) > entry.bytes) {
@@ -88,7 +88,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     const range_t range = {pointer, pointer + bytes};
     CUresult result;
     entry_t entry;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(unmap_t, "cuMemUnmap")(pointer, bytes);
     if (result) return result;
     if (table_remove(MAPPING, pointer, &entry)) drop_reference(entry.bytes);
@@ -99,7 +99,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
 EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
     CUresult result;
     entry_t entry;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(retain_t, "cuMemRetainAllocationHandle")(handle, address);
     if (!result) table_add_reference(PHYSICAL, *handle, 1, &entry);
     return result;
@@ -109,7 +109,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUphysical *handle, void *address) {
     EXPORT CUresult name(const map_info_t *list, unsigned count, CUstream stream) {                 \
         CUresult result;                                                                            \
         entry_t entry;                                                                              \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         result = REAL(map_arrays_t, #name)(list, count, stream);                                    \
         for (unsigned i = 0; !result && i < count; i++)                                             \
             if (list[i].operation == MAPS) table_add_reference(PHYSICAL, list[i].handle, 1, &entry);        \
@@ -148,7 +148,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUphysical *handle, void *from, i
     uint64_t charge;
     entry_t entry;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(import_t, "cuMemImportFromShareableHandle")(handle, from, type);
     if (result || REAL(property_t, "cuMemGetAllocationPropertiesFromHandle")(&property, *handle)) return result;
     gpu = property.location.type == LOCATION_DEVICE ? gpu_of_device(property.location.id) : -1;
@@ -176,7 +176,7 @@ static int bound_in(const entry_t *entry, const void *range) {
         entry_t entry;                                                                              \
         CUresult result;                                                                            \
         int known;                                                                                  \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         known = table_add_reference(PHYSICAL, memory, 1, &entry);                                   \
         result = REAL(type, #name) arguments;                                                       \
         if (known && result) drop_reference(memory);                                                \
@@ -196,7 +196,7 @@ EXPORT CUresult cuMulticastUnbind(CUphysical object, CUdevice device, size_t off
     bound_t range = {object, offset, offset + bytes, -1};
     CUresult result;
     entry_t entry;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(unbind_t, "cuMulticastUnbind")(object, device, offset, bytes);
     range.gpu = gpu_of_device(device);
     while (!result && table_remove_any(bound_in, &range, &entry)) drop_reference(entry.bytes);
@@ -208,7 +208,7 @@ EXPORT CUresult cuLogicalEndpointBindMem(CUphysical endpoint, CUdevice device, u
     entry_t entry;
     CUresult result;
     int known;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     known = table_add_reference(PHYSICAL, memory, 1, &entry);
     result = REAL(bind_v2_t, "cuLogicalEndpointBindMem")(endpoint, device, offset, memory, from, bytes, flags);
     if (known && result) drop_reference(memory);

@@ -46,8 +46,7 @@ static CUresult undo_allocation(CUdeviceptr pointer, CUstream stream, CUpool poo
         CUpool pool;                                                                                \
         CUdevice device;                                                                            \
         int gpu;                                                                                    \
-        if (!attached()) return REFUSED;                                                            \
-        while_away();                                                                               \
+        if (!present()) return REFUSED;                                                            \
         device = device_of_stream(stream);                                                          \
         gpu = gpu_of_device(device);                                                                \
         if (gpu < 0) return current_context() ? FULL : real(to, bytes, stream);                        \
@@ -75,7 +74,7 @@ static int owner_of(CUpool pool, CUstream stream) {
     EXPORT CUresult name(CUdeviceptr *to, size_t bytes, CUpool pool, CUstream stream) {             \
         pool_async_t real = REAL(pool_async_t, #name);                                              \
         int gpu;                                                                                    \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         gpu = pool_gpu(pool, UNSEEN);                                                               \
         if (gpu == OF_THE_HOST) return real(to, bytes, pool, stream);                               \
         if (gpu == UNSEEN) gpu = owner_of(pool, stream);                                            \
@@ -92,7 +91,7 @@ FROM_POOL(cuMemAllocFromPoolAsync_ptsz, OWN(stream))
         entry_t entry;                                                                              \
         CUresult result;                                                                            \
         int known;                                                                                  \
-        if (!attached()) return REFUSED;                                                            \
+        if (!present()) return REFUSED;                                                            \
         known = table_remove(POINTER, pointer, &entry);                                               \
         result = real(pointer, stream);                                                             \
         if (known && !result) release(entry.gpu, entry.bytes);                                      \
@@ -108,7 +107,7 @@ EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
     const int on_host = property && property->type == ALLOCATION_PINNED && property->location.type > LOCATION_DEVICE;
     CUresult result;
     int gpu;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(pool_create_t, "cuMemPoolCreate")(to, property);
     if (result) return result;
     gpu = on_host ? OF_THE_HOST : property->location.type == LOCATION_DEVICE ? gpu_of_device(property->location.id)
@@ -117,17 +116,17 @@ EXPORT CUresult cuMemPoolCreate(CUpool *to, const pool_prop_t *property) {
     REAL(pool_destroy_t, "cuMemPoolDestroy")(*to);
     return FULL;
 }
-EXPORT CUresult cuMemPoolDestroy(CUpool pool) { return attached() ? pool_destroy(pool) : REFUSED; }
+EXPORT CUresult cuMemPoolDestroy(CUpool pool) { return present() ? pool_destroy(pool) : REFUSED; }
 EXPORT CUresult cuMemPoolTrimTo(CUpool pool, size_t keep) {
     CUresult result;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(trim_t, "cuMemPoolTrimTo")(pool, keep);
     pools_update();
     return result;
 }
 EXPORT CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value) {
     CUresult result;
-    if (!attached()) return REFUSED;
+    if (!present()) return REFUSED;
     result = REAL(pool_attribute_t, "cuMemPoolSetAttribute")(pool, attribute, value);
     pools_update();
     return result;

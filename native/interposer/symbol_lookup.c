@@ -52,9 +52,10 @@ static void *hook_of(const char *exact) {
 }
 
 /* Whether a name is a form of an overridden function that is newer than this library, so that its effect is unknown.
- * Waiting functions allocate nothing, and pass. */
+ * Functions that wait, load code or take memory of the host take none that is counted, and pass. */
 static int is_unknown_form(const char *exact) {
-    static const char *const waits[] = {"cuStream", "cuEvent", "cuCtxSynchronize", "cuMemcpy"};
+    static const char *const waits[] = {"cuStream", "cuEvent", "cuCtxSynchronize", "cuMemcpy", "cuModule", "cuLibrary",
+        "cuKernel", "cuFunc", "cuMemHost", "cuMemAllocHost", "cuMemFreeHost", "cuMemSetAccess", "cuGraphUpload"};
     const char *version = strstr(exact, "_v");
     size_t length = version ? (size_t)(version - exact) : 0;
     int ours = 0;

@@ -8,7 +8,7 @@ before: to it no suspended pod is idle, and each gets its next turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -97,3 +97,27 @@ def kernels_of(
         if gpu.sm_milli and not at_work:
             return None
     return False
+
+
+class Kernels:
+    """Keeps which pods have run kernels until somebody asks: samples may come more often than questions."""
+
+    def __init__(self) -> None:
+        self._last: tuple[GpuProcesses, ...] = ()
+        self._seen: set[tuple[str, str]] = set()
+        """By pod UID and GPU, since the last question for it."""
+
+    def saw(self, found: tuple[GpuProcesses, ...], pods: Collection[str], pod_of: Callable[[int], str | None]) -> None:
+        """Takes a sample. `pods`: the UIDs of those that are on the node."""
+        self._last = found
+        self._seen = {one for one in self._seen if one[0] in pods}
+        for gpu in found:
+            owners = {pod_of(process.pid) for process in gpu.processes if process.sm_milli}
+            self._seen |= {(uid, gpu.uuid) for uid in owners if uid is not None and uid in pods}
+
+    def of(self, uid: str, uuids: Iterable[str], pod_of: Callable[[int], str | None]) -> bool | None:
+        """Whether the pod has run kernels on these GPUs since the last question for it; None: it cannot be told."""
+        mine = {(uid, uuid) for uuid in uuids}
+        seen = self._seen & mine
+        self._seen -= seen
+        return True if seen else kernels_of(uid, [uuid for _, uuid in mine], self._last, pod_of)

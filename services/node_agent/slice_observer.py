@@ -11,7 +11,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.devices.usage import GpuProcesses
-from services.node_agent.idle import kernels_of
+from services.node_agent.idle import Kernels
 from services.node_agent.pod_ender import PodEnder
 from services.node_agent.strategies.attribution import attribute_by_gpu, container_of, control_blocks_of
 from services.node_agent.strategies.base import Driver, Observed
@@ -70,8 +70,7 @@ class SliceObserver:
         self._observed: dict[tuple[Key, str], Observed] = {}
         self._hidden: dict[tuple[str, str], Escape] = {}
         self._container_files = Worker(CONTAINER_FILES_S)
-        self._found: tuple[GpuProcesses, ...] = ()
-        """The last sample."""
+        self._kernels = Kernels()
         self._pids: Mapping[tuple[str, str], frozenset[int]] = {}
         """The processes by pod and GPU in the last sample."""
         register_metrics(
@@ -99,7 +98,8 @@ class SliceObserver:
 
     async def saw(self, found: tuple[GpuProcesses, ...]) -> None:
         """Takes one sample of all processes: measures all slices, finds escapes and overuse, and acts on them."""
-        self._observed, self._found = {}, found
+        self._observed = {}
+        self._kernels.saw(found, {slice_.uid for slice_ in self._registry.slices}, self._pod_of)
         control_blocks = []
         not_adopted = {uid for uid, _ in self._registry.not_adopted}
         unreadable = set(not_adopted)
@@ -154,13 +154,13 @@ class SliceObserver:
         self._act(escapes, overuses, await self._attributed(escapes, found))
 
     def kernels_of(self, uid: str, uuids: tuple[str, ...]) -> bool | None:
-        """Returns whether the last sample has kernels of the pod on these GPUs; None if it cannot tell."""
+        """Returns whether samples since the last question have kernels of the pod on these GPUs; None if they cannot
+        tell."""
+        return self._kernels.of(uid, uuids, self._pod_of)
 
-        def pod_of(pid: int) -> str | None:
-            of = self._owner(pid)
-            return None if of is None else of.pod_uid
-
-        return kernels_of(uid, uuids, self._found, pod_of)
+    def _pod_of(self, pid: int) -> str | None:
+        of = self._owner(pid)
+        return None if of is None else of.pod_uid
 
     def slack_mib(self) -> int:
         """Returns what an honest process may have that no counter has, in MiB."""

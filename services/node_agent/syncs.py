@@ -8,7 +8,7 @@ from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
 from services.node_agent.state import Terms
-from shared.contracts.node_commands import NodeSync, NodeSyncAnswer
+from shared.contracts.node_commands import NodeGrant, NodeSync, NodeSyncAnswer
 from shared.model.grant import Grant
 
 
@@ -57,16 +57,24 @@ class Syncs:
             # It runs, and no leader will order its release: it takes nothing of this node, so it is not in the answer.
             if (sync.term, sync.number) > unnamed.order:
                 self._store.mark_releasing(unnamed)
-        tasks = []
-        for received in sync.grants:
-            known = self._store.get(received.grant.grant_id)
-            if received.grant.grant_id not in self._released and (known is None or known.grant.uid == received.uid):
-                gpus = self._gpus.by_uuid
-                if known is not None and resizes.refusal(self._store, received, self._node, gpus):
-                    received = resizes.as_it_was(known, received)  # noqa: PLW2901
-                order = suspensions.apply_order(self._store, received, self._node, gpus)
-                tasks += [] if order.task is None else [order.task]
-        return [m.Save(), m.SuspendSlices(sync, tuple(tasks)) if tasks else self.answer(sync)]
+        tasks = tuple(task for named in sync.grants for task in self._take_over(named, sync.term))
+        return [m.Save(), m.SuspendSlices(sync, tasks) if tasks else self.answer(sync)]
+
+    def _take_over(self, received: NodeGrant, term: int) -> tuple[m.SuspendTask, ...]:
+        """Stores a grant that a sync names; returns what its slices have to do."""
+        known = self._store.get(received.grant.grant_id)
+        if received.grant.grant_id in self._released or (known is not None and known.grant.uid != received.uid):
+            return ()
+        if known is not None and received.number and (term, received.number) < known.order:
+            # A later order about it has overtaken the sync: others may have what it gave up by that.
+            if known.unbound and not received.unbound:
+                self._store.confirm_bound(known)
+            return ()
+        gpus = self._gpus.by_uuid
+        if known is not None and resizes.refusal(self._store, received, self._node, gpus):
+            received = resizes.as_it_was(known, received)
+        order = suspensions.apply_order(self._store, received, self._node, gpus)
+        return () if order.task is None else (order.task,)
 
     def answer(self, sync: NodeSync) -> m.Answer:
         """What a leader is told of its sync."""

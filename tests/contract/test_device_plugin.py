@@ -59,6 +59,19 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         assert kubelet.lists < len(pods), "one list serves all concurrent callers"
 
 
+async def test_a_container_that_starts_before_its_grant_is_known_is_refused_and_starts_at_a_later_try(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with agent(nats, host):
+        await kubelet.sees_slots()
+        one = pod("early")
+        await kubelet.admit(one)
+        starting = asyncio.create_task(kubelet.starts(one))
+        await eventually(lambda: kubelet.starts_refused)
+        assert (await grant(bus, one.name)).ok
+        assert environment(host, await starting)["KERF_GRANT"] == "g-early"
+
+
 async def test_a_container_has_the_network_card_of_its_pods_grant_and_no_other(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:

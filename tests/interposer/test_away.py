@@ -16,7 +16,12 @@ ALWAYS_FRESH_NS = 1 << 60
 RULES = Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=64 * MIB, compute_milli=1000),))
 AWAY = msgspec.structs.replace(RULES, paused=True, gpus=(msgspec.structs.replace(RULES.gpus[0], memory_limit_bytes=0),))
 PAUSED = msgspec.structs.replace(RULES, paused=True)
-CALLS = ("launch", "to", "from", "async", "allocate", "free", "wait", "ask")
+CALLS = (
+    "launch", "to", "from", "async", "allocate", "free", "wait", "ask", "record", "event", "stream", "end-stream",
+    "capturing", "module", "function", "pinned", "info", "context", "from-pool", "free-async", "reserve-stack",
+)  # fmt: skip
+"""The driver lets calls wait that "launch work, manage resources, or otherwise impact GPU state"
+(NVIDIA/cuda-checkpoint, README.md)."""
 
 
 @pytest.fixture
@@ -62,6 +67,19 @@ def test_while_the_memory_is_on_the_gpu_only_launches_wait(container: Container,
     assert answer(program) == "0\n"
     ask(program, "launch")
     until(container.control_block.wants)
+
+
+@pytest.mark.parametrize("call", ["to", "allocate", "from-pool", "context", "reserve-stack"])
+def test_a_program_can_fork_while_another_thread_waits(container: Container, call: str) -> None:
+    """A cell of a notebook runs a command of the shell. A fork takes all locks of the interposer."""
+    program = begun(container)
+    container.control_block.write(AWAY, context_bytes=0, driver_path=str(container.node.driver))
+    ask(program, f"beside {call}")
+    until(container.control_block.wants)
+    ask(program, "fork")
+    assert answer(program) == "0\n"
+    container.control_block.write(RULES, context_bytes=0, driver_path=str(container.node.driver))
+    assert answer(program) == "beside 0\n"
 
 
 def test_a_program_that_was_killed_while_it_waited_wants_nothing(container: Container) -> None:

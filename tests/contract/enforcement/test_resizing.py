@@ -134,7 +134,7 @@ class World:
         await self.kubelet.admit(one)
         at = self.host / "cgroup" / "kubepods" / f"pod{one.uid}"
         (at / "main").mkdir(parents=True)
-        await self.kubelet.start_container(one)
+        await self.kubelet.starts(one)
         program = self.programs[name] = Program(self, one, gpu)
         self.owners[program.process.pid] = Owner(one.uid, "f" * 64)
         for folder, pids in ((at, ""), (at / "main", f"{program.process.pid}\n")):

@@ -53,8 +53,12 @@ def grant(
     return NodeGrant(term=term, uid=uid(name), namespace="team", name=name, grant=made, suspension=suspension)
 
 
+ANSWER_S = 30.0
+
+
 async def say(bus: NatsBus, sent: NodeGrant) -> Accepted:
-    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(sent)), Accepted)
+    """A checkpoint begins a process that loads the driver, and may take six attempts of some seconds."""
+    return decode(await bus.request(subjects.node_command("n1", "grant"), encode(sent), timeout_s=ANSWER_S), Accepted)
 
 
 async def started(bus: NatsBus, kubelet: FakeKubelet, sent: NodeGrant) -> None:

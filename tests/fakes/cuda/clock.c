@@ -212,6 +212,10 @@ void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns) {
     unlock();
 }
 
+void while_locked(void) {
+    if (world()->process[me()].locked) wait_for(UNLOCKED, 0, 0, NEVER);
+}
+
 void spend(uint64_t ns) {
     enter();
     wait_for(TIME, 0, 0, world()->now_ns + ns);
@@ -236,7 +240,7 @@ static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int oth
     queue_t *q = &world()->process[me()].queue[device];
     uint64_t seq;
     enter();
-    if (world()->process[me()].locked) wait_for(UNLOCKED, 0, 0, NEVER);
+    while_locked();
     if (q->submitted - q->completed >= DEPTH) wait_for(ROOM, device, 0, NEVER);
     lock();
     settle(gpu_of(device));

@@ -90,15 +90,11 @@ uint64_t kerf_fake_used_bytes(int gpu) {
     return bytes;
 }
 
-static void while_locked(int process) {
-    if (world()->process[process].locked) wait_for(UNLOCKED, 0, 0, NEVER);
-}
-
 static CUresult take_some(int device, uint64_t bytes, int unlimited) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     int process = me();
     if (mps_failed()) return mps_failed();
-    while_locked(process);
+    while_locked();
     lock();
     bury();
     if (world()->process[process].bytes[device] + bytes <= mps_limit(device) && used(gpu_of(device)) + bytes <= world()->memory_bytes
@@ -113,7 +109,7 @@ static CUresult take_some(int device, uint64_t bytes, int unlimited) {
 }
 CUresult take(int device, uint64_t bytes) { return take_some(device, bytes, 0); }
 void give(int device, uint64_t bytes) {
-    while_locked(me());
+    while_locked();
     lock();
     world()->process[me()].bytes[device] -= bytes;
     unlock();
@@ -152,6 +148,7 @@ static CUresult here(CUdeviceptr *to, uint64_t bytes) {
 }
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+    while_locked();
     *total = world()->memory_bytes;
     *available = *total - kerf_fake_used_bytes(current()->device);
     return ready();

@@ -48,6 +48,7 @@ stream_t *stream_of(CUstream stream) {
 
 CUresult cuStreamCreate(CUstream *to, unsigned flags) {
     stream_t *stream = calloc(1, sizeof *stream);
+    while_locked();
     (void)flags;
     stream->context = current();
     if (!current() || ready()) return free(stream), CUDA_ERROR_INVALID_CONTEXT;
@@ -57,7 +58,10 @@ CUresult cuStreamCreateWithPriority(CUstream *to, unsigned flags, int priority) 
     (void)priority;
     return cuStreamCreate(to, flags);
 }
-CUresult cuStreamDestroy_v2(CUstream stream) { return stream_of(stream)->gone = 1, CUDA_SUCCESS; }
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    while_locked();
+    return stream_of(stream)->gone = 1, CUDA_SUCCESS;
+}
 CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 static int broken; /* after a fault */
@@ -67,6 +71,7 @@ static stream_t *event_captured[EVENTS]; /* the stream whose capture recorded it
 
 static CUresult work_done(int device, uint64_t seq) {
     enter();
+    while_locked();
     wait_for(WORK, device, seq, NEVER);
     pools_waited_for();
     return broken ? CUDA_ERROR_ILLEGAL_ADDRESS : mps_failed();
@@ -84,6 +89,7 @@ CUresult cuCtxSynchronize(void) {
 /* The answer "not ready" costs a microsecond, so that time passes for a client that polls. */
 static CUresult asked(int device, uint64_t seq) {
     enter();
+    while_locked();
     if (world()->process[me()].queue[device].completed >= seq) return CUDA_SUCCESS;
     spend(1000);
     return CUDA_ERROR_NOT_READY;
@@ -143,6 +149,7 @@ static context_t *event_context[EVENTS];
 static event_t *event_at(CUevent event) { return &world()->process[me()].event[(uintptr_t)event - 1]; }
 CUresult cuEventCreate(CUevent *to, unsigned flags) {
     event_t *events = world()->process[me()].event;
+    while_locked();
     (void)flags;
     for (uintptr_t i = 0; i < EVENTS; i++) {
         if (__atomic_exchange_n(&events[i].used, 1, __ATOMIC_SEQ_CST)) continue;
@@ -154,12 +161,14 @@ CUresult cuEventCreate(CUevent *to, unsigned flags) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 CUresult cuEventDestroy_v2(CUevent event) {
+    while_locked();
     event_at(event)->recording++;
     return event_at(event)->used = 0, CUDA_SUCCESS;
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     stream_t *s = stream_of(stream);
     if (!s) return CUDA_ERROR_INVALID_CONTEXT;
+    while_locked();
     if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (s->context != event_context[(uintptr_t)event - 1]) return CUDA_ERROR_INVALID_HANDLE;
     event_captured[(uintptr_t)event - 1] = s->capture ? s->joined ? s->joined : s : NULL;
@@ -182,6 +191,7 @@ CUresult cuEventQuery(CUevent event) {
     if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (event_captured[(uintptr_t)event - 1]) return CUDA_ERROR_CAPTURED_EVENT;
     enter();
+    while_locked();
     if (event_at(event)->done_ns) return CUDA_SUCCESS;
     spend(1000);
     return CUDA_ERROR_NOT_READY;
@@ -205,6 +215,7 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent from, CUevent to) { return cuE
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     (void)image;
+    while_locked();
     if (getenv("KERF_FAKE_CUDA_JIT") && !dlopen("libnvidia-ptxjitcompiler.so.1", RTLD_LAZY))
         return CUDA_ERROR_JIT_COMPILER_NOT_FOUND;
     return *module = calloc(1, 8), ready();

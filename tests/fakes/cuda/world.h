@@ -41,8 +41,9 @@
  *
  * Memory has one word of data, its first, at the address that an allocation or a mapping returned.
  *
- * A locked process begins no work, and neither allocates nor frees memory. The memory of a checkpointed process is
- * free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed. A restore with
+ * A locked process begins no work, and neither allocates nor frees memory. Calls wait that launch work, that make,
+ * change or end what is on the GPU, or that wait for it (README of NVIDIA/cuda-checkpoint: calls that "launch work,
+ * manage resources, or otherwise impact GPU state"). The memory of a checkpointed process is free for others; a restore fails if the memory is not available. Shared memory cannot be checkpointed. A restore with
  * a map of GPUs moves the process's devices: each keeps its number and its memory, and is another GPU from then on.
  *
  * A client of MPS (mps.c) has its server's limits. The function "fault" is a fatal fault: its process's, and under MPS
@@ -135,6 +136,7 @@ void bury(void);          /* frees the memory of dead processes; the caller hold
 
 /* All of these make the caller a client. */
 void enter(void);
+void while_locked(void); /* waits as long as this process is locked */
 void wait_for(enum waits kind, int device, uint64_t seq, uint64_t until_ns); /* DRAINED: seq is the process */
 /* returns the work's index in its queue. awaits: number of launches after it */
 uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits);

@@ -291,4 +291,15 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_an_idle_job_yields_before_one_of_a_higher_level_however_short_its_turn",
         ),
     ),
+    Mutant(
+        name="sync-resumes",
+        what="a sync that was overtaken by a suspension resumes the pod",
+        file="services/node_agent/syncs.py",
+        old="if known is not None and received.number and (term, received.number) < known.order:",
+        new="if False:",
+        tests=(
+            "tests/unit/services/node_agent/test_core_late_orders.py::"
+            "test_a_sync_resumes_no_pod_whose_suspension_has_overtaken_it",
+        ),
+    ),
 )

@@ -83,6 +83,30 @@ def test_an_overtaken_sync_is_ignored() -> None:
     assert handed(core.handle(start("a"), 0))
 
 
+def test_a_sync_resumes_no_pod_whose_suspension_has_overtaken_it() -> None:
+    """Others may have its GPU by now. What the answer says is what its slices have."""
+    suspension = Suspension(action="pause", plan_id="p")
+    parts = {"main": ContainerGrant(strategy="interposer", gpus=node_grant("a").grant.containers["main"].gpus)}
+    inner = Grant(grant_id="g-a", term=7, containers=parts)
+    core = agent(sync(1), came("a", 3, grant=inner))
+    core.handle(start("a"), 0)
+    (_, ordered) = core.handle(came("a", 9, grant=inner, suspension=suspension), 0)
+    assert isinstance(ordered, m.SuspendSlices)
+    core.handle(m.SuspensionDone(ordered.request, tuple(m.SuspendResult(task) for task in ordered.tasks)), 0)
+    orders = core.handle(sync(6, numbered("a", 6, grant=inner)), 0)
+    assert not any(isinstance(order, m.SuspendSlices) for order in orders)
+    body = answer(orders)
+    assert isinstance(body, NodeSyncAnswer)
+    assert body.suspension == {"g-a": suspension}
+    assert any(isinstance(order, m.SuspendSlices) for order in core.handle(sync(10, numbered("a", 10, grant=inner)), 0))
+
+
+def test_a_sync_that_was_overtaken_still_says_that_a_pod_is_bound() -> None:
+    core = agent(sync(1), came("a", 9, unbound=True))
+    core.handle(sync(6, numbered("a", 6)), 0)
+    assert handed(core.handle(start("a"), 0))
+
+
 def test_the_answer_to_a_sync_repeats_its_number() -> None:
     body = answer(agent().handle(sync(12), 0))
     assert isinstance(body, NodeSyncAnswer)

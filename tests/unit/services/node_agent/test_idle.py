@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.node_agent.devices.usage import GpuProcesses, Process
-from services.node_agent.idle import IdlePods, Seen, kernels_of
+from services.node_agent.idle import IdlePods, Kernels, Seen, kernels_of
 
 
 class Looks:
@@ -107,3 +107,25 @@ def test_all_gpus_of_a_pod_count() -> None:
     found = [gpu(0, (1, None)), gpu(500, (1, 500), uuid="b")]
     assert kernels_of("mine", ["a", "b"], found, {1: "mine"}.get) is True
     assert kernels_of("mine", ["a", "c"], found, {1: "mine"}.get) is None
+
+
+def test_kernels_between_two_questions_are_not_forgotten() -> None:
+    """With `usage_s` 1 there are five samples between two looks."""
+    owners = {1: "mine", 2: "other"}
+    kernels = Kernels()
+    for found in (gpu(0, (1, None)), gpu(900, (1, 900)), gpu(0, (1, None))):
+        kernels.saw((found,), {"mine", "other"}, owners.get)
+    assert kernels.of("other", ["a"], owners.get) is False
+    assert kernels.of("mine", ["a"], owners.get) is True
+    assert kernels.of("mine", ["a"], owners.get) is False
+    kernels.saw((gpu(900, (1, 900)),), {"mine"}, owners.get)
+    assert [kernels.of("mine", ["a"], owners.get) for _ in range(3)] == [True] * 3, "the last sample stays"
+
+
+def test_kernels_on_another_gpu_are_not_the_ones_asked_for_and_a_pod_that_has_gone_is_forgotten() -> None:
+    owners = {1: "mine"}
+    kernels = Kernels()
+    kernels.saw((gpu(900, (1, 900)), gpu(0, uuid="b")), {"mine"}, owners.get)
+    assert kernels.of("mine", ["b"], owners.get) is False
+    kernels.saw((gpu(0), gpu(0, uuid="b")), set(), owners.get)
+    assert kernels.of("mine", ["a"], owners.get) is False
