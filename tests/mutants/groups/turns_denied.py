@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_QUICK = "tests/unit/services/preemptor/turns/test_quick_denials.py::"
+_QUICK = "tests/unit/services/preemptor/turns/test_freed.py::"
 _FREED = "services/preemptor/turns/freed.py"
 
 MUTANTS: tuple[Mutant, ...] = (
