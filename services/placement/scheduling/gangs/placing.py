@@ -115,13 +115,21 @@ class _Attempt:
         return None
 
     def _place_within(self, subgroup: Subgroup, step: Mapping[str, int], area: Area) -> bool:
-        """Below the subgroup, its largest members come first: the small ones find room beside them."""
+        """Below the subgroup, its largest members come first: the small ones find room beside them. If that fails,
+        those that need one domain for all of their members come first: others fit beside them anywhere."""
         if not subgroup.subgroups:
             return self._place_leaf(self._by_leaf[subgroup.name], step[subgroup.name], area)
-        mark, before = self._transaction.mark, len(self.placed)
         involved = [s for s in subgroup.subgroups if any(step.get(leaf.name) for leaf in s.leaves())]
-        ordered = sorted(involved, key=lambda s: self._largest(s, step), reverse=True)
-        fits = all(self.place(below, step, area) is not None for below in ordered)
+        by_size = sorted(involved, key=lambda s: self._largest(s, step), reverse=True)
+        narrow_first = sorted(by_size, key=lambda s: not _needs_domain(s))
+        orders = [by_size] if narrow_first == by_size else [by_size, narrow_first]
+        return any(self._place_in_order(subgroup, order, step, area) for order in orders)
+
+    def _place_in_order(
+        self, subgroup: Subgroup, order: Sequence[Subgroup], step: Mapping[str, int], area: Area
+    ) -> bool:
+        mark, before = self._transaction.mark, len(self.placed)
+        fits = all(self.place(below, step, area) is not None for below in order)
         if fits and not subgroup.name and step.get(""):
             fits = self._place_leaf(self._by_leaf[""], step[""], area)
         if not fits:
@@ -170,6 +178,10 @@ class _Attempt:
         if len(placed) == need:
             return placed, None
         return placed, Misfit(fitted=len(self.placed) + len(placed), uid=misfit, area=area.name)
+
+
+def _needs_domain(subgroup: Subgroup) -> bool:
+    return bool(subgroup.required) or any(map(_needs_domain, subgroup.subgroups))
 
 
 def _first_members(members: Sequence[PodState], need: int) -> Iterator[int]:

@@ -91,6 +91,23 @@ def test_a_choice_that_leaves_no_room_for_a_sibling_is_undone() -> None:
     assert placement.place(build.gpu_pod("other", gpus=4)) == {"other": "a"}, "nothing is held where it was tried first"
 
 
+def test_a_subgroup_without_a_domain_leaves_the_only_rack_to_the_one_that_needs_it() -> None:
+    """Both have members of two GPUs. Found by the simulation (seed 6795): the gang waited although it fitted."""
+    placement = Placement()
+    for name, rack, gpus in (("a", "r1", 3), ("b", "r2", 2), ("c", "r3", 2)):
+        placement.facts(build.node(name, labels={RACK: rack}))
+        placement.send(m.InventorySeen(build.inventory(name, gpus=gpus)))
+    assert placement.place(build.gpu_pod("half", compute=50, annotations={"kerf.dev/gpu-uuid": "a-gpu-2"})) == {
+        "half": "a"
+    }
+    tree = "head=1,workers=2@rack"
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-subgroups": tree, "kerf.dev/gang-subgroup": "workers"}
+    small = build.gpu_pod("small", compute=50, annotations=notes)
+    placed = placement.place(part("head", "head", tree, gpus=2), part("large", "workers", tree, gpus=2), small)
+    assert (placed["large"], placed["small"]) == ("a", "a")
+    assert placed["head"] in ("b", "c")
+
+
 def test_the_domains_of_a_label_are_looked_up_once_for_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes through all nodes, and an attempt asks for each subgroup in each domain of its parent."""
     looked_up: list[str] = []
