@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 import pytest
 
-from services.node_agent import suspensions
 from services.node_agent.core import Agent
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.messages import Command as AgentCommand
-from services.node_agent.messages import SuspendResult
 from services.node_agent.state import KnownGrant
 from services.node_agent.syncs import Syncs
 from services.placement.core import Core
@@ -29,7 +27,7 @@ from services.placement.protocol.releases import Releases
 from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
-from services.preemptor.turns import options
+from services.preemptor.turns.host_room import HostRoom
 from services.preemptor.turns.options import Options
 from shared.book import host_memory, subgroups
 from shared.book.book import Book
@@ -412,7 +410,7 @@ def test_jobs_take_turns_in_these_worlds() -> None:
 
 def test_reserving_a_checkpoint_whatever_is_on_the_host_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "lacking", lambda book, checkpointed: "")
-    monkeypatch.setattr(options, "lacking", lambda book, checkpointed: "")
+    monkeypatch.setattr(HostRoom, "has", lambda self, jobs: True)
     assert _turns_violated(100).startswith("T1")
 
 
@@ -451,23 +449,6 @@ def test_a_suspended_pod_that_is_forgotten_would_be_detected(monkeypatch: pytest
     """A new leader does not take the suspended pods over."""
     monkeypatch.setattr(Suspender, "adopt", lambda self, *how, **more: [])
     assert _turns_violated(100).startswith(("T5", "P1", "P6"))
-
-
-def test_a_restore_after_a_success_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order came twice, and its first task failed in part: the agent restores what placement counts as free."""
-    record = suspensions.record_results
-
-    def remembers(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
-        results = tuple(results)
-        owed = {k.grant_id for k in store.known if k.restore_pending}
-        failed = record(store, results)
-        for grant_id in owed - failed.keys():
-            if (known := store.get(grant_id)) is not None:
-                store.put(msgspec.structs.replace(known, restore_pending=True))
-        return failed
-
-    monkeypatch.setattr(suspensions, "record_results", remembers)
-    assert _turns_violated(400).startswith(("P1", "T5"))
 
 
 def test_answers_that_name_an_earlier_order_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
