@@ -14,6 +14,8 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
+from collections import Counter
+
 from services.node_agent import gate, rehearsals, releases, resizes, start_checks, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.gpu_state import gpu_pods
@@ -94,6 +96,7 @@ class Agent:
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
         self.inputs.begin()
         out = self._handle(event, now)
+        self.store.under_way.update(t.grant_id for o in out if isinstance(o, m.SuspendSlices) for t in o.tasks)
         if isinstance(event, SERVED_AFTER):
             out += self.servers.due(now)
         return self.inputs.mark(out)
@@ -247,6 +250,7 @@ class Agent:
         return self._release_events(released)
 
     def _suspension_done(self, event: m.SuspensionDone) -> list[m.Command]:
+        self.store.under_way -= Counter(result.task.grant_id for result in event.results)
         failed = suspensions.record_results(self.store, event.results)
         if isinstance(event.request, NodeSync):
             return [m.Save(), self.syncs.answer(event.request)]

@@ -5,6 +5,7 @@ A lease keeps its grant known until the lease ends.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -23,6 +24,8 @@ class GrantStore:
         self._known = {k.grant_id: k for k in known}
         self._by_uid = {k.grant.uid: k.grant_id for k in self._known.values()}
         self._leases = {(lease.uid, lease.container): lease for lease in leases}
+        self.under_way: Counter[str] = Counter()
+        """By grant: how many suspensions and resumptions its slices have been told of, and have not answered yet."""
 
     # --- grants -----------------------------------------------------------------------------------------------
 

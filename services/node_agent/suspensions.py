@@ -72,22 +72,27 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
         known = store.get(task.grant_id)
         if known is None or known.grant.suspension != task.suspension:
             continue  # a newer order came meanwhile, and has its own answer
+        # What the slices have been told since may move memory to the host, although a still newer order ends that.
+        goes_on = store.under_way[task.grant_id] > 0
         if result.reason:
             failed[task.grant_id] = result.reason
             if result.is_partial:
-                store.put(msgspec.structs.replace(known, applied=None, restore_pending=True))
+                moves = is_checkpoint(task.suspension) or is_checkpoint(task.previous)
+                store.put(
+                    msgspec.structs.replace(known, applied=None, restore_pending=True, on_host=known.on_host or moves)
+                )
                 continue
             # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
             applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
             received = msgspec.structs.replace(known.grant, suspension=task.previous)
-            on_host = known.on_host and (task.suspension is None or is_checkpoint(task.previous))
+            on_host = known.on_host and (goes_on or task.suspension is None or is_checkpoint(task.previous))
             store.put(
                 msgspec.structs.replace(
                     known, grant=received, applied=applied, restore_pending=task.suspension is None, on_host=on_host
                 )
             )
         else:
-            on_host = known.on_host and is_checkpoint(task.suspension)
+            on_host = known.on_host and (goes_on or is_checkpoint(task.suspension))
             known = moving.after(known, task)
             # An earlier task of the same order may have failed in part. What is done by now is not to be undone.
             store.put(msgspec.structs.replace(known, applied=task.suspension, restore_pending=False, on_host=on_host))

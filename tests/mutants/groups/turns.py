@@ -302,4 +302,26 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_sync_resumes_no_pod_whose_suspension_has_overtaken_it",
         ),
     ),
+    Mutant(
+        name="back-before-it-went",
+        what="memory counts as back on the GPU although a later order moves it to the host",
+        file="services/node_agent/suspensions.py",
+        old="        goes_on = store.under_way[task.grant_id] > 0",
+        new="        goes_on = False",
+        tests=(
+            "tests/unit/services/node_agent/test_suspensions.py::"
+            "test_memory_that_later_orders_move_to_the_host_is_not_reported_as_back",
+        ),
+    ),
+    Mutant(
+        name="narrow-subgroup-last",
+        what="a gang's subgroup that needs one domain is never tried before one of equal size that needs none",
+        file="services/placement/scheduling/gangs/placing.py",
+        old="        orders = [by_size] if narrow_first == by_size else [by_size, narrow_first]",
+        new="        orders = [by_size]",
+        tests=(
+            "tests/unit/services/placement/scheduling/gangs/test_gangs_subgroups.py::"
+            "test_a_subgroup_without_a_domain_leaves_the_only_rack_to_the_one_that_needs_it",
+        ),
+    ),
 )

@@ -10,7 +10,7 @@ import pytest
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Inventory
 from shared.model.suspension import SuspendAction, Suspension
 from tests.unit.services.node_agent.make import (
@@ -388,3 +388,40 @@ def test_a_failed_restore_of_a_checkpointed_pod_counts_its_whole_memory() -> Non
     failed = said(core, share("a"), "the driver answers 2")
     assert (failed.ok, failed.suspension, core.store.ordered_suspension("u-a")) == (False, None, CHECKPOINT)
     assert starts(core, "b", memory=501, compute=0) == "gpu-memory-full"
+
+
+def tasks(orders: list[m.Command]) -> tuple[NodeGrant | NodeSync | None, m.SuspendTask]:
+    """What the slices are told."""
+    (told,) = [order for order in orders if isinstance(order, m.SuspendSlices)]
+    return told.request, told.tasks[0]
+
+
+def did(core: Agent, told: tuple[Any, m.SuspendTask], why: str = "", *, part: bool = False) -> list[m.Command]:
+    return core.handle(m.SuspensionDone(told[0], (m.SuspendResult(told[1], why, is_partial=part),)), 0.0)
+
+
+def numbered(number: int, suspension: Suspension | None = None) -> m.GrantReceived:
+    return m.GrantReceived(msgspec.structs.replace(share("a", suspension), number=number))
+
+
+def test_memory_that_later_orders_move_to_the_host_is_not_reported_as_back() -> None:
+    """A resumption ends when a checkpoint and another resumption are under way already. Found by the simulation."""
+    core = slices("a")
+    first = tasks(core.handle(numbered(7, CHECKPOINT), 0.0))
+    did(core, first, "the driver failed", part=True)
+    again = tasks(core.handle(m.Tick(), 0.0))
+    repeated = tasks(core.handle(numbered(7, CHECKPOINT), 0.0))
+    resumed = tasks(core.handle(numbered(9), 0.0))
+    did(core, again)
+    known = core.store.get("g-a")
+    assert known is not None
+    assert known.on_host, "the checkpoint is still to be carried out"
+    did(core, repeated)
+    body = answer(did(core, resumed, "the driver failed", part=True))
+    assert isinstance(body, Accepted)
+    assert not body.whole
+    last = tasks(core.handle(m.Tick(), 0.0))
+    did(core, last)
+    known = core.store.get("g-a")
+    assert known is not None
+    assert not known.on_host
