@@ -14,8 +14,6 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
-from collections import Counter
-
 from services.node_agent import gate, rehearsals, releases, resizes, start_checks, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.gpu_state import gpu_pods
@@ -250,7 +248,6 @@ class Agent:
         return self._release_events(released)
 
     def _suspension_done(self, event: m.SuspensionDone) -> list[m.Command]:
-        self.store.under_way -= Counter(result.task.grant_id for result in event.results)
         failed = suspensions.record_results(self.store, event.results)
         if isinstance(event.request, NodeSync):
             return [m.Save(), self.syncs.answer(event.request)]

@@ -50,7 +50,8 @@ class IdleWatch:
         )
 
     async def run(self) -> None:
-        while True:
+        """Ends at once if no pod ever counts as idle."""
+        while self._after_s:
             await self.look(self._ctx.now())
             idle, woken = self._told
             away = woken or any(self._is_suspended(grant_id) for grant_id in idle)

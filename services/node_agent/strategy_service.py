@@ -185,8 +185,7 @@ class Strategies:
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
         self._ctx.spawn(self.rehearser.run(), name="rehearsals")
         self._ctx.spawn(self._holds.run(), name="holds")
-        if self._config.idle_after_s:
-            self._ctx.spawn(self._idle.run(), name="idle-pods")
+        self._ctx.spawn(self._idle.run(), name="idle-pods")
 
     async def edits(self, order: m.HandOver, grant: Grant | None) -> ContainerEdits:
         """Prepares a container's slice and returns what the container gets from its strategy.

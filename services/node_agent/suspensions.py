@@ -8,6 +8,7 @@ placement orders it once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -66,6 +67,8 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
 
 def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[str, str]:
     """Records what the slices have done. Returns why they could not, by grant id."""
+    results = tuple(results)
+    store.under_way -= Counter(result.task.grant_id for result in results)
     failed: dict[str, str] = {}
     for result in results:
         task = result.task
