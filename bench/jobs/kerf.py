@@ -53,7 +53,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class _Untold(PendingReasons):
-    """Nobody asks here why pods wait. Explaining it decides nothing, and takes half of the time."""
+    """Explains nothing: here no reader asks why pods wait, and explaining takes half of the time."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(

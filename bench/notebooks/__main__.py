@@ -6,9 +6,9 @@
 `--notebooks`: for each GPU; whole GPUs, as Kubernetes gives them, have 1, none of whose cells is late. A notebook has a
 GPU with all its memory (16,000 MiB) to itself while it runs a cell (bench/notebooks/users.py: cells of 99 s in the
 mean, 700 s between them). Otherwise it may be suspended for another one, at the costs of bench/jobs/costs.py, and it
-comes back to any GPU of the node. `kerf`: the cores of placement and preemptor, with a node that says who is idle.
-`at_once`: a ceiling, which knows everything at once. `late_s`: by how much longer a cell takes than with a GPU of its
-own. All copies have their own link, no suspension fails, and the host has room for all.
+comes back to any GPU of the node. `kerf`: the cores of placement and preemptor, with a node that says which notebooks
+are idle. `at_once`: a ceiling, which knows everything at once. `late_s`: by how much longer a cell takes than with a
+GPU of its own. All copies have their own link, no suspension fails, and the host has room for all.
 """
 
 from __future__ import annotations

@@ -6,12 +6,15 @@
 #define HELD(name, parameters, arguments)                                     \
     EXPORT CUresult name parameters {                                         \
         CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);     \
-        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();         \
+        await_memory();                                                       \
         return real arguments;                                                \
     }
 #define HELD_BOTH(name, parameters, arguments) \
     HELD(name, parameters, arguments)          \
     HELD(name##_ptsz, parameters, arguments)
+#define HELD_COPY(name, parameters, arguments) \
+    HELD(name, parameters, arguments)          \
+    HELD(name##_ptds, parameters, arguments)
 
 /* Events and streams. */
 HELD(cuEventCreate, (CUevent *to, unsigned flags), (to, flags))
@@ -76,3 +79,17 @@ HELD(cuMemHostUnregister, (void *at), (at))
 HELD(cuMemSetAccess, (CUdeviceptr at, size_t bytes, const void *access, size_t count), (at, bytes, access, count))
 
 HELD_BOTH(cuGraphUpload, (CUexec graph, CUstream stream), (graph, stream))
+
+/* Copies that return when the memory may be used again: no batch is open for them. */
+HELD_COPY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
+HELD_COPY(cuMemcpyDtoA_v2, (CUarray to, size_t at, CUdeviceptr from, size_t bytes), (to, at, from, bytes))
+HELD_COPY(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t at, size_t bytes), (to, from, at, bytes))
+HELD_COPY(cuMemcpyHtoA_v2, (CUarray to, size_t at, const void *from, size_t bytes), (to, at, from, bytes))
+HELD_COPY(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t at, size_t bytes), (to, from, at, bytes))
+HELD_COPY(cuMemcpyAtoA_v2,
+    (CUarray to, size_t there, CUarray from, size_t here, size_t bytes),
+    (to, there, from, here, bytes))
+HELD_COPY(cuMemcpy2D_v2, (const void *copy), (copy))
+HELD_COPY(cuMemcpy2DUnaligned_v2, (const void *copy), (copy))
+HELD_COPY(cuMemcpy3D_v2, (const void *copy), (copy))
+HELD_COPY(cuMemcpy3DPeer, (const void *copy), (copy))

@@ -233,4 +233,8 @@ static inline int present(void) {
     while_away();
     return 1;
 }
+/* For hooks that go on to the driver without a control block, too. */
+static inline void await_memory(void) {
+    if (!LIKELY(!may_be_away()) && attached()) wait_while_away();
+}
 #endif

@@ -131,7 +131,7 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
-        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                  \
+        await_memory();                                                                \
         result = real arguments;                                                       \
         if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
         pools_after(after);                                                            \
@@ -157,7 +157,7 @@ WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, fro
 #define ENDS(name, parameters, arguments, type, flush)                                 \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
-        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                  \
+        await_memory();                                                                \
         if (!LIKELY(!is_timed()) && attached()) flush;                                 \
         return real arguments;                                                         \
     }

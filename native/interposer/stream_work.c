@@ -8,7 +8,7 @@
 #define BETWEEN(name, parameters, arguments, stream)                                          \
     EXPORT CUresult name parameters {                                                         \
         CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                     \
-        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                         \
+        await_memory();                                                                       \
         if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) timing_flush_stream(stream); \
         return real arguments;                                                                \
     }
@@ -157,26 +157,3 @@ OF_DEFAULT(cuMemsetD2D16_v2,
 OF_DEFAULT(cuMemsetD2D32_v2,
     (CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height),
     (to, pitch, value, width, height))
-/* Copies between the memory of the host and of the GPU that return when the memory may be used again: no batch is open
- * for them, but they need memory that may be on the host. */
-#define COPIES(name, parameters, arguments)                                                       \
-    EXPORT CUresult name parameters {                                                             \
-        CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                         \
-        if (!LIKELY(!may_be_away()) && attached()) wait_while_away();                             \
-        return real arguments;                                                                    \
-    }
-#define COPIES_BOTH(name, parameters, arguments) \
-    COPIES(name, parameters, arguments)          \
-    COPIES(name##_ptds, parameters, arguments)
-COPIES_BOTH(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes))
-COPIES_BOTH(cuMemcpyDtoA_v2, (CUarray to, size_t at, CUdeviceptr from, size_t bytes), (to, at, from, bytes))
-COPIES_BOTH(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t at, size_t bytes), (to, from, at, bytes))
-COPIES_BOTH(cuMemcpyHtoA_v2, (CUarray to, size_t at, const void *from, size_t bytes), (to, at, from, bytes))
-COPIES_BOTH(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t at, size_t bytes), (to, from, at, bytes))
-COPIES_BOTH(cuMemcpyAtoA_v2,
-    (CUarray to, size_t there, CUarray from, size_t here, size_t bytes),
-    (to, there, from, here, bytes))
-COPIES_BOTH(cuMemcpy2D_v2, (const void *copy), (copy))
-COPIES_BOTH(cuMemcpy2DUnaligned_v2, (const void *copy), (copy))
-COPIES_BOTH(cuMemcpy3D_v2, (const void *copy), (copy))
-COPIES_BOTH(cuMemcpy3DPeer, (const void *copy), (copy))

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.idle import Idle, IdlePods, Seen
-from services.node_agent.state import KnownGrant
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from shared.service import Context
 from shared.telemetry.metrics import WAITS
@@ -75,7 +74,7 @@ class IdleWatch:
                 continue
             uid = known.grant.uid
             keys = [(uid, lease.container) for lease in self._agent.store.leases_of(known.grant_id)]
-            suspended = not _runs(known)
+            suspended = not known.runs
             uuids = tuple({gpu.uuid for part in known.effective.containers.values() for gpu in part.gpus})
             yield Seen(
                 grant_id=known.grant_id,
@@ -100,12 +99,8 @@ class IdleWatch:
 
     def _is_suspended(self, grant_id: str) -> bool:
         known = self._agent.store.get(grant_id)
-        return known is not None and not _runs(known)
+        return known is not None and not known.runs
 
     def _by_state(self) -> dict[tuple[str, ...], float]:
         away = sum(self._is_suspended(grant_id) for grant_id in self._told[0])
         return {("true",): float(away), ("false",): float(len(self._told[0]) - away)}
-
-
-def _runs(known: KnownGrant) -> bool:
-    return known.grant.suspension is None and known.applied is None and not known.on_host

@@ -27,9 +27,7 @@ def is_due(known: KnownGrant) -> bool:
         and not known.releasing
         and not known.unbound
         and not known.is_client
-        and known.grant.suspension is None
-        and known.applied is None
-        and not known.on_host
+        and known.runs
         and can_suspend("checkpoint", known.effective.containers.values())
     )
 

@@ -53,6 +53,11 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.grant.grant.grant_id
 
     @property
+    def runs(self) -> bool:
+        """Whether its pod has all that it was given: no suspension is ordered, and none is left of an earlier one."""
+        return self.grant.suspension is None and self.applied is None and not self.on_host
+
+    @property
     def unbound(self) -> bool:
         """Whether its pod has not been seen bound yet: no container may start by it."""
         return self.grant.unbound

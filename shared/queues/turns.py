@@ -12,6 +12,7 @@ from shared.book.disruption_cost import gpu_milli, why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.preemption import Action
+from shared.model.gpu import Inventory
 from shared.model.grant import Grant
 from shared.model.life import created_at, started_at
 from shared.model.suspension import Suspension, can_suspend, left_of
@@ -110,9 +111,12 @@ class TurnPolicy:
         return all(map(is_waiting, members)) and now - since < self.rules.max_wait_s
 
     def _idle_since(self, state: PodState) -> float | None:
-        node = self._book.nodes.get(state.charged)
-        inventory = None if node is None else node.inventory
+        inventory = self._inventory(state)
         return None if inventory is None else inventory.idle_grants.get(state.grant_id)
+
+    def _inventory(self, state: PodState) -> Inventory | None:
+        node = self._book.nodes.get(state.charged)
+        return None if node is None else node.inventory
 
     def attained_gpu_ms(self, state: PodState, now: float) -> int:
         """Returns the GPU time that a pod has had; without a record, since its start.
@@ -140,8 +144,7 @@ class TurnPolicy:
 
     def _woken_at(self, state: PodState) -> float:
         """Since when it wants the GPU, if it is suspended and was idle; otherwise 0."""
-        node = self._book.nodes.get(state.charged) if state.suspension is not None else None
-        inventory = None if node is None else node.inventory
+        inventory = self._inventory(state) if state.suspension is not None else None
         return 0.0 if inventory is None else inventory.woken_grants.get(state.grant_id, 0.0)
 
     def rank(self, waiting: PodState, now: float) -> tuple[int, float, str]:

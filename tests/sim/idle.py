@@ -55,7 +55,7 @@ class Idlers:
         for known in self._node.agent.store.known:
             if known.grant.turns is None or known.releasing or known.unbound or known.is_client:
                 continue
-            suspended = known.grant.suspension is not None or known.applied is not None or known.on_host
+            suspended = not known.runs
             if active or self._rng.random() < 0.15:
                 self._work[known.grant_id] = self._work.get(known.grant_id, 0) + 1
             wants = suspended and (active or self._rng.random() < 0.1)

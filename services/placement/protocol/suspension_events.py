@@ -13,7 +13,7 @@ from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.events import PodResumed, PodSuspended
 from shared.model.grant import sum_shares
-from shared.model.suspension import SuspendAction, Suspension
+from shared.model.suspension import Suspension
 from shared.queues.turns import TURN_ACTIONS
 
 
@@ -21,10 +21,6 @@ class _Open(msgspec.Struct, frozen=True):
     suspension: Suspension
     since_unix_s: float
     gpus: frozenset[tuple[str, str]]
-
-    @property
-    def action(self) -> SuspendAction:
-        return self.suspension.action
 
 
 class SuspensionEvents:
@@ -39,8 +35,9 @@ class SuspensionEvents:
         before = self._open.get(state.uid)
         if suspension is None or (before is not None and before.suspension == suspension):
             return []
-        stands = suspension.action in TURN_ACTIONS and record is not None
-        since = record.since if stands and record is not None else self._clock.at(now)
+        since = self._clock.at(now)
+        if record is not None and suspension.action in TURN_ACTIONS:
+            since = record.since
         self._open[state.uid] = _Open(suspension, since, frozenset(sum_shares((held.given,))))
         node = self._book.nodes.get(held.node)
         meta = state.pod.metadata
@@ -77,7 +74,7 @@ class SuspensionEvents:
                     name=meta.name,
                     node=state.charged,
                     grant_id=held.grant_id,
-                    action=before.action,
+                    action=before.suspension.action,
                     suspended_ms=max(0, round((self._clock.at(now) - before.since_unix_s) * 1000)),
                     moved=frozenset(sum_shares((held.given,))) != before.gpus,
                 ),
