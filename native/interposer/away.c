@@ -44,3 +44,17 @@ void wait_while_away(void) {
     if (begun) __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
     pthread_setcancelstate(before, NULL);
 }
+
+/* Whether work is complete is not known while nobody can ask the driver, and a thread that asks again and again must not
+ * stand still: the watchdog of NCCL in PyTorch does, and another thread ends the process if that one is stuck for eight
+ * minutes. Each question takes a moment in which the slot says that the program wants the GPU. */
+int asks_while_away(void) {
+    int before;
+    if (!any_away() || !agent_is_alive(now_ns())) return 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    __atomic_add_fetch(&self()->waiting, 1, __ATOMIC_RELAXED);
+    sleep_until(now_ns() + MOST_NS);
+    __atomic_add_fetch(&self()->waiting, -1, __ATOMIC_RELAXED);
+    pthread_setcancelstate(before, NULL);
+    return any_away() && agent_is_alive(now_ns());
+}

@@ -100,6 +100,7 @@ void devices_follow(void);                 /* its GPUs may have become others */
 int agent_is_alive(uint64_t now_ns);       /* whether its last heartbeat is fresh: pauses hold as long as it is */
 int is_away(int gpu);
 void wait_while_away(void);                /* while the agent is alive */
+int asks_while_away(void);                 /* 1: after a moment, the memory is still away */
 /* How long a call that the agent holds waits before it looks again: a hundredth of what it has waited already, so that
  * a program that is suspended for hours costs next to nothing, and continues at once after a short pause. */
 uint64_t held_poll_ns(uint64_t waited_ns);
@@ -236,5 +237,9 @@ static inline int present(void) {
 /* For hooks that go on to the driver without a control block, too. */
 static inline void await_memory(void) {
     if (!LIKELY(!may_be_away()) && attached()) wait_while_away();
+}
+/* Before a call that asks whether work is complete. 1: nobody can tell yet. */
+static inline int cannot_ask(void) {
+    return !LIKELY(!may_be_away()) && attached() && asks_while_away();
 }
 #endif

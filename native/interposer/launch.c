@@ -127,18 +127,20 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
 }
 
 /* When the program waits for the GPU, the finished work is accounted at once. */
-#define ACCOUNTS(name, parameters, arguments, type, after)                             \
+#define ACCOUNTS(name, parameters, arguments, type, before, after)                     \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
-        await_memory();                                                                \
+        before;                                                                        \
         result = real arguments;                                                       \
         if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
         pools_after(after);                                                            \
         return result;                                                                 \
     }
-#define WAITS(name, parameters, arguments, type) ACCOUNTS(name, parameters, arguments, type, AFTER_WAIT)
-#define ASKS(name, parameters, arguments, type) ACCOUNTS(name, parameters, arguments, type, AFTER_QUERY)
+#define WAITS(name, parameters, arguments, type) \
+    ACCOUNTS(name, parameters, arguments, type, await_memory(), AFTER_WAIT)
+#define ASKS(name, parameters, arguments, type) \
+    ACCOUNTS(name, parameters, arguments, type, if (cannot_ask()) return CUDA_ERROR_NOT_READY, AFTER_QUERY)
 typedef CUresult (*wait_t)(void *);
 typedef CUresult (*wait_all_t)(void);
 typedef CUresult (*copy_t)(void *, CUdeviceptr, size_t);

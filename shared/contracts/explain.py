@@ -280,6 +280,8 @@ class TurnStanding(Message, frozen=True):
     idle: bool = False
     """None of its programs uses the GPU. If it runs, its turn ends for any other job; if it is suspended, it stays so
     until one of them wants the GPU, or `max_wait_s` have passed."""
+    watchdog_s: int = 0
+    """It is suspended for so long at most at a time, because its watchdog ends it then; 0: no bound."""
 
 
 class WhenExplanation(Message, frozen=True):

@@ -42,6 +42,9 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """kerf.dev/preemptible: False: it is never evicted, migrated, reclaimed or suspended for another pod."""
     turns: Turns | None = None
     """kerf.dev/turns: whether it may be suspended for another pod's turn; None: as its queue says."""
+    watchdog_s: float | None = None
+    """kerf.dev/watchdog: it is suspended for so long at most, because a watchdog of its program ends it then. Infinite:
+    none does. None: it does not say."""
     terms: TurnTerms | None = None
     """What its node has to know of that; None: nothing is said."""
 
@@ -63,14 +66,14 @@ def read_life(pod: Pod) -> Life:
         _duration(notes, key)
         for key in (names.ANNOTATION_EXPECTED_DURATION, names.ANNOTATION_MIN_RUNTIME, names.ANNOTATION_RESTART_COST)
     )
-    preemptible, stays_s, turns = _preemptible(notes), _stays_s(notes), _turns(notes)
+    preemptible, stays_s, turns, watchdog_s = _preemptible(notes), _stays_s(notes), _turns(notes), _watchdog_s(notes)
     terms = read_turn_terms(notes, allowed=turns == "allowed")
     if (
         preemptible
         and not stays_s
         and turns is None
         and terms is None
-        and expected_s is min_runtime_s is restart_cost_s is None
+        and expected_s is min_runtime_s is restart_cost_s is watchdog_s is None
     ):
         return UNTOLD
     return Life(
@@ -80,6 +83,7 @@ def read_life(pod: Pod) -> Life:
         stays_s=stays_s,
         preemptible=preemptible,
         turns=turns,
+        watchdog_s=watchdog_s,
         terms=terms,
     )
 
@@ -163,7 +167,20 @@ def _turns(notes: Mapping[str, str]) -> Turns | None:
     )
 
 
-def _duration(notes: Mapping[str, str], key: str) -> int | None:
+def _watchdog_s(notes: Mapping[str, str]) -> float | None:
+    if notes.get(names.ANNOTATION_WATCHDOG) == "none":
+        return inf
+    found_s = _duration(notes, names.ANNOTATION_WATCHDOG, "; or none, if no watchdog ends the program")
+    if found_s == 0:
+        raise RequestError(
+            "bad-annotation",
+            f"annotation {names.ANNOTATION_WATCHDOG} is 0; a program that bears no suspension says "
+            f"{names.ANNOTATION_TURNS}: never",
+        )
+    return found_s
+
+
+def _duration(notes: Mapping[str, str], key: str, also: str = "") -> int | None:
     text = notes.get(key)
     if text is None:
         return None
@@ -171,7 +188,7 @@ def _duration(notes: Mapping[str, str], key: str) -> int | None:
     if found is None:
         raise RequestError(
             "bad-annotation",
-            f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds",
+            f"annotation {key} is {text!r}; write a duration such as 90m, 1h30m, 2d, or a number of seconds{also}",
         )
     *parts, plain_s = (int(part or 0) for part in found.groups())
     return plain_s + sum(part * unit_s for part, unit_s in zip(parts, _UNITS_S, strict=True))

@@ -6,24 +6,36 @@ the annotation `kerf.dev/turns`, else by `turns` of the pod's own queue. `shared
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+
+import msgspec
 
 from shared.book.disruption_cost import gpu_milli, why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.preemption import Action
 from shared.model.gpu import Inventory
-from shared.model.grant import Grant
+from shared.model.grant import Grant, sum_shares
 from shared.model.life import created_at, started_at
 from shared.model.suspension import Suspension, can_suspend, left_of
 from shared.queues.amounts import NOTHING, gpus_of, whole_gpus_of
 from shared.queues.queues import Queues
 from shared.turns.gpu_time import GpuTime
-from shared.turns.rules import Job, TurnRules, rank, yields
+from shared.turns.rules import Job, TurnRules, most_with_watchdogs, rank, yields
 
 TURN_ACTIONS: tuple[Action, ...] = ("pause", "checkpoint")
 """How a turn ends; the gentler first."""
 _DEFAULTS = TurnRules()
+
+
+class WatchdogLoad(msgspec.Struct):
+    """Jobs with watchdogs that have a GPU, or have given it up for a turn."""
+
+    gpus: float = 0.0
+    """How much of the GPU's memory they were granted together: more than 1, since they take turns."""
+    bound_s: float = inf
+    """The shortest of their bounds."""
 
 
 def is_waiting(state: PodState) -> bool:
@@ -81,7 +93,8 @@ class TurnPolicy:
         gang = self._gangs.of(state.uid)
         if gang is None:  # as below; all that wait are weighed in each tick
             attained_ms, since = self._since_lifted(state, now), self._since(state, now)
-            return Job(key=state.uid, attained_gpu_ms=attained_ms, since=since, idle=self.is_idle(state, now))
+            idle, bound_s = self.is_idle(state, now), self._back_within_s([state])
+            return Job(key=state.uid, attained_gpu_ms=attained_ms, since=since, idle=idle, bound_s=bound_s)
         members = self.members(state)
         counted = {member.uid: member for member in members}
         counted |= {uid: self._book.pods[uid] for uid in gang.known if uid in self._book.pods}
@@ -93,7 +106,56 @@ class TurnPolicy:
             attained_gpu_ms=sum(self._since_lifted(member, now) for member in counted.values()),
             since=min(times) if waits else max(times),
             idle=self.is_idle(state, now),
+            bound_s=self._back_within_s(members),
         )
+
+    def _back_within_s(self, members: Sequence[PodState]) -> float:
+        suspended = any(one.suspension is not None and is_waiting(one) for one in members)
+        return self.watchdog_s(members[0]) if suspended else inf
+
+    def watchdog_s(self, state: PodState) -> float:
+        """Returns for how long the pod's job may be suspended at a time; infinite: for ever.
+
+        The shortest bound of its pods, or that of the rules for a gang that has none; never less than the shortest
+        bound of the rules.
+        """
+        gang, rules = self._gangs.of(state.uid), self.rules
+        if gang is None:
+            told_s = inf if state.life.watchdog_s is None else state.life.watchdog_s
+        else:
+            told = [one.life.watchdog_s for one in self.members(state) if one.life.watchdog_s is not None]
+            told_s = min(told, default=rules.watchdog_s or inf)
+        return max(told_s, rules.least_watchdog_s)
+
+    def watchdog_loads(self) -> dict[tuple[str, str], WatchdogLoad]:
+        """Returns by node and uuid the GPUs that jobs with watchdogs have or had."""
+        found: dict[tuple[str, str], WatchdogLoad] = {}
+        for held in self._book.grants.values():
+            state = self._book.pods.get(held.uid)
+            if state is None or not self.takes_turns(state):
+                continue
+            bound_s = self.watchdog_s(state)
+            for at, (mib, _) in sum_shares((held.given,)).items() if bound_s < inf else ():
+                node = self._book.nodes.get(at[0])
+                gpu = None if node is None else node.by_uuid.get(at[1])
+                load = found.setdefault(at, WatchdogLoad())
+                load.gpus += 1.0 if gpu is None else mib / max(1, gpu.total_mib)
+                load.bound_s = min(load.bound_s, bound_s)
+        return found
+
+    def is_crowded(
+        self, beneficiary: PodState, victim: PodState, loads: Callable[[], Mapping[tuple[str, str], WatchdogLoad]]
+    ) -> bool:
+        """Whether a job that has not run yet would be one more with a watchdog than the victim's GPUs can serve, so
+        that one of them would be ended by its watchdog, or a job without one would starve. `loads` returns what
+        `watchdog_loads` does."""
+        bound_s = self.watchdog_s(beneficiary)
+        if bound_s == inf or beneficiary.seen_bound:
+            return False
+        grants = [self._book.grants[one.grant_id].given for one in self.members(victim) if one.charged]
+        found = loads()
+        there = [found[at] for at in sum_shares(grants) if at in found]
+        return any(load.gpus + 1 > most_with_watchdogs(min(bound_s, load.bound_s), self.rules) for load in there)
 
     def is_idle(self, state: PodState, now: float) -> bool:
         """Whether the pod's whole job is idle, by its nodes' word, and takes turns.
@@ -189,6 +251,8 @@ class TurnPolicy:
         why = self.why_it_stays(victim, now)
         if why:
             return why
+        if self.is_crowded(beneficiary, victim, self.watchdog_loads):
+            return "too many jobs with watchdogs have turns there"
         goes_on = not yields(self.job(victim, now), self.job(beneficiary, now), self.rules, now)
         return "its turn goes on" if goes_on else ""
 

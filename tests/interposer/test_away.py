@@ -11,13 +11,14 @@ import pytest
 from services.node_agent.strategies.rules import GpuRule, Rules
 from tests.interposer.node import MIB, UUID, Container, Node, until
 
+NOT_READY = 600
 ALWAYS_FRESH_NS = 1 << 60
 """The agent's heartbeat, later than any time of the virtual clock."""
 RULES = Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=64 * MIB, compute_milli=1000),))
 AWAY = msgspec.structs.replace(RULES, paused=True, gpus=(msgspec.structs.replace(RULES.gpus[0], memory_limit_bytes=0),))
 PAUSED = msgspec.structs.replace(RULES, paused=True)
 CALLS = (
-    "launch", "to", "from", "async", "allocate", "free", "wait", "ask", "record", "event", "stream", "end-stream",
+    "launch", "to", "from", "async", "allocate", "free", "wait", "record", "event", "stream", "end-stream",
     "capturing", "module", "function", "pinned", "info", "context", "from-pool", "free-async", "reserve-stack",
 )  # fmt: skip
 """The driver lets calls wait that "launch work, manage resources, or otherwise impact GPU state"
@@ -55,6 +56,25 @@ def test_a_call_that_needs_memory_on_the_host_waits_and_says_so(container: Conta
     ask(program, call)
     until(container.control_block.wants)
     container.control_block.write(RULES, context_bytes=0, driver_path=str(container.node.driver))
+    assert answer(program) == "0\n"
+    assert not container.control_block.wants()
+
+
+def test_a_program_that_asks_whether_work_is_complete_hears_not_yet_and_wants_its_memory(container: Container) -> None:
+    """The watchdog thread of NCCL in PyTorch asks each 100 ms; a thread that stood still would end the process."""
+    program = begun(container)
+    container.control_block.write(AWAY, context_bytes=0, driver_path=str(container.node.driver))
+    seen = []
+
+    def asked() -> bool:
+        ask(program, "ask")
+        seen.append(container.control_block.wants())
+        assert answer(program) == f"{NOT_READY}\n"
+        return any(seen)
+
+    until(asked)
+    container.control_block.write(RULES, context_bytes=0, driver_path=str(container.node.driver))
+    ask(program, "ask")
     assert answer(program) == "0\n"
     assert not container.control_block.wants()
 

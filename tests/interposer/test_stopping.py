@@ -177,6 +177,22 @@ class Waiting(Locks):
         await super().lock(pid, within_ms)
 
 
+class Recording(Locks):
+    """Says which processes were locked and unlocked, in order."""
+
+    def __init__(self, library: str, journal: Path, *, answer_s: float, patience_ms: int) -> None:
+        super().__init__(library, journal, answer_s=answer_s, patience_ms=patience_ms)
+        self.asked: list[tuple[str, int]] = []
+
+    async def lock(self, pid: int, within_ms: int | None = None) -> None:
+        await super().lock(pid, within_ms)
+        self.asked.append(("lock", pid))
+
+    async def unlock(self, pid: int) -> None:
+        await super().unlock(pid)
+        self.asked.append(("unlock", pid))
+
+
 async def one_after_the_other(locks: Locks, pids: list[int]) -> None:
     for pid in pids:
         await locks.lock(pid)
@@ -236,6 +252,22 @@ async def test_all_processes_are_stopped_together_moved_to_the_host_and_back_aga
             assert (await suspender.suspend(task(None, CHECKPOINT))).reason == ""
             assert [await locks.state(pid) for pid in job.pids] == [RUNNING] * RANKS
             assert locks.held == set()
+    assert job.results() == alone()
+
+
+async def test_before_they_stay_stopped_all_may_call_the_driver_once_more(node: Node, registry: SliceRegistry) -> None:
+    """A watchdog that asks whether work is complete has then seen that it is, and stands in no lock."""
+    job = Job(node, registry)
+    recording = Recording(
+        str(node.driver), node.folder / "parked.json", answer_s=PATIENT_S, patience_ms=round(PATIENT_S * 1000)
+    )
+    async with agent(node, registry, locks=recording) as (suspender, locks):
+        assert await quiet(lambda: suspended(suspender)) == ""
+        done = recording.asked[-3 * RANKS :]
+        assert [what for what, _ in done] == ["lock"] * RANKS + ["unlock"] * RANKS + ["lock"] * RANKS
+        assert {pid for _, pid in done[-RANKS:]} == set(job.pids)
+        assert [await locks.state(pid) for pid in job.pids] == [CHECKPOINTED] * RANKS
+        assert (await suspender.suspend(task(None, CHECKPOINT))).reason == ""
     assert job.results() == alone()
 
 

@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     from tests.sim.watchers import Watcher
 
 GPU_MIB = 81_920
-MIN_TURN_S, MAX_WAIT_S = 3, 20
+MIN_TURN_S, MAX_WAIT_S, WATCHDOG_S = 3, 20, 15
 QUEUES = f"""
-turns: {{level_bounds_gpu_s: [4, 12, 40], min_turn_s: {MIN_TURN_S}, max_wait_s: {MAX_WAIT_S}}}
+turns: {{level_bounds_gpu_s: [4, 12, 40], min_turn_s: {MIN_TURN_S}, max_wait_s: {MAX_WAIT_S},
+        watchdog_s: {WATCHDOG_S}}}
 queues: [{{name: research, turns: allowed}}, {{name: serving}}]
 """
 PART = 0.3

@@ -42,6 +42,10 @@ ATTEMPTS = (
 )
 """The first ones are short, because a pod that cannot get quiet stands still meanwhile; the last ones wait for kernels
 of two seconds. All together take less than nine seconds."""
+SETTLE_S = 0.25
+"""When their work is complete they may call the driver for so long, while no launch begins: a thread that looks each
+100 ms whether work is complete, as NCCL's watchdog in PyTorch, has then seen it, and asks no more while they are
+stopped."""
 LEAST_LOCK_S = 0.05
 """The last process to be locked has at least this long."""
 
@@ -101,6 +105,11 @@ class Stopper:
             locked: list[int] = []
             try:
                 why = await self._lock_all(found, attempt.quiet_s, locked)
+                if locked and not why and not isinstance(gate, OpenGate):
+                    await self.let_go(locked)
+                    locked.clear()
+                    await self._sleep(SETTLE_S)
+                    why = await self._lock_all(found, attempt.quiet_s, locked)
             except (LockError, asyncio.CancelledError):
                 await self.let_go(locked)
                 raise

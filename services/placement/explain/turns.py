@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import inf
 
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.explain import TurnStanding, WhenExplanation
 from shared.model.timestamps import seconds_text
 from shared.queues.turns import TurnPolicy, is_waiting
-from shared.turns.rules import OVERDUE, level
+from shared.turns.rules import Job, TurnRules, due_back_at, is_overdue, level, overdue_at, rank
 
 
 def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> TurnStanding | None:
     """Returns how the pod's job stands; None if it takes no turns. `now`: seconds since 1970.
 
     The bound: the job is overdue `max_wait_s` after it began to wait. Then it goes before all that wait for less long,
-    and each of those that have waited for longer may first have a turn of `min_turn_s`, as may the one that runs.
+    and each of those that have waited for longer may first have a turn of `min_turn_s`, as may the one that runs. One
+    that is suspended and has a watchdog goes before all of these, shortly before its bound; the earliest bound first.
     """
     if not turns.takes_turns(state):
         return None
     job, rules = turns.job(state, now), turns.rules
     waits = any(map(is_waiting, turns.members(state)))
-    before, longer = 0, 0
+    before, within_s = 0, 0.0
     if waits:
-        others = {turns.job(other, now).key: other for other in _rivals(state, book, turns)}
-        ranks = [turns.rank(other, now) for key, other in others.items() if key != job.key]
-        own = turns.rank(state, now)
-        before, longer = sum(rank < own for rank in ranks), sum(rank[1:] < own[1:] for rank in ranks)
-    record = state.gpu_time
-    waited_s = 0.0 if job.idle else now - job.since
+        found = [turns.job(other, now) for other in _rivals(state, book, turns)]
+        others = list({other.key: other for other in found if other.key != job.key}.values())
+        before = sum(rank(other, rules, now) < rank(job, rules, now) for other in others)
+        within_s = min(_within(job, others, bound, rules, now) for bound in (overdue_at, due_back_at))
+    record, watchdog_s = state.gpu_time, turns.watchdog_s(state)
     return TurnStanding(
         waits=waits,
         suspended=state.suspension is not None,
@@ -38,13 +39,29 @@ def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> Turn
         gpu_seconds=turns.attained_gpu_ms(state, now) // 1000,
         job_gpu_seconds=job.attained_gpu_ms // 1000,
         level=level(job, rules),
-        overdue=waits and turns.rank(state, now)[0] == OVERDUE,
+        overdue=waits and is_overdue(job, rules, now),
         turns=0 if record is None else record.turns,
         turn_of="" if record is None else record.turn_of,
         before=before,
-        within_s=round(max(0.0, rules.max_wait_s - waited_s)) + (longer + 1) * rules.min_turn_s if waits else 0,
+        within_s=round(within_s),
         idle=job.idle,
+        watchdog_s=0 if watchdog_s == inf else round(watchdog_s),
     )
+
+
+def _within(
+    job: Job, others: Iterable[Job], bound: Callable[[Job, TurnRules], float], rules: TurnRules, now: float
+) -> float:
+    """Seconds until its next turn, if it goes first from the bound on, after those whose bounds are earlier."""
+    at = bound(job, rules)
+    if at == inf:
+        return inf
+    earlier = sum(
+        (bound(other, rules), other.key) < (at, job.key) or (bound is overdue_at and other.bound_s < inf)
+        for other in others
+    )
+    left_s = at - job.since if job.idle else at - now
+    return max(0.0, left_s) + (earlier + 1) * rules.min_turn_s
 
 
 def _rivals(state: PodState, book: Book, turns: TurnPolicy) -> Iterable[PodState]:
@@ -69,6 +86,8 @@ def sentence(told: TurnStanding) -> str:
         )
     does = f"suspended for the turn of {told.turn_of}" if told.suspended and told.turn_of else "waiting for its turn"
     late = " It has waited too long, and goes first" if told.overdue else ""
+    if told.watchdog_s and told.suspended:
+        late = f" It is suspended for {duration(told.watchdog_s)} at most, for its watchdog.{late}"
     jobs = "no job is" if not told.before else "1 job is" if told.before == 1 else f"{told.before} jobs are"
     return (
         f"it takes turns: {does} since {told.since}; {had}; {jobs} before it, and its next turn comes within "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from msgspec.structs import replace
 
 from services.placement.protocol.unix_time import UnixTime
@@ -11,7 +13,7 @@ from shared.book.states import PodState
 from shared.model.suspension import Suspension
 from shared.queues.turns import TURN_ACTIONS, TurnPolicy, is_waiting
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
-from shared.turns.rules import OVERDUE, level
+from shared.turns.rules import is_overdue, level
 
 
 class GpuTimes:
@@ -43,7 +45,7 @@ class GpuTimes:
         before = state.gpu_time or GpuTime(since=at)
         attained = self._turns.attained_gpu_ms(state, at)
         lifted = before.lifted_at_gpu_ms
-        if self._turns.takes_turns(state) and self._turns.rank(state, at)[0] == OVERDUE:
+        if self._turns.takes_turns(state) and is_overdue(self._turns.job(state, at), self._turns.rules, at):
             lifted = attained
         return encode_gpu_time(replace(before, since=at, attained_gpu_ms=attained, lifted_at_gpu_ms=lifted, turn_of=""))
 
@@ -54,8 +56,10 @@ class GpuTimes:
         at = self._clock.at(now)
         job, does = self._turns.job(state, at), "waited" if is_waiting(state) else "run"
         had = self._turns.attained_gpu_ms(state, at) // 1000
+        late_s = round(at - job.since - job.bound_s) if job.bound_s < inf else 0
+        late = f", {late_s} s longer than its watchdog bears" if late_s > 0 else ""
         return (
-            f"; it has {does} for {max(0, round(at - job.since))} s and has had {had} GPU-seconds "
+            f"; it has {does} for {max(0, round(at - job.since))} s{late} and has had {had} GPU-seconds "
             f"(level {level(job, self._turns.rules)})"
         )
 

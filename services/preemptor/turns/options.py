@@ -91,12 +91,14 @@ class Options:
         busy: Collection[str],
         parking: Callable[[], Iterable[GrantState]],
         own_alone: Collection[str] = (),
+        crowded: Callable[[TurnJob, TurnJob], bool],
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
         grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
-        that come back to no other GPUs, although their grants say so.
+        that come back to no other GPUs, although their grants say so. `crowded`: whether a job that
+        has not run yet cannot join those that take turns on the GPUs of a running one, because of their watchdogs.
         """
-        self._own_alone = own_alone
+        self._own_alone, self._crowded = own_alone, crowded
         self._book, self._areas, self._copies = book, areas, copies
         self._busy = busy
         self._host = HostRoom(book, parking)
@@ -138,6 +140,8 @@ class Options:
         self._too_short = []
         for nodes in self._places(waiting, at):
             near = self._near(nodes, at)
+            if not waiting.resumes:
+                near = [one for one in near if not self._crowded(waiting, one.job)]
             tried = [near]
             if own:  # what other GPUs could give is of no use to it, unless it may move; its own are preferred
                 tried = [[one for one in near if not own.isdisjoint(self._gpus_under(one))]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 from math import inf
 
 import msgspec
@@ -24,7 +25,7 @@ from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import OVERDUE, TurnRules, end_level, level, rank
+from shared.turns.rules import TurnRules, changes_at, end_level, level, rank
 
 LOOK_S = 1.0
 """How often the waiting jobs are looked at."""
@@ -124,7 +125,7 @@ class TurnPlanner:
         able, again = [], inf
         behind = suspended_by_gpu(self._book)
         for job in waiting:
-            again = min(again, _later(job.known.since + rules.max_wait_s, now))
+            again = min(again, *(_later(at, now) for at in changes_at(job.known, rules)))
         for job in self._circles.running(circle, now):
             again = min(again, _later(job.known.since + rules.min_turn_s, now), self._falls_at(job, rules, now))
             at = end_level(job.known, rules)
@@ -148,6 +149,7 @@ class TurnPlanner:
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
+        loads = cache(self._policy.watchdog_loads)
         options = Options(
             self._book,
             self._areas(),
@@ -156,6 +158,7 @@ class TurnPlanner:
             busy=under_way.busy,
             parking=lambda: parking,
             own_alone=self._own_alone,
+            crowded=lambda job, one: self._policy.is_crowded(job.members[0], one.members[0], loads),
         )
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0
@@ -171,7 +174,7 @@ class TurnPlanner:
             if job.resumes and not options.could_resume(job, at):
                 continue  # many that cannot must not keep the search from others
             tried += 1
-            overdue_at = now if at == OVERDUE else None
+            overdue_at = now if at < 0 else None
             turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
                 failed += [] if job.resumes else [(at, requests)]
@@ -201,7 +204,7 @@ class TurnPlanner:
 
         A job that falls during the shortest turn goes on after it: the next to end it is of an earlier level.
         """
-        if at == OVERDUE:
+        if at < 0:
             return rules.min_turn_s
         milli = sum(_asked_milli(member) for member in job.members)
         then = job.known.attained_gpu_ms + rules.min_turn_s * milli

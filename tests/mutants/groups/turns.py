@@ -15,6 +15,44 @@ _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="watchdog-forgotten",
+        what="a suspended job is not served before its watchdog ends it",
+        file="shared/turns/rules.py",
+        old="    if now >= due_back_at(waiting, rules):\n",
+        new="    if now > due_back_at(waiting, rules) + waiting.bound_s:\n",
+        tests=(
+            "tests/unit/services/preemptor/turns/test_planner.py::"
+            "test_a_gang_is_back_before_its_watchdog_ends_it_however_much_it_has_had",
+        ),
+    ),
+    Mutant(
+        name="watchdogs-without-number",
+        what="more jobs with watchdogs take turns on a GPU than can be back in time",
+        file=_POLICY,
+        old="        if bound_s == inf or beneficiary.seen_bound:\n",
+        new="        if bound_s < inf:\n",
+        tests=(_CIRCLE + "test_no_more_jobs_with_watchdogs_take_turns_on_a_gpu_than_can_be_back_in_time",),
+    ),
+    Mutant(
+        name="crowded-gpu-searched",
+        what="the search for a turn ends at a GPU that has enough jobs with watchdogs",
+        file="services/preemptor/turns/options.py",
+        old="                near = [one for one in near if not self._crowded(waiting, one.job)]\n",
+        new="                pass\n",
+        tests=(
+            "tests/unit/services/preemptor/turns/test_planner.py::"
+            "test_a_new_gang_goes_where_its_watchdog_leaves_it_a_place_among_the_turns",
+        ),
+    ),
+    Mutant(
+        name="lifted-by-a-watchdog",
+        what="a job that comes back for its watchdog begins again at level 0",
+        file="services/placement/protocol/gpu_times.py",
+        old="        if self._turns.takes_turns(state) and is_overdue(self._turns.job(state, at), self._turns.rules, at):\n",
+        new="        if self._turns.takes_turns(state) and self._turns.rank(state, at)[0] < 0:\n",
+        tests=(_TESTS + "test_a_job_that_comes_back_for_its_watchdog_keeps_its_level_and_says_if_it_is_late",),
+    ),
+    Mutant(
         name="withdrawn-by-a-refusal",
         what="a node that refuses an order of an earlier term ends the suspension",
         file="services/placement/core.py",

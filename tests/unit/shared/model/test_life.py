@@ -67,3 +67,14 @@ def test_what_autoscalers_must_not_disrupt_is_not_migrated(notes: dict[str, str]
 )
 def test_karpenter_is_told_for_how_long_a_pod_must_stay(notes: dict[str, str], written: dict[str, str]) -> None:
     assert disruption_note(build.pod(annotations=notes)) == written
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("90", 90), ("none", inf)])
+def test_a_program_may_say_how_long_its_watchdog_bears_a_suspension(text: str, seconds: float) -> None:
+    assert read_life(build.pod(annotations={"kerf.dev/watchdog": text})).watchdog_s == seconds
+
+
+@pytest.mark.parametrize(("text", "says"), [("never", "or none"), ("0", r"kerf\.dev/turns: never"), ("-1", "or none")])
+def test_a_watchdog_that_is_no_duration_is_refused(text: str, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        read_life(build.pod(annotations={"kerf.dev/watchdog": text}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from shared.model.suspension import Suspension, encode_suspension
 from shared.queues.queues import Queues
 from shared.queues.turns import TurnPolicy
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
-from shared.turns.rules import OVERDUE
+from shared.turns.rules import DUE_BACK, OVERDUE
 from tests.support import build
 
 NOW = 1_800_000_000.0
@@ -290,3 +291,70 @@ def test_a_gang_waits_since_its_first_pod_wants_the_gpu() -> None:
     circle.idle(first, woken={second.grant_id: NOW - 7})
     assert not circle.turns.is_idle(first, NOW)
     assert circle.turns.job(first, NOW).since == NOW - 7
+
+
+GANG = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+
+
+def watchdog(text: str) -> dict[str, str]:
+    return {names.ANNOTATION_WATCHDOG: text}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seconds"),
+    [
+        ({}, {}, 600),
+        (watchdog("30m"), {}, 1_800),
+        (watchdog("30m"), watchdog("20m"), 1_200),
+        (watchdog("10s"), {}, 600),  # five of the shortest turns
+        (watchdog("none"), {}, inf),
+        (watchdog("none"), watchdog("1h"), 3_600),
+    ],
+)
+def test_a_gang_has_the_shortest_bound_of_its_pods_or_ten_minutes(
+    first: dict[str, str], second: dict[str, str], seconds: float
+) -> None:
+    circle = Circle()
+    one, two = circle.run("one", GANG | first), circle.run("two", GANG | second)
+    assert circle.turns.watchdog_s(one) == circle.turns.watchdog_s(two) == seconds
+    assert circle.turns.job(one, NOW).bound_s == inf, "it runs"
+    one, two = (circle.annotate(state, suspended(NOW - 100)) for state in (one, two))
+    assert circle.turns.job(two, NOW).bound_s == seconds
+
+
+def test_a_pod_has_a_bound_only_if_it_says_so_and_a_gang_none_if_the_rules_have_none() -> None:
+    circle = Circle("queues: [{name: a}]\nturns: {watchdog_s: 0}")
+    assert circle.turns.watchdog_s(circle.run("alone")) == circle.turns.watchdog_s(circle.run("one", GANG)) == inf
+    assert circle.turns.watchdog_s(circle.run("b", watchdog("700"))) == 700
+
+
+def test_a_job_that_is_due_back_ends_the_turn_of_one_of_a_lower_level() -> None:
+    circle = Circle()
+    away = circle.annotate(circle.run("away", watchdog("10m")), suspended(NOW - 359, 9_000_000))
+    short = circle.run("short", for_s=130)
+    assert circle.denies(away, short) == "its turn goes on"
+    assert circle.turns.denial_reason(away, short, NOW + 1) == ""
+    assert circle.turns.rank(away, NOW + 1)[0] == DUE_BACK
+
+
+def test_no_more_jobs_with_watchdogs_take_turns_on_a_gpu_than_can_be_back_in_time() -> None:
+    circle = Circle()
+    long = circle.run("long")
+    there = long.grant_id
+
+    def also(name: str, text: str) -> PodState:
+        """It had the same GPU before."""
+        circle._next = 0
+        return circle.annotate(circle.run(name, watchdog(text)), suspended(NOW - 100))
+
+    assert circle.denies(circle.wait("first", watchdog("10m")), long) == ""
+    away = [also(name, "10m") for name in "abc"]
+    assert {
+        share.uuid for state in away for share in circle.book.grants[state.grant_id].given.containers["c"].gpus
+    } == {share.uuid for share in circle.book.grants[there].given.containers["c"].gpus}
+    assert (
+        circle.denies(circle.wait("fourth", watchdog("10m")), long) == "too many jobs with watchdogs have turns there"
+    )
+    assert circle.denies(circle.wait("patient", watchdog("none")), long) == ""
+    assert circle.denies(circle.wait("without"), long) == ""
+    assert circle.turns.denial_reason(away[0], long, NOW) == "", "it has its place among them"

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
-from shared.turns.rules import IDLE, OVERDUE, Job, TurnRules, end_level, level, rank, yields
+from shared.turns.rules import (
+    DUE_BACK,
+    IDLE,
+    OVERDUE,
+    Job,
+    TurnRules,
+    changes_at,
+    due_back_at,
+    end_level,
+    is_overdue,
+    level,
+    most_with_watchdogs,
+    rank,
+    yields,
+)
 
 RULES = TurnRules(level_bounds_gpu_s=(10, 100), min_turn_s=5, max_wait_s=1_000)
 
@@ -58,9 +74,41 @@ def test_an_idle_job_is_the_first_to_yield() -> None:
         ({"level_bounds_gpu_s": (0, 1)}, "above 0"),
         ({"level_bounds_gpu_s": (5, 5)}, "each above the one before"),
         ({"min_turn_s": 0}, "at least 1"),
+        ({"watchdog_s": -1}, "0 for no bound"),
         ({"min_turn_s": 10, "max_wait_s": 9}, "no shorter a wait than a turn"),
     ],
 )
 def test_rules_that_make_no_sense_are_refused(fields: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         TurnRules(**fields)  # type: ignore[arg-type]
+
+
+WITH_WATCHDOGS = TurnRules(level_bounds_gpu_s=(10, 100), min_turn_s=5, max_wait_s=1_000, watchdog_s=50)
+
+
+def test_a_suspended_job_goes_first_before_its_watchdog_ends_it_the_earliest_bound_first() -> None:
+    bound = Job(key="b", attained_gpu_ms=500_000, since=960.0, bound_s=50)
+    later = Job(key="a", attained_gpu_ms=0, since=961.0, bound_s=50)
+    overdue, new = job(500, 0.0), job(0, 990.0)
+    before, at = 999.9, 1_001.0
+    assert [j.key for j in sorted((bound, new), key=lambda j: rank(j, WITH_WATCHDOGS, before))] == ["a", "b"]
+    assert rank(bound, WITH_WATCHDOGS, before)[0] == 2
+    order = sorted((new, overdue, later, bound), key=lambda j: rank(j, WITH_WATCHDOGS, at))
+    assert order[:3] == [bound, later, overdue]
+    assert (due_back_at(bound, WITH_WATCHDOGS), due_back_at(overdue, WITH_WATCHDOGS)) == (1_000.0, inf)
+    assert rank(bound, WITH_WATCHDOGS, at)[0] == DUE_BACK
+
+
+def test_a_job_that_is_due_back_is_overdue_only_when_it_has_waited_for_that_long() -> None:
+    bound = Job(key="b", attained_gpu_ms=500_000, since=0.0, bound_s=50)
+    assert [is_overdue(bound, WITH_WATCHDOGS, now) for now in (40.0, 999.0, 1_000.0)] == [False, False, True]
+    assert changes_at(bound, WITH_WATCHDOGS) == (1_000.0, 40.0)
+
+
+def test_as_many_jobs_with_watchdogs_as_can_be_back_in_time_beside_one_without() -> None:
+    for bound_s in (600.0, 900.0, 7_200.0):
+        most = int(most_with_watchdogs(bound_s, TurnRules()))
+        turn_s = 1.25 * TurnRules().min_turn_s  # with its copies
+        assert most * turn_s <= bound_s - turn_s < (most + 1) * turn_s
+    assert most_with_watchdogs(600.0, TurnRules()) == 3
+    assert most_with_watchdogs(inf, TurnRules()) == inf

@@ -111,8 +111,8 @@ def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
     assert (none_named.pods_suspended, none_named.suspended) == (1, ())
 
 
-def gangs_take_turns() -> Site:
-    site = Site(gpus=2, park=2)
+def gangs_take_turns(park: float = 2) -> Site:
+    site = Site(gpus=2, park=park)
     for name in ("a0", "a1"):
         site.create(name, gang="a")
     site.bind("a0", "a1")
@@ -138,6 +138,45 @@ def test_gangs_take_turns_as_a_whole_and_resume_together() -> None:
     assert sorted(o.name for o in site.unwritten) == ["a0", "a1"]
     site.settle()
     assert site.runs() == ["a0", "a1"]
+
+
+def gang_is_away(away_s: int) -> Site:
+    """Gang a is suspended for so long, for the turn of gang b. It has had more than b."""
+    site = gangs_take_turns(park=4)
+    assert site.propose(site.plan(("a0", "a1"), ("b0", "b1"))).ok
+    site.settle()
+    site.bind("b0", "b1")
+    site.settle(20)
+    record = site.record("a0")
+    site.wait(away_s - round(site.wall - record.since))
+    return site
+
+
+def test_why_and_when_tell_the_bound_of_a_watchdog() -> None:
+    site = gang_is_away(100)
+    told = finish(questions.when_(site.placement.core, WhenQuery(namespace="team", name="a0"), site.wall)).when
+    assert told is not None
+    assert told.turn is not None
+    assert (told.turn.watchdog_s, told.turn.within_s) == (600, pytest.approx(600 - 2 * 120 - 100 + 120, abs=2))
+    assert "It is suspended for 10 min at most, for its watchdog" in told.sentence
+
+
+@pytest.mark.parametrize(
+    ("away_s", "late"), [(400, ""), (700, "it has waited for 700 s, 100 s longer than its watchdog bears")]
+)
+def test_a_job_that_comes_back_for_its_watchdog_keeps_its_level_and_says_if_it_is_late(away_s: int, late: str) -> None:
+    early = gang_is_away(350)
+    assert "its turn goes on" in early.propose(early.plan(("b0", "b1"), ("a0", "a1"), plan_id="back")).reason
+    site = gang_is_away(away_s)
+    assert site.propose(site.plan(("b0", "b1"), ("a0", "a1"), plan_id="back")).ok
+    site.write()
+    site.answer()
+    says = [order.reason for order in site.unwritten if not order.suspension]
+    assert len(says) == 2
+    assert all(("longer than its watchdog bears" in one) is bool(late) and late in one for one in says)
+    site.settle(3)
+    assert site.runs() == ["a0", "a1"]
+    assert site.record("a0").lifted_at_gpu_ms == 0
 
 
 def test_a_gang_resumes_by_a_plan_as_a_whole() -> None:

@@ -84,6 +84,7 @@ def options(kind: type[Options], site: Site, able: list[Yielding], parking: list
         able,
         busy=(),
         parking=lambda: parking,
+        crowded=lambda _waiting, _running: False,
     )
     if isinstance(made, Tried):
         made.parking = parking

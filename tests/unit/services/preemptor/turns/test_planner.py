@@ -371,3 +371,28 @@ def test_nothing_yields_to_a_suspended_job_that_is_idle_until_it_wants_the_gpu()
     site.idle(woken={"notebook": site.now})
     [plan] = site.turns()
     assert (victims(plan), [one.name for one in plan.beneficiaries]) == ([("long", "checkpoint")], ["notebook"])
+
+
+def test_a_gang_is_back_before_its_watchdog_ends_it_however_much_it_has_had() -> None:
+    site = Site("a", "b", gpus=1)
+    for member, node in (("g-0", "a"), ("g-1", "b")):
+        site.suspended(member, node, 0, had_s=99 * LONG_S, since_s=300, annotations=gang("g", 2))
+        site.runs(f"long-{node}", node, 0)
+    assert site.turns() == []
+    assert site.turns(55) == []
+    [plan] = site.turns(5)
+    assert victims(plan) == [("long-a", "checkpoint"), ("long-b", "checkpoint")]
+    assert sorted(one.name for one in plan.beneficiaries) == ["g-0", "g-1"]
+
+
+def test_a_new_gang_goes_where_its_watchdog_leaves_it_a_place_among_the_turns() -> None:
+    site = Site("a", "b", gpus=1)
+    site.runs("longer", "a", 0, ran_s=10 * LONG_S)
+    for name in ("one", "two", "three"):
+        site.suspended(name, "a", 0, since_s=5, had_s=10 * LONG_S, annotations={names.ANNOTATION_WATCHDOG: "10m"})
+    site.waits("with", annotations={names.ANNOTATION_WATCHDOG: "10m"})
+    site.runs("long", "b", 0)
+    [plan] = site.turns()
+    assert [(one.name, one.node) for one in plan.beneficiaries] == [("with", "b")]
+    site.waits("without")
+    assert [[(one.name, one.node) for one in plan.beneficiaries] for plan in site.turns()] == [[("without", "a")]]
