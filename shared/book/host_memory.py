@@ -6,7 +6,7 @@ A grant counts from the order to checkpoint its pod on, until its node has confi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from shared.book.book import Book
 from shared.book.states import GrantState, NodeState
@@ -38,9 +38,9 @@ def free_mib(node: NodeState) -> int:
     return min(0, total_mib(node) - used_mib(node)) if node.agent_trouble else total_mib(node) - used_mib(node)
 
 
-def lacking(book: Book, checkpointed: Iterable[GrantState]) -> str:
+def lacking(book: Book, checkpointed: Iterable[GrantState], kept: Mapping[str, int] | None = None) -> str:
     """Returns which node's host has no room for these checkpoints together; empty if all have. Grants that are counted
-    already need nothing more."""
+    already need nothing more. `kept`: by node, the MiB that have to be free besides."""
     need: dict[str, int] = {}
     for held in checkpointed:
         for name, mib in {}.items() if held.parked else needed_mib(held).items():
@@ -48,8 +48,11 @@ def lacking(book: Book, checkpointed: Iterable[GrantState]) -> str:
     for name, mib in sorted(need.items()):
         node = book.nodes.get(name)
         free = 0 if node is None else max(0, free_mib(node))
-        if mib > free:
-            return f"the host of node {name} has {free} MiB free for checkpointed GPU memory, and {mib} MiB are needed"
+        needed = mib + (0 if kept is None else kept.get(name, 0))
+        if needed > free:
+            return (
+                f"the host of node {name} has {free} MiB free for checkpointed GPU memory, and {needed} MiB are needed"
+            )
     return ""
 
 

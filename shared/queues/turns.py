@@ -6,13 +6,14 @@ the annotation `kerf.dev/turns`, else by `turns` of the pod's own queue. `shared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 import msgspec
 
 from shared.book.disruption_cost import gpu_milli, why_not_disruptable
 from shared.book.gangs import Gangs
+from shared.book.host_memory import lacking, needed_mib
 from shared.book.states import PodState
 from shared.contracts.preemption import Action
 from shared.model.gpu import Inventory
@@ -22,7 +23,10 @@ from shared.model.suspension import Suspension, can_suspend, left_of
 from shared.queues.amounts import NOTHING, gpus_of, whole_gpus_of
 from shared.queues.queues import Queues
 from shared.turns.gpu_time import GpuTime
-from shared.turns.rules import Job, TurnRules, most_with_watchdogs, rank, yields
+from shared.turns.rules import DUE_BACK, Job, TurnRules, most_with_watchdogs, rank, yields
+
+HostReserves = dict[str, list[tuple[int, str]]]
+"""By node, the MiB that a job away needs to be free on its host to come back, and the uid of its first member."""
 
 TURN_ACTIONS: tuple[Action, ...] = ("pause", "checkpoint")
 """How a turn ends; the gentler first."""
@@ -283,7 +287,61 @@ class TurnPolicy:
             if left is not None:
                 return f"the gang of {victim.key} takes turns as a whole, and {left.key} is no victim"
             checked |= {member.uid for member in members}
-        return ""
+        if rank(self.job(beneficiaries[0], now), self.rules, now)[0] == DUE_BACK:
+            return ""
+        to_host = [victim for victim in victims if actions[victim.uid] == "checkpoint"]
+        parked = [self._book.grants[one.grant_id] for one in to_host if one.grant_id in self._book.grants]
+        jobs = {members[0].uid: members for members in map(self.members, to_host)}
+        kept = self.kept_free(jobs.values(), self.members(beneficiaries[0]), self.host_reserves())
+        why = lacking(self._book, parked, kept)
+        return f"{why}, with what jobs need that come back for their watchdogs" if why else ""
+
+    # --- watchdogs and hosts ----------------------------------------------------------------------------------
+
+    def host_reserve(self, members: Sequence[PodState]) -> dict[str, int]:
+        """Returns by node the MiB of its host that stay free while this job is suspended, for those that yield when it
+        comes back: the memory of its GPUs. Nothing for a job without a watchdog."""
+        found: dict[str, int] = {}
+        if self.watchdog_s(members[0]) == inf:
+            return found
+        grants = [self._book.grants[one.grant_id].given for one in members if one.grant_id in self._book.grants]
+        for name, uuid in sum_shares(grants):
+            node = self._book.nodes.get(name)
+            gpu = None if node is None else node.by_uuid.get(uuid)
+            found[name] = found.get(name, 0) + (0 if gpu is None else gpu.total_mib)
+        return found
+
+    def host_reserves(self) -> HostReserves:
+        """Returns the two largest reserves of each node's host, of the jobs whose memory is on hosts."""
+        found: HostReserves = {}
+        seen: set[str] = set()
+        for uid in (self._book.grants[grant_id].uid for grant_id in self._book.parked):
+            state = self._book.pods.get(uid)
+            if state is None or uid in seen or not self.takes_turns(state):
+                continue
+            members = self.members(state)
+            seen |= {member.uid for member in members}
+            for name, mib in self.host_reserve(members).items():
+                found[name] = sorted([*found.get(name, []), (mib, members[0].uid)], reverse=True)[:2]
+        return found
+
+    def kept_free(
+        self, going: Iterable[Sequence[PodState]], coming: Sequence[PodState], reserves: HostReserves
+    ) -> dict[str, int]:
+        """Returns by node the MiB of its host that have to be free besides what is copied there: the largest reserve of
+        the jobs that are away once the turn is over, less what the one that comes back frees by then.
+
+        `going`: the members of each job that goes there. `coming`: those of the one that gets the turn. `reserves`:
+        those of the jobs that are there, from `host_reserves`.
+        """
+        found = {name: next((mib for mib, uid in two if uid != coming[0].uid), 0) for name, two in reserves.items()}
+        for members in going:
+            for name, mib in self.host_reserve(members).items():
+                found[name] = max(found.get(name, 0), mib)
+        for held in (self._book.grants.get(one.grant_id) for one in coming):
+            for name, mib in needed_mib(held).items() if held is not None and held.parked else ():
+                found[name] = found.get(name, 0) - mib
+        return {name: mib for name, mib in found.items() if mib > 0}
 
     def quota_exceeded(
         self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], actions: Mapping[str, Action]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from services.preemptor.turns.circles import TurnJob
 from shared.book.book import Book
@@ -21,13 +21,14 @@ class HostRoom:
         """By grant id, what has to be taken of each node's host."""
         self._free: dict[str, int] = {}
 
-    def has(self, jobs: Iterable[TurnJob]) -> bool:
-        """Returns whether the hosts have room for all of these jobs together."""
+    def has(self, jobs: Iterable[TurnJob], kept: Mapping[str, int]) -> bool:
+        """Returns whether the hosts have room for all of these jobs together. `kept`: by node, the MiB that have to be
+        free besides."""
         grants = [self._book.grants[member.grant_id] for job in jobs for member in job.members]
         need: Counter[str] = Counter()
         for held in (*grants, *self._parking()):
             need.update(self._need(held))
-        return all(mib <= self._free_mib(name) for name, mib in need.items())
+        return all(mib + kept.get(name, 0) <= self._free_mib(name) for name, mib in need.items())
 
     def _need(self, held: GrantState) -> dict[str, int]:
         if held.grant_id not in self._needs:

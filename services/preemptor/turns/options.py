@@ -19,6 +19,7 @@ from services.preemptor.turns.circles import TurnJob
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.freed import Freed
 from services.preemptor.turns.host_room import HostRoom
+from services.preemptor.turns.watchdogs import Watchdogs
 from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.fork import Fork
@@ -29,6 +30,7 @@ from shared.model.suspension import SuspendAction, Suspension, can_suspend
 from shared.scheduling.minimal_sets import put_back_unneeded
 from shared.scheduling.moving import is_movable, other_gpus
 from shared.scheduling.transaction import Transaction
+from shared.turns.rules import DUE_BACK
 
 MAX_NODES = 16
 """The maximum of nodes that are tried for one pod; those where the jobs of the highest levels run come first."""
@@ -91,14 +93,15 @@ class Options:
         busy: Collection[str],
         parking: Callable[[], Iterable[GrantState]],
         own_alone: Collection[str] = (),
-        crowded: Callable[[TurnJob, TurnJob], bool],
+        watchdogs: Watchdogs,
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
         grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
-        that come back to no other GPUs, although their grants say so. `crowded`: whether a job that
-        has not run yet cannot join those that take turns on the GPUs of a running one, because of their watchdogs.
+        that come back to no other GPUs, although their grants say so.
         """
-        self._own_alone, self._crowded = own_alone, crowded
+        self._own_alone, self._watchdogs = own_alone, watchdogs
+        self._reserving: TurnJob | None = None
+        """The job in hand, if it leaves on hosts what others need to come back for their watchdogs."""
         self._book, self._areas, self._copies = book, areas, copies
         self._busy = busy
         self._host = HostRoom(book, parking)
@@ -137,11 +140,11 @@ class Options:
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
         best: Turn | None = None
-        self._too_short = []
+        self._too_short, self._reserving = [], None if at == DUE_BACK else waiting
         for nodes in self._places(waiting, at):
             near = self._near(nodes, at)
             if not waiting.resumes:
-                near = [one for one in near if not self._crowded(waiting, one.job)]
+                near = [one for one in near if not self._watchdogs.is_crowded(waiting, one.job)]
             tried = [near]
             if own:  # what other GPUs could give is of no use to it, unless it may move; its own are preferred
                 tried = [[one for one in near if not own.isdisjoint(self._gpus_under(one))]]
@@ -262,13 +265,18 @@ class Options:
         return victims if self._has_host_memory(victims) else []
 
     def _has_room_on_host(self, one: Yielding) -> bool:
-        """Whether the host has room for this job. In one round there is never more than before."""
-        if one.uid not in self._no_room and not self._has_host_memory([one]):
+        """Whether the host has room for this job. In one round there is never more than before, but for what is kept
+        free, which depends on who comes back."""
+        if one.uid not in self._no_room and not self._host.has([one.job], {}):
             self._no_room.add(one.uid)
-        return one.uid not in self._no_room
+        return one.uid not in self._no_room and self._has_host_memory([one])
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
-        return self._host.has(one.job for one in victims)
+        jobs = [one.job for one in victims]
+        return self._host.has(jobs, self._kept_free(jobs))
+
+    def _kept_free(self, yielding: Sequence[TurnJob]) -> Mapping[str, int]:
+        return {} if self._reserving is None else self._watchdogs.kept_free(yielding, self._reserving)
 
     def _can(self, one: Yielding, action: SuspendAction) -> bool:
         if (one.uid, action) not in self._able_to:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable
-from functools import cache
 from math import inf
 
 import msgspec
@@ -17,6 +16,7 @@ from services.preemptor.planning.areas import Areas
 from services.preemptor.turns.circles import Circle, Circles, TurnJob
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.options import Options, Turn, Yielding, as_yielding, suspended_by_gpu
+from services.preemptor.turns.watchdogs import Watchdogs
 from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.states import GrantState, PodState
@@ -149,7 +149,6 @@ class TurnPlanner:
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
-        loads = cache(self._policy.watchdog_loads)
         options = Options(
             self._book,
             self._areas(),
@@ -158,7 +157,7 @@ class TurnPlanner:
             busy=under_way.busy,
             parking=lambda: parking,
             own_alone=self._own_alone,
-            crowded=lambda job, one: self._policy.is_crowded(job.members[0], one.members[0], loads),
+            watchdogs=Watchdogs(self._policy),
         )
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0

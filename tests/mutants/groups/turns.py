@@ -37,11 +37,30 @@ MUTANTS: tuple[Mutant, ...] = (
         name="crowded-gpu-searched",
         what="the search for a turn ends at a GPU that has enough jobs with watchdogs",
         file="services/preemptor/turns/options.py",
-        old="                near = [one for one in near if not self._crowded(waiting, one.job)]\n",
+        old="                near = [one for one in near if not self._watchdogs.is_crowded(waiting, one.job)]\n",
         new="                pass\n",
         tests=(
             "tests/unit/services/preemptor/turns/test_planner.py::"
             "test_a_new_gang_goes_where_its_watchdog_leaves_it_a_place_among_the_turns",
+        ),
+    ),
+    Mutant(
+        name="host-filled",
+        what="a turn leaves no room on the host for those that yield when a job comes back for its watchdog",
+        file=_POLICY,
+        old="        why = lacking(self._book, parked, kept)\n",
+        new="        why = lacking(self._book, parked)\n",
+        tests=(_TESTS + "test_a_host_keeps_room_for_those_that_yield_when_a_gang_comes_back",),
+    ),
+    Mutant(
+        name="kept-and-freed",
+        what="what a job frees that comes back does not count as room for those that yield to the next one",
+        file=_POLICY,
+        old="                found[name] = found.get(name, 0) - mib\n",
+        new="                found[name] = found.get(name, 0)\n",
+        tests=(
+            "tests/unit/services/preemptor/turns/test_planner.py::"
+            "test_what_a_gang_frees_that_comes_back_counts_as_room_for_the_next_return",
         ),
     ),
     Mutant(

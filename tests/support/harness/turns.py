@@ -78,6 +78,12 @@ class Site:
             generation=self._generation,
         )
 
+    def park(self, pods: float) -> None:
+        """The node says that its host has room for so many pods."""
+        self.park_mib = round(pods * GPU_MIB)
+        self._generation += 1
+        self.send(m.InventorySeen(self.inventory()))
+
     def say_idle(self, *names_: str, woken: tuple[str, ...] = ()) -> None:
         """The node says that these pods are idle, and that these want the GPU again from now on."""
         self.idle = {self.state(name).grant_id: self.wall for name in names_}

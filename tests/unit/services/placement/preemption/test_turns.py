@@ -111,8 +111,8 @@ def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
     assert (none_named.pods_suspended, none_named.suspended) == (1, ())
 
 
-def gangs_take_turns(park: float = 2) -> Site:
-    site = Site(gpus=2, park=park)
+def gangs_take_turns() -> Site:
+    site = Site(gpus=2, park=4)
     for name in ("a0", "a1"):
         site.create(name, gang="a")
     site.bind("a0", "a1")
@@ -142,7 +142,7 @@ def test_gangs_take_turns_as_a_whole_and_resume_together() -> None:
 
 def gang_is_away(away_s: int) -> Site:
     """Gang a is suspended for so long, for the turn of gang b. It has had more than b."""
-    site = gangs_take_turns(park=4)
+    site = gangs_take_turns()
     assert site.propose(site.plan(("a0", "a1"), ("b0", "b1"))).ok
     site.settle()
     site.bind("b0", "b1")
@@ -150,6 +150,21 @@ def gang_is_away(away_s: int) -> Site:
     record = site.record("a0")
     site.wait(away_s - round(site.wall - record.since))
     return site
+
+
+def test_a_host_keeps_room_for_those_that_yield_when_a_gang_comes_back() -> None:
+    """Without it the gang would wait on a full host until its watchdog ends it."""
+    site = gangs_take_turns()
+    site.park(3)
+    refused = site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    assert "with what jobs need that come back for their watchdogs" in refused.reason
+    site.park(4)
+    assert site.propose(site.plan(("a0", "a1"), ("b0", "b1"))).ok
+    site.settle()
+    site.bind("b0", "b1")
+    site.wait(400)
+    assert site.free_host() == 2, "as much as gang b needs"
+    assert site.propose(site.plan(("b0", "b1"), ("a0", "a1"), plan_id="back")).ok
 
 
 def test_why_and_when_tell_the_bound_of_a_watchdog() -> None:
@@ -277,7 +292,7 @@ def test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on(held: Site) ->
         held.placement.events(PreemptionAbandoned)[-1].reason
     )
     held.settle(20)
-    assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 2, 0)
+    assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 4, 0)
     held.hold_answered(held.holds[-2])
     assert held.unwritten == [], "the plan is over"
 
@@ -288,7 +303,7 @@ def test_a_plan_that_ends_while_its_gang_is_held_lets_it_go_on(held: Site) -> No
     assert [order.hold.hold_s for order in held.holds] == [60, 0]
     held.hold_answered(held.holds[0])
     held.settle(10)
-    assert (held.runs(), held.free_host()) == (["a0", "a1"], 2)
+    assert (held.runs(), held.free_host()) == (["a0", "a1"], 4)
 
 
 def test_a_new_leader_asks_for_the_members_that_run_alone(held: Site) -> None:
@@ -320,7 +335,7 @@ def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
     assert "cannot be checkpointed" in site.placement.events(PreemptionAbandoned)[-1].reason
     site.settle(20)
     assert site.runs() == ["a0", "a1"]
-    assert site.free_host() == 2
+    assert site.free_host() == 4
 
 
 def test_a_plan_that_is_not_done_by_its_deadline_is_given_up() -> None:
@@ -359,7 +374,7 @@ def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_b
 @pytest.mark.parametrize("by_a_new_leader", [False, True])
 def test_a_suspended_member_of_a_gang_that_has_ended_resumes_no_more(by_a_new_leader: bool) -> None:
     """Its annotation stays on it for as long as its object exists."""
-    site = Site(park=2)
+    site = Site(park=4)
     for name in ("a", "b"):
         site.create(name, gang="g")
     site.bind("a", "b")

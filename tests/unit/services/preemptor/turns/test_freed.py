@@ -12,17 +12,20 @@ from services.preemptor.turns.circles import Circles, TurnJob
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.freed import Freed
 from services.preemptor.turns.options import Options, Yielding, as_yielding, suspended_by_gpu
+from services.preemptor.turns.watchdogs import Watchdogs
 from shared.book.host_memory import lacking
 from shared.book.states import GrantState, NodeState
+from shared.model import names
 from shared.model.suspension import SuspendAction
 from shared.queues.queues import Queues
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import level
+from shared.turns.rules import DUE_BACK, level
 from tests.support.harness.preemptor import TOTAL_MIB
 from tests.unit.services.preemptor.turns.test_planner import LONG_S, RULES, Site, gang
 
 QUARTER = TOTAL_MIB // 4
 PARTS = st.integers(1, 4)
+NOTES = st.sampled_from(({}, {names.ANNOTATION_WATCHDOG: "10m"}))
 
 
 class Tried(Options):
@@ -37,7 +40,7 @@ class Tried(Options):
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
         grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]
-        return not lacking(self._book, [*grants, *self.parking])
+        return not lacking(self._book, [*grants, *self.parking], self._kept_free([one.job for one in victims]))
 
 
 @st.composite
@@ -50,14 +53,14 @@ def sites(draw: st.DrawFn) -> Site:
             while left and draw(st.integers(0, 4)):
                 part, name = draw(st.integers(1, left)), f"{node}{gpu}-{left}"
                 compute = draw(st.sampled_from((250 * part, 100)))
-                ran_s = draw(st.sampled_from((10, LONG_S, 9 * LONG_S)))
-                site.runs(name, node, gpu, ran_s=ran_s, mib=part * QUARTER, compute_milli=compute)
+                ran_s, notes = draw(st.sampled_from((10, LONG_S, 9 * LONG_S))), draw(NOTES)
+                site.runs(name, node, gpu, ran_s=ran_s, mib=part * QUARTER, compute_milli=compute, annotations=notes)
                 left -= part
     for number in range(draw(st.integers(0, 4))):
         part, node = draw(PARTS), draw(st.sampled_from("ab"))
         share = {"mib": part * QUARTER, "compute_milli": 250 * part, "any_gpu": draw(st.booleans())}
         had_s = draw(st.sampled_from((10, 10, 5_000)))
-        site.suspended(f"off-{number}", node, draw(st.integers(0, 1)), had_s=had_s, **share)
+        site.suspended(f"off-{number}", node, draw(st.integers(0, 1)), had_s=had_s, annotations=draw(NOTES), **share)
     for number in range(draw(st.integers(0, 3))):
         part = draw(PARTS)
         notes = gang("g", 2) if number and draw(st.booleans()) else {}
@@ -84,7 +87,7 @@ def options(kind: type[Options], site: Site, able: list[Yielding], parking: list
         able,
         busy=(),
         parking=lambda: parking,
-        crowded=lambda _waiting, _running: False,
+        watchdogs=Watchdogs(TurnPolicy(Queues(book), site.core.gangs)),
     )
     if isinstance(made, Tried):
         made.parking = parking
@@ -99,7 +102,7 @@ def test_the_turns_are_those_that_are_found_by_trying_everything(site: Site, dat
     parking = data.draw(st.lists(st.sampled_from(grants), max_size=2, unique_by=id)) if grants else []
     quick, tried = (options(kind, site, able, parking) for kind in (Options, Tried))
     for job in waiting:
-        at, overdue_at = data.draw(st.sampled_from(((-1, site.now), (0, None), (1, None))))
+        at, overdue_at = data.draw(st.sampled_from(((DUE_BACK, None), (-1, site.now), (0, None), (1, None))))
         asked = {"at": at, "turn_s": data.draw(st.sampled_from((20.0, 500.0, float("inf"))))}
         assert quick.cheapest(job, **asked, overdue_at=overdue_at) == tried.cheapest(  # type: ignore[arg-type]
             job,

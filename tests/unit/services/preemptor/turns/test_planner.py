@@ -396,3 +396,39 @@ def test_a_new_gang_goes_where_its_watchdog_leaves_it_a_place_among_the_turns() 
     assert [(one.name, one.node) for one in plan.beneficiaries] == [("with", "b")]
     site.waits("without")
     assert [[(one.name, one.node) for one in plan.beneficiaries] for plan in site.turns()] == [[("without", "a")]]
+
+
+@pytest.mark.parametrize(("park", "yields"), [(2, "long"), (4, "g-0")])
+def test_a_gang_yields_only_where_its_host_keeps_room_for_its_return(park: int, yields: str) -> None:
+    site = Site("a", gpus=3, park_mib=park * TOTAL_MIB)
+    for index in range(2):
+        site.runs(f"g-{index}", "a", index, annotations=gang("g", 2), ran_s=90 * LONG_S)
+    site.runs("long", "a", 2)
+    for name in ("x", "y") if park == 4 else ("x",):
+        site.waits(name, annotations=gang("w", 2) if park == 4 else {})
+    [plan] = site.turns()
+    assert victims(plan)[0] == (yields, "checkpoint")
+
+
+def test_the_room_that_is_kept_is_for_those_that_yield_to_a_gang_that_comes_back() -> None:
+    site = Site("a", gpus=2, park_mib=2 * TOTAL_MIB)
+    site.suspended("back", "a", 0, since_s=355, had_s=LONG_S, annotations={names.ANNOTATION_WATCHDOG: "10m"})
+    site.runs("long-0", "a", 0)
+    site.runs("long-1", "a", 1)
+    site.waits("new")
+    assert site.turns() == [], "one GPU's memory is on the host, and as much is kept free"
+    [plan] = site.turns(5)
+    assert (victims(plan), [one.name for one in plan.beneficiaries]) == ([("long-0", "checkpoint")], ["back"])
+
+
+@pytest.mark.parametrize(("park", "back"), [(3, []), (4, ["back-0", "back-1"])])
+def test_what_a_gang_frees_that_comes_back_counts_as_room_for_the_next_return(park: int, back: list[str]) -> None:
+    """Two gangs alternate where the host has room for both."""
+    site = Site("a", gpus=2, park_mib=park * TOTAL_MIB)
+    for index in range(2):
+        site.suspended(f"back-{index}", "a", index, annotations=gang("b", 2))
+        site.runs(f"long-{index}", "a", index, ran_s=9 * LONG_S, annotations=gang("l", 2))
+    assert [one.name for plan in site.turns() for one in plan.beneficiaries] == back
+    if back:
+        site.suspended("other", "a", 0, mib=TOTAL_MIB // 4, annotations={names.ANNOTATION_WATCHDOG: "10m"})
+        assert site.turns() == [], "a third one needs room to come back itself"
