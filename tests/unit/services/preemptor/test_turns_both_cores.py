@@ -52,3 +52,22 @@ def test_where_no_node_can_do_it_nothing_moves() -> None:
     cluster = play(0, any_gpu=False)
     assert moved(cluster) == 0
     assert not cluster.nodes.suspension
+
+
+@pytest.mark.parametrize(("park_mib", "migrated"), [(0, 1), (4 * GPU_MIB, 0)])
+def test_what_no_turn_can_free_is_freed_by_a_migration(park_mib: int, migrated: int) -> None:
+    """Each node has a free GPU, and a pod waits for two. A host with room takes the memory of the one that yields; a
+    full one takes none, and a pod is migrated as far as the operator allows it."""
+    cluster = Cluster({"n": 2, "m": 2}, queues=RULES, park_mib=park_mib, copied_mib_per_s=1e9, copy_fixed_s=0.0,
+                      defragmentation_gpu_seconds_per_hour=10**6, reclaim_patience=0)  # fmt: skip
+    for number, runs_s in enumerate((30.0, 1e9, 1e9, 30.0)):
+        cluster.arrive(f"p{number}", priority=0, turns=True, slice_=(80, 100), runs_s=runs_s)
+        cluster.step()
+    for _ in range(round(60 / STEP_S)):
+        cluster.step()
+    cluster.arrive("large", priority=0, turns=True, gpus=2, runs_s=60.0)
+    for _ in range(round(120 / STEP_S)):
+        cluster.step()
+    assert cluster.api.bound_at["large"]
+    assert len(cluster.api.evictions) == migrated
+    assert bool(cluster.api.suspensions) is not bool(migrated)
