@@ -4,7 +4,8 @@ Growing: the device gate counts the larger amounts from the order on, and refuse
 room. The slices get them when their memory is there; what they have until then is `in_force`.
 
 Shrinking: the slices get the smaller limits, unless their program has more. Then the node promises to use no more than
-that (`shrunk`): the promise is on its disk, holds for every later start, and ends only with the next amendment.
+that (`shrunk`): the promise is on its disk, holds for every later start, and ends only with the next amendment. That
+the slices may have less is on its disk before they do (`in_force`): after a crash nobody may want it any more.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Resizes:
         self._node, self._store, self._gpus = node, store, gpus
         self._going: dict[str, ResizeTask] = {}
         """By grant: what its slices are doing."""
+        self._shrinking: dict[str, KnownGrant] = {}
+        """By grant whose slices are being shrunk: what was known of it before."""
 
     def fitting(self, received: NodeGrant) -> tuple[NodeGrant, str]:
         """The order, with the grant as it was where the larger amounts exceed the device, and why they do."""
@@ -49,6 +52,10 @@ class Resizes:
         if task is None:
             return None
         self._going[grant_id] = task
+        known = self._store.get(grant_id)
+        if task.shrinks and known is not None:
+            self._shrinking[grant_id] = known
+            self._store.put(msgspec.structs.replace(known, in_force=known.in_force or _may_have(task)))
         return m.ResizeSlices(task, received)
 
     def start_refusal(self, grant_id: str) -> tuple[str, str] | None:
@@ -65,6 +72,11 @@ class Resizes:
     def done(self, event: m.ResizeDone) -> list[m.Command]:
         """Records what slices have done. Returns the events that say so."""
         self._going.pop(event.task.grant_id, None)
+        before, known = self._shrinking.pop(event.task.grant_id, None), self._store.get(event.task.grant_id)
+        if before is not None and known is not None:
+            amended = known.grant.grant.amendment > before.grant.grant.amendment
+            in_force = before.in_force or before.effective if amended else before.in_force
+            self._store.put(msgspec.structs.replace(known, in_force=in_force))
         record_result(self._store, event.task, event.reason, is_partial=event.is_partial)
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
@@ -157,12 +169,16 @@ def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partia
         store.put(msgspec.structs.replace(known, in_force=known.in_force or task.before))
     elif task.shrinks:
         # Half done; or withdrawn meanwhile, and nobody would hear of a promise: the next task restores the limits.
-        left = msgspec.structs.replace(task.after, amendment=task.before.amendment)
-        store.put(msgspec.structs.replace(known, in_force=left))
+        store.put(msgspec.structs.replace(known, in_force=_may_have(task)))
     else:
         # A newer order may have come meanwhile: then they have what this one said, and the next task follows.
         done = known.effective.containers == task.after.containers
         store.put(msgspec.structs.replace(known, in_force=None if done else task.after))
+
+
+def _may_have(task: ResizeTask) -> Grant:
+    """What is in force of a shrink that is not over, or that nobody wants any more: restored by the next task."""
+    return msgspec.structs.replace(task.after, amendment=task.before.amendment)
 
 
 def amendment_of(store: GrantStore, grant_id: str) -> int:

@@ -48,6 +48,16 @@ MUTANTS = [
         tests=(_AGENT + "test_slices_that_could_not_be_restored_are_restored_later",),
     ),
     Mutant(
+        name="shrunk-before-it-is-on-disk",
+        what="after a crash an agent does not know that a slice may have less than its grant",
+        file="services/node_agent/resizes.py",
+        old="            self._store.put(msgspec.structs.replace(known, in_force=known.in_force or _may_have(task)))\n",
+        new="",
+        tests=(
+            _AGENT + "test_an_agent_that_restarts_while_a_slice_shrinks_restores_what_nobody_wants_to_shrink_any_more",
+        ),
+    ),
+    Mutant(
         name="promise-after-the-withdrawal",
         what="a node promises what was withdrawn meanwhile, and nobody hears of it",
         file="services/node_agent/resizes.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
@@ -29,8 +30,10 @@ def amended(name: str, memory: int, amendment: int = 1, compute: int = 300) -> N
     return msgspec.structs.replace(given, grant=msgspec.structs.replace(given.grant, amendment=amendment))
 
 
-def shrinking(name: str, memory: int) -> NodeGrant:
-    return msgspec.structs.replace(share(name, compute=300), shrink=amended(name, memory).grant)
+def shrinking(name: str, memory: int, *, has: NodeGrant | None = None) -> NodeGrant:
+    """An order to use less. `has`: the grant that is amended, if it was before."""
+    held = has or share(name, compute=300)
+    return msgspec.structs.replace(held, shrink=amended(name, memory, held.grant.amendment + 1).grant)
 
 
 def task_of(orders: list[m.Command]) -> m.ResizeSlices:
@@ -213,6 +216,38 @@ def test_a_shrink_that_was_withdrawn_while_it_was_done_is_undone_and_not_promise
     assert (mib(restored.task.after), restored.task.shrinks) == (500, False)
     done = said(core.handle(m.ResizeDone(restored.request, restored.task), 0.0))
     assert (done.not_resized, in_force(core)) == ("", 500)
+
+
+def test_an_agent_that_restarts_while_a_slice_shrinks_restores_what_nobody_wants_to_shrink_any_more() -> None:
+    core = slices("a", compute=300)
+    (save, asked) = core.handle(m.GrantReceived(shrinking("a", 100)), 0.0)
+    assert (type(save), type(asked)) == (m.Save, m.ResizeSlices)
+    core = Agent(NODE, read(write(core.checkpoint()), NODE))
+    core.handle(msgspec.structs.replace(inventory(), inventory=core.gpus.inventory), 0.0)
+    core.handle(sync(share("a", compute=300, term=2), term=2), 0.0)
+    restored = task_of(core.handle(m.Tick(), 0.0))
+    assert (mib(restored.task.after), restored.task.shrinks) == (500, False)
+    assert core.occupied()["G0"] == (500, 300)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_shrink_that_is_refused_leaves_what_was_in_force(grows: bool) -> None:
+    core = slices("a", compute=300)
+    if grows:
+        does(core, amended("a", 900), "other slices have borrowed it")
+    does(core, shrinking("a", 100, has=amended("a", 900) if grows else None), "it has 400 MiB")
+    assert in_force(core) == 500
+    again = [one for one in core.handle(m.Tick(), 0.0) if isinstance(one, m.ResizeSlices)]
+    assert [mib(one.task.after) for one in again] == ([900] if grows else [])
+
+
+def test_a_growth_that_is_ordered_while_a_shrink_is_refused_is_done() -> None:
+    core = slices("a", compute=300)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", 100)), 0.0))
+    core.handle(m.GrantReceived(amended("a", 900)), 0.0)
+    core.handle(m.ResizeDone(asked.request, asked.task, "it has 400 MiB"), 0.0)
+    assert in_force(core) == 500
+    assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 900
 
 
 def test_a_shrink_of_the_leader_before_ends_with_the_sync_of_the_next() -> None:
