@@ -40,6 +40,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """GPU share times the time of all copies, in both directions."""
     longest_wait_s: float
     """Longest time at a stretch that a job was on no GPU."""
+    longest_suspension_s: float
+    """The same of jobs that had run: how long one waited for its next turn at most."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,7 @@ def figures(jobs: tuple[Job, ...], told: list[Told], gpus: int, host_mib_peak: i
         host_memory_mib_peak=host_mib_peak,
         gpu_hours_lost_in_copies=round(sum(one.copied_milli_s for one in told) / WHOLE_GPU_MILLI / 3600, 1),
         longest_wait_s=round(max(one.longest_wait_s for one in told), 1),
+        longest_suspension_s=round(max(one.longest_suspension_s for one in told), 1),
     )
 
 

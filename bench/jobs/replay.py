@@ -102,6 +102,8 @@ class Told(msgspec.Struct):
     """GPU share times the time of its copies, failed suspensions included."""
     waits_since_s: float | None = None
     longest_wait_s: float = 0.0
+    longest_suspension_s: float = 0.0
+    """The same, after it had run."""
 
 
 class _Running(msgspec.Struct):
@@ -267,9 +269,10 @@ class Replay:
             self._touched.add(share.gpu)
         self._running[job] = _Running(shares, now, left_s, now)
         told = self.told[job]
-        told.longest_wait_s = max(
-            told.longest_wait_s, now - (now if told.waits_since_s is None else told.waits_since_s)
-        )
+        waited_s = now - (now if told.waits_since_s is None else told.waits_since_s)
+        told.longest_wait_s = max(told.longest_wait_s, waited_s)
+        if told.ran_s > 0:
+            told.longest_suspension_s = max(told.longest_suspension_s, waited_s)
         told.waits_since_s = None
 
     def _leave(self, job: int, now: float) -> float:

@@ -136,6 +136,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rehearse_after_s: Seconds = 10.0
     """When the programs of a pod that takes turns have had GPU memory for so long, they are checkpointed and restored
     once, to see whether they can be."""
+    copies_at_once: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    """How many processes may be copied to the host or back at once, each by a worker of its own (some 15 MiB)."""
     idle_after_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """A pod that takes turns and has used no GPU for so long counts as idle: its turn ends as soon as another waits. 0:
     none ever does."""

@@ -58,7 +58,7 @@ class SliceResizer:
         task, undone = order.task, ""
         why = "" if task.shrinks else await self._bursts.make_room_to_grow(task.uid)
         if not why:
-            async with self._suspender.alone:
+            async with self._suspender.alone_with((task.uid,)):
                 # A program that runs into a limit which is taken back at once would fail for nothing.
                 why = await self._too_much(task)
                 if not why:

@@ -35,7 +35,8 @@ from services.node_agent.strategies.hooks import Hooks
 from services.node_agent.strategies.host_memory import offered_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.lock_pool import LockPool
+from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.probes import Probes
 from services.node_agent.strategies.quantum_scheduler import QuantumPolicy
 from services.node_agent.strategies.rules import Policy
@@ -93,7 +94,7 @@ class Strategies:
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
-        self._checkpointer = Checkpointer(Locks(self.libcuda(), run / "parked.json"), cgroups)
+        self._checkpointer = Checkpointer(LockPool(self.libcuda(), run / "parked.json", config.copies_at_once), cgroups)
         self._locks = GpuLocks(self.libcuda(), run)
         quantum = QuantumPolicy(least_milli=config.least_milli)
         self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
@@ -229,8 +230,7 @@ class Strategies:
         return done
 
     def keep_only(self, containers: Iterable[Key]) -> None:
-        """Releases the slices of all containers that are not in `containers`: they have ended for good. Raises
-        OSError."""
+        """Releases the slices of all containers but these: the others have ended for good. Raises OSError."""
         kept = set(containers)
         self._limits.keep_only({uid for uid, _ in kept})
         for slice_ in self._registry.slices:
@@ -261,7 +261,7 @@ class Strategies:
         for slice_, error in self._registry.adopt(slices, overrides):
             self._ctx.log.error("slice_not_adopted", pod=slice_.uid, container=slice_.container, error=str(error))
 
-    async def _undo_locks(self, locks: Locks | GpuLocks) -> None:
+    async def _undo_locks(self, locks: LockPool | GpuLocks) -> None:
         try:
             await locks.start()
         except LockError as error:

@@ -16,8 +16,9 @@ import pytest
 
 from services.node_agent.moves import Step, identity
 from services.node_agent.strategies.control_block import GpuRule, Rules
+from services.node_agent.strategies.lock_pool import LockPool
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, Places, started
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.locks import LockError
 from tests.interposer.node import MIB, Node
 
 GPUS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(1, 5))
@@ -37,8 +38,8 @@ def node(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 @pytest.fixture
-async def locks(node: Node) -> AsyncIterator[Locks]:
-    made = Locks(str(node.driver), node.folder / "parked.json", answer_s=60, patience_ms=60_000)
+async def locks(node: Node) -> AsyncIterator[LockPool]:
+    made = LockPool(str(node.driver), node.folder / "parked.json", answer_s=60, patience_ms=60_000)
     yield made
     await made.close()
 
@@ -71,12 +72,12 @@ def swap(one: str, other: str) -> str:
     return ",".join(f"{old}={new}" for old, new in to.items())
 
 
-async def on_host(locks: Locks, pid: int) -> None:
+async def on_host(locks: LockPool, pid: int) -> None:
     await locks.lock(pid)
     await locks.checkpoint(pid)
 
 
-async def test_memory_and_results_come_to_the_other_gpu_and_the_device_says_so(node: Node, locks: Locks) -> None:
+async def test_memory_and_results_come_to_the_other_gpu_and_the_device_says_so(node: Node, locks: LockPool) -> None:
     program = begun(node.bare("stays", "0", "100", str(STEPS)))
     assert went_on(program) == (FIRST, result(STEPS), 1)
     await on_host(locks, program.pid)
@@ -99,7 +100,7 @@ async def test_memory_and_results_come_to_the_other_gpu_and_the_device_says_so(n
     ids=["not all GPUs", "one twice", "one twice from", "another model"],
 )
 async def test_the_driver_takes_no_other_map(
-    node: Node, locks: Locks, monkeypatch: pytest.MonkeyPatch, mapped: str
+    node: Node, locks: LockPool, monkeypatch: pytest.MonkeyPatch, mapped: str
 ) -> None:
     node.environment["KERF_FAKE_CUDA_MODELS"] = "AAAB"
     program = begun(node.bare("stays", "0", "100", str(STEPS)))
@@ -112,7 +113,7 @@ async def test_the_driver_takes_no_other_map(
     assert went_on(program)[0] == FIRST
 
 
-async def test_a_gpu_without_room_takes_nothing(node: Node, locks: Locks) -> None:
+async def test_a_gpu_without_room_takes_nothing(node: Node, locks: LockPool) -> None:
     program, other = begun(node.bare("stays", "0", "100", "1")), begun(node.bare("stays", "1", "200", "1"))
     await on_host(locks, program.pid)
     with pytest.raises(LockError):
@@ -124,7 +125,7 @@ async def test_a_gpu_without_room_takes_nothing(node: Node, locks: Locks) -> Non
     assert went_on(program)[0] == SECOND
 
 
-async def test_a_driver_before_r580_takes_no_map(node: Node, locks: Locks) -> None:
+async def test_a_driver_before_r580_takes_no_map(node: Node, locks: LockPool) -> None:
     node.environment["KERF_FAKE_CUDA_VERSION"] = "12090"
     program = begun(node.bare("stays", "0", "100", "1"))
     await on_host(locks, program.pid)
@@ -135,7 +136,7 @@ async def test_a_driver_before_r580_takes_no_map(node: Node, locks: Locks) -> No
     assert went_on(program)[0] == FIRST
 
 
-async def test_a_process_that_sees_some_gpus_alone_cannot_be_moved(node: Node, locks: Locks) -> None:
+async def test_a_process_that_sees_some_gpus_alone_cannot_be_moved(node: Node, locks: LockPool) -> None:
     program = begun(node.bare("stays", "0", "100", "1", CUDA_VISIBLE_DEVICES="0,1"))
     await on_host(locks, program.pid)
     with pytest.raises(LockError):
@@ -143,7 +144,7 @@ async def test_a_process_that_sees_some_gpus_alone_cannot_be_moved(node: Node, l
     assert await locks.place(program.pid, "pod", A) == A
 
 
-async def test_where_a_process_is_stays_known_whenever_the_worker_is_killed(node: Node, locks: Locks) -> None:
+async def test_where_a_process_is_stays_known_whenever_the_worker_is_killed(node: Node, locks: LockPool) -> None:
     """A restore that was begun has happened unless the process is still checkpointed."""
     program = begun(node.bare("stays", "0", "100", "1"))
     await on_host(locks, program.pid)
@@ -185,7 +186,7 @@ def test_a_container_with_its_own_device_nodes_sees_what_the_driver_says(node: N
 
 
 async def test_a_program_that_was_moved_has_its_limit_and_its_account_on_the_other_gpu(
-    node: Node, locks: Locks
+    node: Node, locks: LockPool
 ) -> None:
     """Another program has the first GPU meanwhile, and one that starts later sees the second GPU as its first."""
     container = node.container("c", rules(A))

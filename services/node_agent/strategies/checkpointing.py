@@ -2,20 +2,22 @@
 
 The pod's cgroup gives its processes. The driver says which of them use a GPU, because NVML does not list a checkpointed
 process. All of them are stopped before the first is checkpointed (`stopping.py`), and all are restored before the first
-goes on: no process waits for one that is on the host.
+goes on: no process waits for one that is on the host. Between that they are copied side by side, and so are pods.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 
 from services.node_agent.moves import Move, MoveError
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
+from services.node_agent.strategies.lock_pool import LockPool
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.stopping import ATTEMPTS, Attempt, Gate, OpenGate, Stopper
 
 MAX_ROUNDS = 3
@@ -30,13 +32,17 @@ class PartialCheckpoint(Exception):
 class Checkpointer:
     def __init__(
         self,
-        locks: Locks,
+        locks: LockPool,
         cgroups: PodCgroups,
         meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo"),
         stopper: Stopper | None = None,
     ) -> None:
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
         self._stopper = stopper or Stopper(locks)
+        self._copying: dict[str, int] = {}
+        """By pod, the bytes that are on their way to the host."""
+        self._copied = asyncio.Event()
+        """Set once, when a pod is copied. Then there is another."""
 
     async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
@@ -47,20 +53,21 @@ class Checkpointer:
         """
         stopped: tuple[int, ...] = ()
         try:
-            why = await self.no_room(uid, bytes_of)
+            why = await self._take_room(uid, bytes_of)
             if why:
                 return why
             for _ in range(MAX_ROUNDS):
                 stopped = await self._stopper.stop(lambda: self.running(uid), gate)
                 if not stopped:
                     return ""
-                for pid in stopped:
-                    await self.locks.checkpoint(pid)
+                await _side_by_side(self.locks.checkpoint(pid) for pid in stopped)
             why = "the pod keeps starting processes on GPUs"
         except KeyError:
             why = "one of its containers has ended, or was never taken over"
         except (LockError, HostMemoryUnknown, OSError, ValueError) as error:
             why = str(error)
+        finally:
+            self._give_room(uid)
         if await self.restore(uid):
             await self._let_go(stopped)
             raise PartialCheckpoint(why)
@@ -75,14 +82,17 @@ class Checkpointer:
         returns why they must not run.
         """
         done: list[int] = []
+
+        async def restored(pid: int) -> None:
+            step = None if move is None else move.step(await self.locks.place(pid, uid, move.before))
+            await self.locks.restore(pid, step)
+            done.append(pid)
+
         try:
             if move is not None:
                 await self._take_along(uid, move)
-            for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
-                for pid in group:
-                    step = None if move is None else move.step(await self.locks.place(pid, uid, move.before))
-                    await self.locks.restore(pid, step)
-                    done.append(pid)
+            away = [pid for group in (await self._on_gpus(uid, CHECKPOINTED)).values() for pid in group]
+            await _side_by_side(map(restored, away))
             if move is not None and not move.tries:
                 await self.locks.set_place(uid, move.after)
             why = ready()
@@ -115,8 +125,7 @@ class Checkpointer:
 
         for _ in range(MAX_ROUNDS):
             stopped = await self._stopper.stop(elsewhere, _OPEN)
-            for pid in stopped:
-                await self.locks.checkpoint(pid)
+            await _side_by_side(map(self.locks.checkpoint, stopped))
             if not stopped:
                 return
 
@@ -143,20 +152,34 @@ class Checkpointer:
         return tuple([pid for group in (await self._on_gpus(uid, RUNNING, LOCKED)).values() for pid in group])
 
     async def no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
-        """Why the host has no room for what the pod has on GPUs; empty if it has. Raises LockError or
-        HostMemoryUnknown."""
+        """Why the host has no room for what the pod has on GPUs, besides what is on its way there; empty if it has.
+        Raises LockError or HostMemoryUnknown."""
         found, pod = await self._on_gpus(uid, RUNNING, LOCKED), self._cgroups.path(uid)
         if not found or pod is None:
             return ""
         # It is unknown here which container a cgroup belongs to, so each may be the largest.
         most = sum(bytes_of) if len(found) == 1 else max(bytes_of, default=0)
-        return host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo())
+        others = sum(self._copying.values()) - self._copying.get(uid, 0)
+        return host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo(), others)
+
+    async def _take_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
+        """As `no_room`; keeps the room until `_give_room`. What is on its way to the host may be there already and be
+        counted twice, so a pod is refused only when nothing is."""
+        while (why := await self.no_room(uid, bytes_of)) and self._copying:
+            await self._copied.wait()
+        if not why:
+            self._copying[uid] = sum(bytes_of)
+        return why
+
+    def _give_room(self, uid: str) -> None:
+        if self._copying.pop(uid, None) is not None:
+            self._copied.set()
+            self._copied = asyncio.Event()
 
     async def _back_to_host(self, pids: list[int]) -> str:
         """Returns what has to be added to why a restore has failed."""
         try:
-            for pid in pids:
-                await self.locks.checkpoint(pid)
+            await _side_by_side(map(self.locks.checkpoint, pids))
         except LockError as error:
             return f"; and {error}{await self._let_go(pids)}"
         return ""
@@ -179,6 +202,13 @@ class Checkpointer:
             if of_driver:
                 found[folder] = of_driver
         return found
+
+
+async def _side_by_side(calls: Iterable[Coroutine[object, object, None]]) -> None:
+    """Makes all of these calls, and raises the first error when all are over."""
+    for found in await asyncio.gather(*calls, return_exceptions=True):
+        if found is not None:
+            raise found
 
 
 def _sees_some(pid: int) -> bool:

@@ -8,7 +8,7 @@ member whose peer on another node cannot be stopped goes on by itself, also when
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 import structlog
@@ -20,7 +20,7 @@ from services.node_agent.strategies.suspension import SliceGate, Suspender
 
 ONCE = (Attempt(0.1, 1.0),)
 """In step for a moment on all nodes, and then a second to get quiet."""
-BEAT_S = 0.5
+LOOK_S = 0.5
 
 log = structlog.get_logger("holds")
 
@@ -58,7 +58,7 @@ class Holds:
         if not hold_s:
             return ""
         checkpointer = self._suspender.checkpointer
-        async with self._suspender.alone:
+        async with self._suspender.alone_with(uids):
             gates = {uid: self._suspender.gate_of(uid) for uid in uids}
             try:
                 await checkpointer.stop(uids, _AllOf(gates.values()), ONCE)
@@ -79,22 +79,16 @@ class Holds:
         self._held.pop(uid, None)
 
     async def run(self) -> None:
-        """Keeps what is held locked, and lets it go when its time is over."""
+        """Lets go what is held when its time is over."""
         while True:
             await self.look(asyncio.get_running_loop().time())
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(LOOK_S)
 
     async def look(self, now_s: float) -> None:
-        if not self._held:
-            return
-        try:
-            await self._suspender.checkpointer.locks.heartbeat()
-        except LockError as error:
-            log.error("holds_lost", error=str(error), effect="the pods go on, and their gang is asked again")
         await self._let_go([uid for uid, held in self._held.items() if held.until_s <= now_s])
 
-    async def _let_go(self, uids: Iterable[str]) -> None:
-        async with self._suspender.alone:
+    async def _let_go(self, uids: Collection[str]) -> None:
+        async with self._suspender.alone_with(uids):
             for held in [self._held.pop(uid) for uid in uids if uid in self._held]:
                 try:
                     held.gate.as_before()

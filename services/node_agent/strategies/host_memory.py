@@ -36,17 +36,20 @@ def processes(pod: Path) -> dict[Path, tuple[int, ...]]:
     return {folder: pids for folder, pids in found.items() if pids}
 
 
-def refusal(pod: Path, need: Mapping[Path, int], total_bytes: int, meminfo: Path = Path("/proc/meminfo")) -> str:
+def refusal(
+    pod: Path, need: Mapping[Path, int], total_bytes: int, meminfo: Path = Path("/proc/meminfo"), others_bytes: int = 0
+) -> str:
     """Returns why the GPU memory does not fit on the host; empty if it fits.
 
     `need`: the maximum bytes that may be added to each cgroup with processes on GPUs. `total_bytes`: their sum for the
-    pod. Reclaimable memory (page cache) counts as used by the pod. Raises HostMemoryUnknown.
+    pod. `others_bytes`: what other pods take of the node at this moment. Reclaimable memory (page cache) counts as used
+    by the pod. Raises HostMemoryUnknown.
     """
     for folder, max_bytes in {pod: total_bytes, **need}.items():
         room = _room(folder)
         if room is not None and room < max_bytes:
             return f"its memory limit has room for {room // MIB} MiB, but it has {-(-max_bytes // MIB)} MiB on GPUs"
-    available = _line(meminfo, "MemAvailable")
+    available = max(0, _line(meminfo, "MemAvailable") - others_bytes)
     if available < total_bytes:
         swap = _swap(pod, need, meminfo)
         if available + swap < total_bytes:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -140,6 +141,11 @@ class Places:
         return str(known.get(pod, (otherwise,))[0])
 
     def write(self, key: str, *value: object) -> None:
+        with self._path.with_suffix(".lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)  # other workers write to the same file
+            self._write(key, value)
+
+    def _write(self, key: str, value: tuple[object, ...]) -> None:
         known = self.read()
         known.pop(key, None)
         kept = {name: told for name, told in known.items() if not name.isdecimal() or told[0] == started(int(name))}

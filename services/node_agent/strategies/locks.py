@@ -56,6 +56,19 @@ class Locks:
         self._closed = False
         self.held: set[int] = set()
 
+    @property
+    def journal(self) -> Path:
+        return self._journal
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether its worker has not answered yet."""
+        return self._serial.locked()
+
+    @property
+    def is_running(self) -> bool:
+        return self._worker is not None and self._worker.returncode is None
+
     def has_leftovers(self) -> bool:
         """Whether an earlier agent may have left a process locked."""
         return bool(lock_worker.Journal(self._journal).leftovers())

@@ -21,8 +21,9 @@ from typing import Protocol
 
 import msgspec
 
+from services.node_agent.strategies.lock_pool import LockPool
 from services.node_agent.strategies.lock_worker import LOCKED
-from services.node_agent.strategies.locks import LockError, Locks, NoAnswer
+from services.node_agent.strategies.locks import LockError, NoAnswer
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ class OpenGate:
 class Stopper:
     def __init__(
         self,
-        locks: Locks,
+        locks: LockPool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

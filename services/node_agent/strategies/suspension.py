@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.moves import Move
+from services.node_agent.strategies.alone import Alone
 from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.hooks import Hooks
@@ -102,7 +103,7 @@ class OnHostGate(SliceGate):
 
 
 class Suspender:
-    """Suspends and resumes pods, one at a time, and each in the order of the requests for it."""
+    """Suspends and resumes pods, side by side on different GPUs, and each in the order of the requests for it."""
 
     def __init__(
         self,
@@ -117,8 +118,7 @@ class Suspender:
         self.registry, self.drivers, self._live, self._checkpointer = registry, drivers, live, checkpointer
         self.hooks: Hooks | None = None
         """Calls the programs that can sleep by themselves; None: none is called."""
-        self.alone = asyncio.Lock()
-        """Held while a pod's slices are being changed."""
+        self._alone = Alone()
         self._in_order: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Of each pod, held from its hook to its hook."""
 
@@ -131,13 +131,28 @@ class Suspender:
                 why = await self.hooks.sleep(ask.uid, hook)
                 if why:
                     return SuspendResult(ask, await self._woken(ask, why))
-            async with self.alone:
+            async with self.alone_with((ask.uid,), ask.move):
                 done = await self._suspend(ask)
             if done.reason and hook is not None:
                 return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
             if not done.reason and ask.suspension is None and _is_checkpoint(ask.previous):
                 return SuspendResult(ask, await self._woken(ask, ""))
             return done
+
+    @contextlib.asynccontextmanager
+    async def alone_with(self, uids: Collection[str], move: Move | None = None) -> AsyncIterator[None]:
+        """Nothing else changes the slices of these pods, or others on their GPUs. `move`: they may come to others."""
+        places = [] if move is None else [*move.before.split(","), *move.after.split(",")]
+
+        def around() -> set[str]:
+            return {*uids, *places, *(uuid for live in self._live() if live.uid in uids for uuid in live.gpus)}
+
+        while True:
+            names = around()
+            async with self._alone.on(names):
+                if around() <= names:  # else a pod has come to other GPUs meanwhile
+                    yield
+                    return
 
     async def _woken(self, ask: SuspendTask, why: str) -> str:
         """Wakes a program up that is not suspended any more. Returns `why`, and why that failed."""
@@ -192,7 +207,7 @@ class Suspender:
 
         It is no suspension by placement: the pod keeps its grant.
         """
-        async with self.alone:
+        async with self.alone_with((uid,)):
             mine = [live for live in self._live() if live.uid == uid]
             keys = {(live.uid, live.container) for live in mine}
             if not all(registered()[live.strategy].checkpoints for live in mine):
@@ -211,7 +226,7 @@ class Suspender:
 
     async def move_back(self, uid: str) -> str:
         """Moves a pod's memory back to its GPUs, and lets it run. Returns why some of it is still on the host."""
-        async with self.alone:
+        async with self.alone_with((uid,)):
             why = await self._checkpointer.restore(uid)
             if not why:
                 self.registry.set_on_host(key for key in self.registry.on_host if key[0] != uid)
@@ -252,7 +267,7 @@ class Suspender:
         `is_on_host` says so. `move`: its programs may have to come back to other GPUs; `immovable` is called with why
         they cannot.
         """
-        async with self.alone:
+        async with self.alone_with((uid,), move):
             if not still() or self.waits_on_host(uid):
                 return None
             mine = [live for live in self._live() if live.uid == uid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,15 +13,24 @@ import pytest
 
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
-from services.node_agent.strategies.locks import Locks
+from services.node_agent.strategies.lock_pool import LockPool
+from tests.support.waiting import eventually
 from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
 DRIVER = """
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 /* Every process runs at first. KERF_BAD cannot be checkpointed; with KERF_STUCK no process can be
  * restored, and KERF_LAST never. */
-static int state[1 << 22], none;
+static int *state, none;
+__attribute__((constructor)) static void shared(void) {
+    int file = open(STATES, O_RDWR | O_CREAT, 0600);
+    size_t size = sizeof *state << 22;
+    state = ftruncate(file, (off_t)size) ? MAP_FAILED : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+}
 static int is(const char *name, int pid) { return getenv(name) && atoi(getenv(name)) == pid; }
 int cuInit(unsigned f) { return (int)f; }
 int cuCheckpointProcessLock(int p, void *a) { (void)a; return state[p] ? 401 : (state[p] = 1, 0); }
@@ -51,13 +61,19 @@ def pids() -> Iterator[list[int]]:
 async def checkpointer(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncIterator[Checkpointer]:
     (tmp_path / "driver.c").write_text(DRIVER)
     subprocess.run(  # noqa: ASYNC221
-        [compiler, "-shared", "-fPIC", "-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")], check=True
+        [
+            *(compiler, "-shared", "-fPIC", f'-DSTATES="{tmp_path}/states"'),
+            *("-o", str(tmp_path / "driver.so"), str(tmp_path / "driver.c")),
+        ],
+        check=True,
     )
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "cgroup" / "cgroup.procs").touch()
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}")
-    made = Checkpointer(Locks(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup"))
+    made = Checkpointer(
+        LockPool(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup")
+    )
     yield made
     await made.locks.close()
 
@@ -88,7 +104,7 @@ async def test_a_failed_restore_is_reported_as_a_partial_checkpoint(
     monkeypatch.setenv("KERF_STUCK", "1")
     with pytest.raises(PartialCheckpoint, match="801"):
         await checkpointer.checkpoint(UID, (1,))
-    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 0, 0]
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 0, 2]
 
 
 async def test_a_pod_without_a_cgroup_has_nothing_on_gpus(checkpointer: Checkpointer) -> None:
@@ -103,4 +119,28 @@ async def test_no_process_goes_on_while_another_one_stays_on_the_host(
     monkeypatch.setenv("KERF_LAST", str(pids[2]))
     assert await checkpointer.checkpoint(UID, (1,)) == ""
     assert await checkpointer.restore(UID) == f"the driver answers 2 to the restoring of process {pids[2]}"
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 2, 2]
+
+
+async def test_a_pod_waits_for_the_room_that_another_one_takes_at_this_moment(
+    tmp_path: Path, checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the other one copies may be there already and be counted twice, so it is not refused before that is over."""
+    asked: list[int] = []
+    state = checkpointer.locks.state
+
+    async def seen(pid: int) -> int | None:
+        asked.append(pid)
+        return await state(pid)
+
+    monkeypatch.setattr(checkpointer.locks, "state", seen)
+    monkeypatch.setattr(checkpointer, "_meminfo", lambda: tmp_path / "meminfo")
+    (tmp_path / "meminfo").write_text("MemAvailable: 100 kB\nSwapFree: 0 kB\n")
+    other = f"{os.getpid():08x}-0000-0000-0000-000000000000"
+    checkpointer._copying[other] = 60 * 1024
+    waits = asyncio.create_task(checkpointer.checkpoint(UID, (60 * 1024,)))
+    await eventually(lambda: pids[0] in asked)
+    assert not waits.done()
+    checkpointer._give_room(other)
+    assert await waits == ""
     assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 2, 2]
