@@ -64,6 +64,39 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="workers-think-the-agent-is-gone",
+        what="processes are unlocked while others of their pod are copied",
+        file="services/node_agent/strategies/lock_pool.py",
+        old="        await self._of(pid).lock(pid, within_ms)\n        self._keep_beating()\n",
+        new="        await self._of(pid).lock(pid, within_ms)\n",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_lock_pool.py::"
+            "test_a_process_stays_locked_while_others_are_copied_for_longer_than_the_patience",
+        ),
+    ),
+    Mutant(
+        name="gang-overtaken",
+        what="a gang that waits for several GPUs is overtaken by those that want a part of them",
+        file="services/node_agent/strategies/alone.py",
+        old="            busy |= wanted\n",
+        new="",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_alone.py::"
+            "test_who_wants_much_is_not_overtaken_by_those_that_want_a_part_of_it",
+        ),
+    ),
+    Mutant(
+        name="room-seen-twice",
+        what="two pods that are copied at once take the same free memory of the host",
+        file="services/node_agent/strategies/checkpointing.py",
+        old="            self._copying[uid] = sum(bytes_of)\n",
+        new="            pass\n",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_checkpointing.py::"
+            "test_two_pods_that_are_copied_at_once_do_not_take_the_same_room",
+        ),
+    ),
+    Mutant(
         name="lifted-by-a-watchdog",
         what="a job that comes back for its watchdog begins again at level 0",
         file="services/placement/protocol/gpu_times.py",

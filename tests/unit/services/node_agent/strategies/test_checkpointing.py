@@ -122,25 +122,35 @@ async def test_no_process_goes_on_while_another_one_stays_on_the_host(
     assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 2, 2]
 
 
-async def test_a_pod_waits_for_the_room_that_another_one_takes_at_this_moment(
+async def test_two_pods_that_are_copied_at_once_do_not_take_the_same_room(
     tmp_path: Path, checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the other one copies may be there already and be counted twice, so it is not refused before that is over."""
-    asked: list[int] = []
-    state = checkpointer.locks.state
-
-    async def seen(pid: int) -> int | None:
-        asked.append(pid)
-        return await state(pid)
-
-    monkeypatch.setattr(checkpointer.locks, "state", seen)
-    monkeypatch.setattr(checkpointer, "_meminfo", lambda: tmp_path / "meminfo")
-    (tmp_path / "meminfo").write_text("MemAvailable: 100 kB\nSwapFree: 0 kB\n")
     other = f"{os.getpid():08x}-0000-0000-0000-000000000000"
-    checkpointer._copying[other] = 60 * 1024
-    waits = asyncio.create_task(checkpointer.checkpoint(UID, (60 * 1024,)))
-    await eventually(lambda: pids[0] in asked)
-    assert not waits.done()
-    checkpointer._give_room(other)
-    assert await waits == ""
+    for uid, its in ((UID, pids[:2]), (other, pids[2:])):
+        cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{uid}" / "main", pids="".join(f"{pid}\n" for pid in its))
+        cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{uid}")
+    (tmp_path / "meminfo").write_text(f"MemAvailable: {100 * 1024} kB\nSwapFree: 0 kB\n")
+    monkeypatch.setattr(checkpointer, "_meminfo", lambda: tmp_path / "meminfo")
+    told: list[tuple[str, str]] = []
+    no_room, copy, go = checkpointer.no_room, checkpointer.locks.checkpoint, asyncio.Event()
+
+    async def looked(uid: str, bytes_of: tuple[int, ...]) -> str:
+        told.append((uid, await no_room(uid, bytes_of)))
+        return told[-1][1]
+
+    async def copied(pid: int) -> None:
+        await go.wait()
+        await copy(pid)
+
+    monkeypatch.setattr(checkpointer, "no_room", looked)
+    monkeypatch.setattr(checkpointer.locks, "checkpoint", copied)
+    both = [asyncio.create_task(checkpointer.checkpoint(UID, (60 << 20,)))]
+    await eventually(lambda: told)
+    both.append(asyncio.create_task(checkpointer.checkpoint(other, (60 << 20,))))
+    await eventually(lambda: len(told) > 1)
+    go.set()
+    assert await asyncio.gather(*both) == ["", ""]
+    full = "the node has 40 MiB of memory left, but the pod has 60 MiB on GPUs"
+    assert told == [(UID, ""), (other, full), (other, "")]
     assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 2, 2]
