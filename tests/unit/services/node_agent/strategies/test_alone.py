@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 from services.node_agent.strategies.alone import Alone
+from services.node_agent.strategies.suspension import Suspender
 
 
 class Scene:
@@ -76,3 +79,35 @@ async def test_one_that_is_cancelled_at_its_turn_gives_it_to_the_next() -> None:
     scene.tasks["b"].cancel()  # its turn has come, and it has not heard of it
     await scene.settle()
     assert scene.inside == ["c"]
+
+
+async def test_a_pod_that_comes_to_other_gpus_while_it_waits_has_those_for_itself_too() -> None:
+    live = {"pod": ["gpu-0"], "old": ["gpu-0"], "new": ["gpu-1"]}
+    suspender = Suspender(
+        *(cast("Any", None), {}),
+        cast("Any", lambda: [SimpleNamespace(uid=uid, gpus=gpus) for uid, gpus in live.items()]),
+        *(cast("Any", None), cast("Any", None)),
+    )
+    scene, inside = Scene(), list[str]()
+
+    async def stay(uid: str) -> None:
+        async with suspender.alone_with((uid,)):
+            inside.append(uid)
+            await scene.go[uid].wait()
+            inside.remove(uid)
+
+    scene.go = {uid: asyncio.Event() for uid in live}
+    tasks = []
+    for uid in ("old", "new", "pod"):
+        tasks.append(asyncio.create_task(stay(uid)))
+        await scene.settle()
+    assert inside == ["old", "new"]
+    live["pod"] = ["gpu-1"]
+    scene.go["old"].set()
+    await scene.settle()
+    assert inside == ["new"]
+    scene.go["new"].set()
+    await scene.settle()
+    assert inside == ["pod"]
+    scene.go["pod"].set()
+    await asyncio.gather(*tasks)
