@@ -11,9 +11,9 @@ from math import inf
 
 import msgspec
 
+from shared.book import host_memory
 from shared.book.disruption_cost import gpu_milli, why_not_disruptable
 from shared.book.gangs import Gangs
-from shared.book.host_memory import lacking, needed_mib
 from shared.book.states import PodState
 from shared.contracts.preemption import Action
 from shared.model.gpu import Inventory
@@ -293,22 +293,20 @@ class TurnPolicy:
         parked = [self._book.grants[one.grant_id] for one in to_host if one.grant_id in self._book.grants]
         jobs = {members[0].uid: members for members in map(self.members, to_host)}
         kept = self.kept_free(jobs.values(), self.members(beneficiaries[0]), self.host_reserves())
-        why = lacking(self._book, parked, kept)
+        why = host_memory.lacking(self._book, parked, kept)
         return f"{why}, with what jobs need that come back for their watchdogs" if why else ""
 
     # --- watchdogs and hosts ----------------------------------------------------------------------------------
 
     def host_reserve(self, members: Sequence[PodState]) -> dict[str, int]:
         """Returns by node the MiB of its host that stay free while this job is suspended, for those that yield when it
-        comes back: the memory of its GPUs. Nothing for a job without a watchdog."""
+        comes back: as much as it has itself. Nothing for a job without a watchdog."""
         found: dict[str, int] = {}
         if self.watchdog_s(members[0]) == inf:
             return found
-        grants = [self._book.grants[one.grant_id].given for one in members if one.grant_id in self._book.grants]
-        for name, uuid in sum_shares(grants):
-            node = self._book.nodes.get(name)
-            gpu = None if node is None else node.by_uuid.get(uuid)
-            found[name] = found.get(name, 0) + (0 if gpu is None else gpu.total_mib)
+        for held in (self._book.grants.get(one.grant_id) for one in members):
+            for name, mib in {}.items() if held is None else host_memory.needed_mib(held).items():
+                found[name] = found.get(name, 0) + mib
         return found
 
     def host_reserves(self) -> HostReserves:
@@ -339,7 +337,7 @@ class TurnPolicy:
             for name, mib in self.host_reserve(members).items():
                 found[name] = max(found.get(name, 0), mib)
         for held in (self._book.grants.get(one.grant_id) for one in coming):
-            for name, mib in needed_mib(held).items() if held is not None and held.parked else ():
+            for name, mib in host_memory.needed_mib(held).items() if held is not None and held.parked else ():
                 found[name] = found.get(name, 0) - mib
         return {name: mib for name, mib in found.items() if mib > 0}
 

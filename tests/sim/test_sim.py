@@ -409,8 +409,8 @@ def test_jobs_take_turns_in_these_worlds() -> None:
 
 
 def test_reserving_a_checkpoint_whatever_is_on_the_host_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "lacking", lambda book, checkpointed: "")
-    monkeypatch.setattr(HostRoom, "has", lambda self, jobs: True)
+    monkeypatch.setattr(host_memory, "lacking", lambda book, checkpointed, kept=None: "")
+    monkeypatch.setattr(HostRoom, "has", lambda self, jobs, kept: True)
     assert _turns_violated(100).startswith("T1")
 
 

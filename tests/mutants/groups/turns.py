@@ -48,8 +48,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="host-filled",
         what="a turn leaves no room on the host for those that yield when a job comes back for its watchdog",
         file=_POLICY,
-        old="        why = lacking(self._book, parked, kept)\n",
-        new="        why = lacking(self._book, parked)\n",
+        old="        why = host_memory.lacking(self._book, parked, kept)\n",
+        new="        why = host_memory.lacking(self._book, parked)\n",
         tests=(_TESTS + "test_a_host_keeps_room_for_those_that_yield_when_a_gang_comes_back",),
     ),
     Mutant(
