@@ -7,6 +7,7 @@ the annotation `kerf.dev/turns`, else by `turns` of the pod's own queue. `shared
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from math import inf
 
 import msgspec
@@ -120,15 +121,16 @@ class TurnPolicy:
     def watchdog_s(self, state: PodState) -> float:
         """Returns for how long the pod's job may be suspended at a time; infinite: for ever.
 
-        The shortest bound of its pods, or that of the rules for a gang that has none; never less than the shortest
-        bound of the rules.
+        The shortest bound of its pods, where that of the rules counts for members of a gang that say nothing; never
+        less than the shortest bound of the rules.
         """
         gang, rules = self._gangs.of(state.uid), self.rules
         if gang is None:
             told_s = inf if state.life.watchdog_s is None else state.life.watchdog_s
         else:
-            told = [one.life.watchdog_s for one in self.members(state) if one.life.watchdog_s is not None]
-            told_s = min(told, default=rules.watchdog_s or inf)
+            default_s = rules.watchdog_s or inf
+            told = [one.life.watchdog_s for one in self.members(state)]
+            told_s = min(default_s if one_s is None else one_s for one_s in told)
         return max(told_s, rules.least_watchdog_s)
 
     def watchdog_loads(self) -> dict[tuple[str, str], WatchdogLoad]:
@@ -240,10 +242,16 @@ class TurnPolicy:
                 return "minimum run time"
         return ""
 
-    def denial_reason(self, beneficiary: PodState, victim: PodState, now: float) -> str:
+    def denial_reason(
+        self,
+        beneficiary: PodState,
+        victim: PodState,
+        now: float,
+        loads: Callable[[], Mapping[tuple[str, str], WatchdogLoad]] | None = None,
+    ) -> str:
         """Returns in a few words why a pod's turn does not end for this one; empty if it does.
 
-        What this denies, `refuses` denies too.
+        What this denies, `refuses` denies too. `loads` returns what `watchdog_loads` does, for several victims.
         """
         if not self.takes_turns(beneficiary):
             return "the waiting pod takes no turns"
@@ -255,7 +263,7 @@ class TurnPolicy:
         why = self.why_it_stays(victim, now)
         if why:
             return why
-        if self.is_crowded(beneficiary, victim, self.watchdog_loads):
+        if self.is_crowded(beneficiary, victim, loads or self.watchdog_loads):
             return "too many jobs with watchdogs have turns there"
         goes_on = not yields(self.job(victim, now), self.job(beneficiary, now), self.rules, now)
         return "its turn goes on" if goes_on else ""
@@ -273,13 +281,14 @@ class TurnPolicy:
         """
         going = {victim.uid for victim in victims}
         checked: set[str] = set()
+        loads = cache(self.watchdog_loads)
         for victim in victims:
             action = actions[victim.uid]
             if action not in TURN_ACTIONS:
                 return f"{victim.key}: a turn ends by pause or checkpoint, not by {action}"
             if victim.uid in checked:
                 continue
-            why = self.denial_reason(beneficiaries[0], victim, now)
+            why = self.denial_reason(beneficiaries[0], victim, now, loads)
             if why:
                 return f"the turn of {victim.key} does not end: {why}"
             members = self.members(victim)
@@ -292,7 +301,7 @@ class TurnPolicy:
         to_host = [victim for victim in victims if actions[victim.uid] == "checkpoint"]
         parked = [self._book.grants[one.grant_id] for one in to_host if one.grant_id in self._book.grants]
         jobs = {members[0].uid: members for members in map(self.members, to_host)}
-        kept = self.kept_free(jobs.values(), self.members(beneficiaries[0]), self.host_reserves())
+        kept = self.kept_free(jobs.values(), self.members(beneficiaries[0]), self.host_reserves(), now)
         why = host_memory.lacking(self._book, parked, kept)
         return f"{why}, with what jobs need that come back for their watchdogs" if why else ""
 
@@ -309,6 +318,10 @@ class TurnPolicy:
                 found[name] = found.get(name, 0) + mib
         return found
 
+    def _hosts(self, state: PodState) -> Iterable[str]:
+        held = self._book.grants.get(state.grant_id)
+        return () if held is None else host_memory.needed_mib(held)
+
     def host_reserves(self) -> HostReserves:
         """Returns the two largest reserves of each node's host, of the jobs whose memory is on hosts."""
         found: HostReserves = {}
@@ -324,17 +337,20 @@ class TurnPolicy:
         return found
 
     def kept_free(
-        self, going: Iterable[Sequence[PodState]], coming: Sequence[PodState], reserves: HostReserves
+        self, going: Iterable[Sequence[PodState]], coming: Sequence[PodState], reserves: HostReserves, now: float
     ) -> dict[str, int]:
         """Returns by node the MiB of its host that have to be free besides what is copied there: the largest reserve of
         the jobs that are away once the turn is over, less what the one that comes back frees by then.
 
-        `going`: the members of each job that goes there. `coming`: those of the one that gets the turn. `reserves`:
+        `going`: the members of each job that goes there; an idle one comes back when it wants to, and not by a bound.
+        Of nodes where none of them goes nothing is returned. `coming`: those of the one that gets the turn. `reserves`:
         those of the jobs that are there, from `host_reserves`.
         """
-        found = {name: next((mib for mib, uid in two if uid != coming[0].uid), 0) for name, two in reserves.items()}
-        for members in going:
-            for name, mib in self.host_reserve(members).items():
+        jobs = list(going)
+        names = {name for members in jobs for one in members for name in self._hosts(one)}
+        found = {name: next((mib for mib, uid in reserves.get(name, ()) if uid != coming[0].uid), 0) for name in names}
+        for members in jobs:
+            for name, mib in {}.items() if self.is_idle(members[0], now) else self.host_reserve(members).items():
                 found[name] = max(found.get(name, 0), mib)
         for held in (self._book.grants.get(one.grant_id) for one in coming):
             for name, mib in host_memory.needed_mib(held).items() if held is not None and held.parked else ():

@@ -190,6 +190,8 @@ class Recording(LockPool):
     def __init__(self, library: str, journal: Path, *, answer_s: float, patience_ms: int) -> None:
         super().__init__(library, journal, answer_s=answer_s, patience_ms=patience_ms)
         self.asked: list[tuple[str, int]] = []
+        self.limits: list[object] = []
+        self.registry: SliceRegistry | None = None
 
     async def lock(self, pid: int, within_ms: int | None = None) -> None:
         await super().lock(pid, within_ms)
@@ -198,6 +200,9 @@ class Recording(LockPool):
     async def unlock(self, pid: int) -> None:
         await super().unlock(pid)
         self.asked.append(("unlock", pid))
+        assert self.registry is not None
+        held = self.registry.override_of((UID, "main"))
+        self.limits.append((held.paused, dict(held.memory_mib)))
 
 
 async def one_after_the_other(locks: LockPool, pids: list[int]) -> None:
@@ -268,8 +273,11 @@ async def test_before_they_stay_stopped_all_may_call_the_driver_once_more(node: 
     recording = Recording(
         str(node.driver), node.folder / "parked.json", answer_s=PATIENT_S, patience_ms=round(PATIENT_S * 1000)
     )
+    recording.registry = registry
     async with agent(node, registry, locks=recording) as (suspender, locks):
         assert await quiet(lambda: suspended(suspender)) == ""
+        assert recording.limits[-RANKS:] == [(True, {})] * RANKS, "with a limit of 0 the driver would not be asked"
+        assert not any(registry.override_of((UID, "main")).memory_mib.values())
         done = recording.asked[-3 * RANKS :]
         assert [what for what, _ in done] == ["lock"] * RANKS + ["unlock"] * RANKS + ["lock"] * RANKS
         assert {pid for _, pid in done[-RANKS:]} == set(job.pids)

@@ -41,6 +41,10 @@ class _AllOf:
         for gate in self._gates:
             gate.hold()
 
+    def settle(self) -> None:
+        for gate in self._gates:
+            gate.settle()
+
     def run_in_step(self) -> None:
         for gate in self._gates:
             gate.run_in_step()

@@ -42,7 +42,7 @@ ATTEMPTS = (
     Attempt(0.8, 2.0),
 )
 """The first ones are short, because a pod that cannot get quiet stands still meanwhile; the last ones wait for kernels
-of two seconds. All together take less than nine seconds."""
+of two seconds. All together take less than nine seconds; at worst twice as long, if each fails after it has settled."""
 SETTLE_S = 0.25
 """When their work is complete they may call the driver for so long, while no launch begins: a thread that looks each
 100 ms whether work is complete, as NCCL's watchdog in PyTorch, has then seen it, and asks no more while they are
@@ -61,6 +61,9 @@ class Gate(Protocol):
     def hold(self) -> None:
         """No new launch begins."""
 
+    def settle(self) -> None:
+        """No new launch begins, and questions whether work is complete are answered by the driver."""
+
     def run_in_step(self) -> None:
         """Launches begin, each when those before it are done."""
 
@@ -69,6 +72,9 @@ class OpenGate:
     """For processes that have no interposer: the driver's lock alone stops them."""
 
     def hold(self) -> None:
+        """Nothing."""
+
+    def settle(self) -> None:
         """Nothing."""
 
     def run_in_step(self) -> None:
@@ -107,9 +113,12 @@ class Stopper:
             try:
                 why = await self._lock_all(found, attempt.quiet_s, locked)
                 if locked and not why and not isinstance(gate, OpenGate):
+                    gate.settle()
                     await self.let_go(locked)
                     locked.clear()
                     await self._sleep(SETTLE_S)
+                    gate.hold()
+                    found = await processes()
                     why = await self._lock_all(found, attempt.quiet_s, locked)
             except (LockError, asyncio.CancelledError):
                 await self.let_go(locked)

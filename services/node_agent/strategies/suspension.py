@@ -52,6 +52,9 @@ def _is_checkpoint(suspension: Suspension | None) -> bool:
     return suspension is not None and suspension.action == "checkpoint"
 
 
+_PAUSE = Suspension(action="pause", plan_id="")
+
+
 class SliceGate:
     """Holds the launches of slices by their overrides, or lets them run in step, while their processes are stopped."""
 
@@ -64,11 +67,15 @@ class SliceGate:
     ) -> None:
         """`slices`: each with the override that it had before. `suspension`: what holds it; None: a pause."""
         self._registry, self._drivers, self._slices = registry, drivers, slices
-        self._suspension = suspension or Suspension(action="pause", plan_id="")
+        self._suspension = suspension or _PAUSE
 
     def hold(self) -> None:
         for live, before in self._slices:
             self._adjust(live, override_for(self._suspension, before, live.gpus))
+
+    def settle(self) -> None:
+        for live, before in self._slices:
+            self._adjust(live, override_for(_PAUSE, before, live.gpus))
 
     def run_in_step(self) -> None:
         for live, before in self._slices:
@@ -92,6 +99,10 @@ class OnHostGate(SliceGate):
     def hold(self) -> None:
         self._registry.set_on_host(self._registry.on_host | self._keys)
         self.as_before()
+
+    def settle(self) -> None:
+        super().settle()
+        self._registry.set_on_host(self._registry.on_host - self._keys)
 
     def run_in_step(self) -> None:
         super().run_in_step()

@@ -101,7 +101,8 @@ class Options:
         """
         self._own_alone, self._watchdogs = own_alone, watchdogs
         self._reserving: TurnJob | None = None
-        """The job in hand, if it leaves on hosts what others need to come back for their watchdogs."""
+        """The job in hand, if it leaves on hosts what others need to come back for their watchdogs. None: it comes back
+        for its own, whatever that costs."""
         self._book, self._areas, self._copies = book, areas, copies
         self._busy = busy
         self._host = HostRoom(book, parking)
@@ -229,7 +230,7 @@ class Options:
             if overdue_at is not None and victims:
                 worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
-            if placed and copied_s <= worth_s * self._copies.max_part:
+            if placed and (self._reserving is None or copied_s <= worth_s * self._copies.max_part):
                 return Turn(tuple(placed), tuple(victims), action, dict(self._moved))
             if placed and not self._too_short:
                 self._too_short = victims

@@ -157,7 +157,7 @@ class TurnPlanner:
             busy=under_way.busy,
             parking=lambda: parking,
             own_alone=self._own_alone,
-            watchdogs=Watchdogs(self._policy),
+            watchdogs=Watchdogs(self._policy, now),
         )
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0

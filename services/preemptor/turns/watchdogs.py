@@ -12,8 +12,8 @@ from shared.queues.turns import TurnPolicy
 class Watchdogs:
     """For one round, in which the book does not change."""
 
-    def __init__(self, policy: TurnPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: TurnPolicy, now: float) -> None:
+        self._policy, self._now = policy, now
         self._loads = cache(policy.watchdog_loads)
         self._reserves = cache(policy.host_reserves)
 
@@ -23,4 +23,4 @@ class Watchdogs:
 
     def kept_free(self, yielding: Sequence[TurnJob], waiting: TurnJob) -> Mapping[str, int]:
         """Returns by node the MiB of its host that have to be free besides the memory of those that yield."""
-        return self._policy.kept_free([job.members for job in yielding], waiting.members, self._reserves())
+        return self._policy.kept_free([job.members for job in yielding], waiting.members, self._reserves(), self._now)

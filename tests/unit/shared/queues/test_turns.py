@@ -304,10 +304,11 @@ def watchdog(text: str) -> dict[str, str]:
     ("first", "second", "seconds"),
     [
         ({}, {}, 600),
-        (watchdog("30m"), {}, 1_800),
+        (watchdog("30m"), {}, 600),  # who says nothing bears ten minutes
         (watchdog("30m"), watchdog("20m"), 1_200),
         (watchdog("10s"), {}, 600),  # five of the shortest turns
-        (watchdog("none"), {}, inf),
+        (watchdog("none"), {}, 600),
+        (watchdog("none"), watchdog("none"), inf),
         (watchdog("none"), watchdog("1h"), 3_600),
     ],
 )

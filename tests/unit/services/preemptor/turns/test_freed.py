@@ -87,7 +87,7 @@ def options(kind: type[Options], site: Site, able: list[Yielding], parking: list
         able,
         busy=(),
         parking=lambda: parking,
-        watchdogs=Watchdogs(TurnPolicy(Queues(book), site.core.gangs)),
+        watchdogs=Watchdogs(TurnPolicy(Queues(book), site.core.gangs), site.now),
     )
     if isinstance(made, Tried):
         made.parking = parking

@@ -46,10 +46,10 @@ class Site(Preemptor):
         }
         self.runs(name, node, gpu, annotations=notes | rest.pop("annotations", {}), **rest)
 
-    def idle(self, *names_: str, woken: dict[str, float] | None = None) -> None:
+    def idle(self, *names_: str, woken: dict[str, float] | None = None, park_mib: int = 8 * TOTAL_MIB) -> None:
         """Node a says which of its pods are idle; `woken`: by pod, since when suspended ones want the GPU."""
         self.said = getattr(self, "said", 1) + 1
-        seen = build.inventory("a", gpus=self.gpus, park_mib=8 * TOTAL_MIB, generation=self.said)
+        seen = build.inventory("a", gpus=self.gpus, park_mib=park_mib, generation=self.said)
         grants = {f"grant-{name}": self.now - 600 for name in names_}
         awake = {f"grant-{name}": at for name, at in (woken or {}).items()}
         self.send(m.InventorySeen(msgspec.structs.replace(seen, idle_grants=grants, woken_grants=awake)))
@@ -432,3 +432,21 @@ def test_what_a_gang_frees_that_comes_back_counts_as_room_for_the_next_return(pa
     if back:
         site.suspended("other", "a", 0, mib=TOTAL_MIB // 4, annotations={names.ANNOTATION_WATCHDOG: "10m"})
         assert site.turns() == [], "a third one needs room to come back itself"
+
+
+def test_an_idle_job_with_a_watchdog_yields_where_the_host_has_room_for_it_alone() -> None:
+    """It comes back when it wants to, and not by a bound."""
+    site = Site("a", gpus=1, park_mib=TOTAL_MIB)
+    site.runs("idle", "a", 0, annotations={names.ANNOTATION_WATCHDOG: "10m"})
+    site.waits("new")
+    site.idle("idle", park_mib=TOTAL_MIB)
+    [plan] = site.turns()
+    assert victims(plan) == [("idle", "checkpoint")]
+
+
+def test_a_job_that_is_due_back_does_not_wait_for_a_turn_that_is_worth_its_copies() -> None:
+    site = Site("a", gpus=1, max_copy_part=0.01)
+    site.suspended("back", "a", 0, since_s=365, had_s=LONG_S, annotations={names.ANNOTATION_WATCHDOG: "10m"})
+    site.runs("long", "a", 0, ran_s=150)
+    [plan] = site.turns()
+    assert victims(plan) == [("long", "checkpoint")]
