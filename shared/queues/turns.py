@@ -161,7 +161,9 @@ class TurnPolicy:
         grants = [self._book.grants[one.grant_id].given for one in self.members(victim) if one.charged]
         found = loads()
         there = [found[at] for at in sum_shares(grants) if at in found]
-        return any(load.gpus + 1 > most_with_watchdogs(min(bound_s, load.bound_s), self.rules) for load in there)
+        return any(
+            round(load.gpus, 6) + 1 > most_with_watchdogs(min(bound_s, load.bound_s), self.rules) for load in there
+        )
 
     def is_idle(self, state: PodState, now: float) -> bool:
         """Whether the pod's whole job is idle, by its nodes' word, and takes turns.
