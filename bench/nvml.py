@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -32,6 +33,9 @@ MOVING = {"used_mib": 512, "sm_percent": 100}
 RECOVERY = ("None", "Reset", "Reboot", "Drain P2P", "Drain and Reset")
 LEVELS = {"internal": "PIX", "single": "PIX", "multiple": "PXB", "hostbridge": "PHB", "node": "NODE", "system": "SYS"}
 """NVML's levels in the words of `nvidia-smi topo`."""
+
+
+_UNDERLINED = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -134,8 +138,8 @@ def links_of_agent(inventory: Inventory) -> Fields:
 
 
 def links_of_smi(text: str) -> Fields:
-    """Of `nvidia-smi topo -m`: a table whose columns are parted by tabs."""
-    lines = [[cell.strip() for cell in line.split("\t")] for line in text.splitlines()]
+    """Of `nvidia-smi topo -m`: a table whose columns are parted by tabs, with an underlined header."""
+    lines = [[cell.strip() for cell in line.split("\t")] for line in _UNDERLINED.sub("", text).splitlines()]
     header = next(line for line in lines if "GPU0" in line[1:])
     found: Fields = {}
     for line in lines:

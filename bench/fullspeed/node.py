@@ -1,5 +1,5 @@
-"""The node: an agent's own core, control blocks and suspension on a real bus, and programs in its slices on the fake
-driver."""
+"""The node: an agent's own core, control blocks and suspension on a real bus, and programs in its slices, on the fake
+driver or on a real GPU."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import contextlib
 import ctypes
 import os
 import subprocess
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 from uuid import NAMESPACE_DNS, uuid5
 
-from bench.enforce.place import FAKE_UUID, ROOT
+from bench.enforce.place import FAKE_UUID, ROOT, Device
 from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.config import Config
@@ -38,20 +39,24 @@ PACE_US = 250
 class Pods:
     """Pods as placement and the kubelet see them: granted over the bus, started through the device gate, and ended."""
 
-    def __init__(self, ctx: Context, door: NodeRuntime, folder: Path, program: str) -> None:
+    def __init__(self, ctx: Context, door: NodeRuntime, folder: Path, program: str, device: Device) -> None:
         """`program`: the file in the folder that is each pod's program."""
-        self._ctx, self.door, self._folder, self._program = ctx, door, folder, program
-        self._driver = ctypes.CDLL(str(folder / "libcuda.so.1"))
-        self._driver.kerf_virtual_now.restype = ctypes.c_uint64
+        self._ctx, self.door, self._folder, self._program, self._device = ctx, door, folder, program, device
+        self.now_ns: Callable[[], int] = time.monotonic_ns
+        """Returns the time: on the fake driver its virtual one. This process is not one of that clock's clients."""
+        if device.fake:
+            now = ctypes.CDLL(device.libcuda).kerf_virtual_now
+            now.restype = ctypes.c_uint64
+            self.now_ns = now
 
-    def now_ns(self) -> int:
-        """Returns the virtual time. This process reads the virtual clock but is not one of its clients."""
-        return int(self._driver.kerf_virtual_now())
+    def uuid_of(self, gpu: int) -> str:
+        """The UUID of a GPU. A real device is the only one."""
+        return uuid_of(gpu) if self._device.fake else self._device.uuid
 
     async def say(
         self, name: str, memory_mib: int, compute_milli: int, suspension: Suspension | None = None, gpu: int = 0
     ) -> Accepted:
-        share = GpuShare(node=NODE, uuid=uuid_of(gpu), memory_mib=memory_mib, compute_milli=compute_milli)
+        share = GpuShare(node=NODE, uuid=self.uuid_of(gpu), memory_mib=memory_mib, compute_milli=compute_milli)
         grant = Grant(
             grant_id=f"g-{name}", term=1, containers={MAIN: ContainerGrant(strategy="interposer", gpus=(share,))}
         )
@@ -75,16 +80,20 @@ class Pods:
 
     def run(self, name: str, *words: object, gpu: int = 0) -> subprocess.Popen[str]:
         """Starts a program in the pod's container. The control block must exist when it first calls the driver."""
+        return self.run_command(name, [str(self._folder / self._program), self._device.libcuda, *map(str, words)], gpu)
+
+    def run_command(self, name: str, command: Sequence[str], gpu: int = 0) -> subprocess.Popen[str]:
+        """The same with any command."""
         control_block = self._folder / "run" / "slices" / f"{uid_of(name)}-{MAIN}"
         library = self._folder / "test" / "libkerf.so"
         inside = {"LD_PRELOAD": str(library), "KERF_DIRECTORY": str(control_block), "CUDA_VISIBLE_DEVICES": str(gpu)}
-        return self._start(name, inside, *words)
+        return self._start(name, inside, command)
 
     def pace(self) -> subprocess.Popen[str]:
-        return self._start("pace", {}, "pace", PACE_US, program="programs")
+        command = [str(self._folder / "programs"), self._device.libcuda, "pace", str(PACE_US)]
+        return self._start("pace", {}, command)
 
-    def _start(self, name: str, inside: dict[str, str], *words: object, program: str = "") -> subprocess.Popen[str]:
-        command = [str(self._folder / (program or self._program)), str(self._folder / "libcuda.so.1"), *map(str, words)]
+    def _start(self, name: str, inside: dict[str, str], command: Sequence[str]) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             command, env=os.environ | inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -104,8 +113,17 @@ class Pods:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path, gpus: int = 1, gpu_mib: int = GPU_MIB, program: str = "programs") -> AsyncIterator[Pods]:
-    """An agent whose node has GPUs of the fake driver. The virtual clock does not run faster than the real one."""
+async def node(
+    folder: Path,
+    gpus: int = 1,
+    gpu_mib: int = GPU_MIB,
+    program: str = "programs",
+    device: Device | None = None,
+) -> AsyncIterator[Pods]:
+    """An agent whose node has GPUs of the fake driver, or one real device. The virtual clock does not run faster than
+    the real one."""
+    device = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+    uuids = [uuid_of(index) for index in range(gpus)] if device.fake else [device.uuid]
     for place in ("kubelet", "cgroup", "run"):
         (folder / place).mkdir()
     (folder / "boot_id").write_text("boot\n")
@@ -131,7 +149,8 @@ async def node(folder: Path, gpus: int = 1, gpu_mib: int = GPU_MIB, program: str
                 node=NODE,
                 boot_id="boot",
                 gpus=tuple(
-                    Gpu(uuid=uuid_of(index), index=index, model="fake", memory_mib=gpu_mib) for index in range(gpus)
+                    Gpu(uuid=uuid, index=index, model=device.name, memory_mib=gpu_mib)
+                    for index, uuid in enumerate(uuids)
                 ),
                 strategies=("exclusive", "advisory", "interposer", "time_slice"),
             )
@@ -147,17 +166,18 @@ async def node(folder: Path, gpus: int = 1, gpu_mib: int = GPU_MIB, program: str
         run_dir=str(folder / "run"),
         library_dir=str(folder / "lib"),
         interposer_dir=str(folder),
-        libcuda=str(folder / "libcuda.so.1"),
+        libcuda=device.libcuda,
         enforce="off",
     )
     async with EmbeddedServer() as nats, running(Bench, config, bus_url=nats.url) as ctx:
-        pods = Pods(ctx, doors[0], folder, program)
-        pacing = pods.pace()
+        pods = Pods(ctx, doors[0], folder, program, device)
+        pacing = pods.pace() if device.fake else None
         try:
             yield pods
         finally:
-            pacing.kill()
-            await asyncio.to_thread(pacing.communicate)
+            if pacing is not None:
+                pacing.kill()
+                await asyncio.to_thread(pacing.communicate)
 
 
 async def _nobody() -> None:

@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.enforce.place import ROOT
+from bench.enforce.place import build as build_enforcement
 from bench.fullspeed.figures import full_speed_ns, percentile
 from bench.fullspeed.node import COPY_MIB_PER_S, Pods, node
 from bench.turns.turns import Node, Place, Program, Turn, due
@@ -256,8 +257,7 @@ async def measure(folder: Path, programs: int, gpus: int, seconds: float, *, see
 
 def build(folder: Path) -> None:
     """Builds the interposer, the fake driver and the programs."""
-    for source in ("native/interposer", "tests/fakes/cuda"):
-        subprocess.run(["make", "-s", "-C", str(ROOT / source), f"BUILD={folder}"], check=True)
+    build_enforcement(folder, fake=True)
     pace = str(ROOT / "bench" / "fullspeed" / "programs.c")
     for source, name in ((str(Path(__file__).with_name("program.c")), "program"), (pace, "programs")):
         subprocess.run(["cc", "-O2", "-std=gnu11", "-o", str(folder / name), source, "-ldl"], check=True)

@@ -25,6 +25,8 @@ from shared.model.strategies import TIME_SLICE
 from shared.model.units import MIB
 
 LIBRARY = "libkerf.so"
+STEPS_PER_NS = "KERF_PROBE_STEPS_PER_NS"
+"""From this variable a probe takes how long its kernel is, instead of measuring it."""
 LIMIT_BYTES = 512 << 20
 CHUNK_KIB = 16 << 10
 MAX_PROBE_MIB = 1024
@@ -36,6 +38,7 @@ SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
 TURNS_MS = 3_000
+CALIBRATION_STEPS = 10_000_000
 COPY_MIB, COPY_MS = 64, 100
 """The pinned memory that is copied, and how long in each direction. A copy that has begun is finished."""
 CONTEXTS = 3
@@ -87,10 +90,13 @@ class Canary:
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
         wrong, max_bytes, paths = await self.memory(gpu, index)
         got = 0
+        calibrated: dict[str, str] = {}
         if not wrong:
-            lines = await self._probe(msgspec.structs.replace(limits, compute_milli=SHARE_MILLI), index, *_loop())
+            calibrated = await self._calibrated(index)
+            share = msgspec.structs.replace(limits, compute_milli=SHARE_MILLI)
+            lines = await self._probe(share, index, *_loop(), environment=calibrated)
             wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
-        turns, turned = ("", ()) if wrong else await self._turns(gpu, index)
+        turns, turned = ("", ()) if wrong else await self._turns(gpu, index, calibrated)
         costs = (
             {}
             if wrong
@@ -162,7 +168,14 @@ class Canary:
             return "fails", f"the agent cannot have a cgroup of its own ({error.filename}: {error.strerror})"
         return verdict.of_driver_limit(lines, DRIVER_LIMIT_BYTES, CHUNK_KIB << 10)
 
-    async def _turns(self, gpu: str, index: int) -> tuple[str, tuple[int, ...]]:
+    async def _calibrated(self, index: int) -> dict[str, str]:
+        """Measures the probe's kernel, without the interposer and beside no other probe. Returns the variable by which
+        other probes know it: two that measured it at once would take each other's time for their own kernels', and one
+        that waits for its turn would measure it after the other's end."""
+        command = [str(self._build / "probe"), self._libcuda, "calibrate", str(CALIBRATION_STEPS)]
+        return {STEPS_PER_NS: str((await self._lines(index, command))[-1]["steps_per_ns"])}
+
+    async def _turns(self, gpu: str, index: int, environment: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
         """Keeps two time-sliced slices busy at once: of equal rank, then of different rank. Returns what is wrong, and
         the shares."""
         part = (Part(uuid=gpu, memory_mib=LIMIT_BYTES // MIB, compute_milli=0),)
@@ -173,12 +186,14 @@ class Canary:
                 Slice(uid=self._folder.name, container=name, strategy=TIME_SLICE, parts=part, priority=priority)
                 for name, priority in (("first", int(ranked)), ("second", 0))
             ]
-            wrong, got = verdict.of_turns(await self._at_once(pair, index), ranked)
+            wrong, got = verdict.of_turns(await self._at_once(pair, index, environment), ranked)
             found += [wrong] if wrong else []
             shares += got
         return "; ".join(found), tuple(shares)
 
-    async def _at_once(self, slices: Sequence[Slice], index: int) -> list[dict[str, Any]]:
+    async def _at_once(
+        self, slices: Sequence[Slice], index: int, environment: Mapping[str, str]
+    ) -> list[dict[str, Any]]:
         """Runs the loop in all of the slices, under the rules that a node's slices get, and returns what each did."""
         rules = plan(slices, Policy(), {})
         folders = {slice_.key: self._folder.parent / folder_name(slice_.key) for slice_ in slices}
@@ -192,7 +207,10 @@ class Canary:
                 block.write(rules[key], context_bytes=0, driver_path=self._libcuda)
             start = asyncio.Barrier(len(slices))
             ran = await asyncio.gather(
-                *(self._lines(index, self._under(folder, command), folder, start) for folder in folders.values())
+                *(
+                    self._lines(index, self._under(folder, command), folder, start, environment=environment)
+                    for folder in folders.values()
+                )
             )
         finally:
             for block in blocks.values():

@@ -1,0 +1,1 @@
+"""Two trainings take turns on one GPU, beside the driver's time slicing and MPS."""
