@@ -122,8 +122,8 @@ async def node(
 ) -> AsyncIterator[Pods]:
     """An agent whose node has GPUs of the fake driver, or one real device. The virtual clock does not run faster than
     the real one."""
-    device = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
-    uuids = [uuid_of(index) for index in range(gpus)] if device.fake else [device.uuid]
+    on = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+    uuids = [uuid_of(index) for index in range(gpus)] if on.fake else [on.uuid]
     for place in ("kubelet", "cgroup", "run"):
         (folder / place).mkdir()
     (folder / "boot_id").write_text("boot\n")
@@ -149,8 +149,7 @@ async def node(
                 node=NODE,
                 boot_id="boot",
                 gpus=tuple(
-                    Gpu(uuid=uuid, index=index, model=device.name, memory_mib=gpu_mib)
-                    for index, uuid in enumerate(uuids)
+                    Gpu(uuid=uuid, index=index, model=on.name, memory_mib=gpu_mib) for index, uuid in enumerate(uuids)
                 ),
                 strategies=("exclusive", "advisory", "interposer", "time_slice"),
             )
@@ -166,12 +165,12 @@ async def node(
         run_dir=str(folder / "run"),
         library_dir=str(folder / "lib"),
         interposer_dir=str(folder),
-        libcuda=device.libcuda,
+        libcuda=on.libcuda,
         enforce="off",
     )
     async with EmbeddedServer() as nats, running(Bench, config, bus_url=nats.url) as ctx:
-        pods = Pods(ctx, doors[0], folder, program, device)
-        pacing = pods.pace() if device.fake else None
+        pods = Pods(ctx, doors[0], folder, program, on)
+        pacing = pods.pace() if on.fake else None
         try:
             yield pods
         finally:

@@ -42,9 +42,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     more: Mapping[str, str] = {}
 
 
-def _pytorch(name: str, what: str, limit_s: float, mib: str = "", milli: str = "0", **more: str) -> Step:
+def _pytorch(name: str, kinds: str, limit_s: float, mib: str = "", milli: str = "0", **more: str) -> Step:
+    """`mib`: in a slice of so much memory; `milli`: and so much compute, 0: all."""
     under = (PY, "-m", "bench.on_gpu.under", mib, milli) if mib else ()
-    return Step(name=name, command=(*under, PY, "-m", "bench.on_gpu.pytorch", what), limit_s=limit_s, more=more)
+    command = (*under, PY, "-m", "bench.on_gpu.pytorch", kinds, "--seconds", "2.5")
+    return Step(name=name, command=command, limit_s=limit_s, more=more)
 
 
 def _bench(name: str, limit_s: float, module: str, *words: str) -> Step:
@@ -69,11 +71,11 @@ GROUPS: tuple[tuple[Step, ...], ...] = (
         _pytorch("pytorch-oom-expandable", "oom", 75, SLICE_MIB, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
         _pytorch("pytorch-oom-async", "oom", 75, SLICE_MIB, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync"),
     ),
-    (_pytorch("rates-bare", RATES, 40, SECONDS_EACH="2.5"),),
-    (_pytorch("rates-slice", RATES, 40, SLICE_MIB, SECONDS_EACH="2.5"),),
-    (_pytorch("rates-half", RATES, 40, SLICE_MIB, HALF, SECONDS_EACH="2.5"),),
+    (_pytorch("rates-bare", RATES, 40),),
+    (_pytorch("rates-slice", RATES, 40, SLICE_MIB),),
+    (_pytorch("rates-half", RATES, 40, SLICE_MIB, HALF),),
     (_bench("checkpoints", 60, "checkpoints", "--mib", "4096,16384", "--together", "1,4"),),
-    (_bench("trainings", 480, "trainings", "--seconds", "300", "--turn", "25", "--beside", "12"),),
+    (_bench("trainings", 520, "trainings", "--seconds", "300", "--turn", "25", "--beside", "12"),),
     (_enforce("shares", 70),),
     (_enforce("tiers", 40),),
     (_enforce("locks", 60),),
@@ -143,8 +145,8 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     results = asked.out / "results.json"
     known: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
-    with tempfile.TemporaryDirectory(prefix="kerf-build-") as build:
-        build = os.environ.get("KERF_BUILD", build)
+    with tempfile.TemporaryDirectory(prefix="kerf-build-") as name:
+        build = os.environ.get("KERF_BUILD", name)
         make = ["make", "-s", f"-j{os.cpu_count()}", "-C", "native/interposer", f"BUILD={build}"]
         subprocess.run(make, cwd=ROOT, check=True)
         environment = {"KERF_BUILD": build, "PYTHONFAULTHANDLER": "1"}
@@ -157,8 +159,8 @@ def main() -> None:
                 found = run(group, environment, until_s)
             known |= found
             results.write_text(json.dumps(known, indent=1) + "\n")
-            for name, figures in found.items():
-                print(f"{name}: status {figures['status']}, {figures['seconds']} s", flush=True)
+            for ended, figures in found.items():
+                print(f"{ended}: status {figures['status']}, {figures['seconds']} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,80 +1,210 @@
-"""torch_smoke.py WHAT: one thing that PyTorch does, in a slice or not; says what NVML and PyTorch see."""
-import os, sys, time
+"""What PyTorch does on a GPU, in a slice or not: `python -m bench.on_gpu.pytorch KIND,... [--seconds 6]`.
+
+Of each kind a line of JSON, with the free and total memory that PyTorch sees, what it has reserved, and what NVML
+reports for the process, in MiB. Those that measure a rate run for `--seconds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
 import torch
+from torch import nn
+
 MIB = 1 << 20
-SECONDS = float(os.environ.get('SECONDS_EACH', '6'))
-def nvml():
-    import pynvml
-    pynvml.nvmlInit()
-    h = pynvml.nvmlDeviceGetHandleByIndex(0)
-    mine = [p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(h) if p.pid == os.getpid()]
-    return (mine[0] or 0) // MIB if mine else None
-what = ""
-def say(**figures):
+Figures = dict[str, Any]
+
+
+def memory() -> Figures:
     free, total = torch.cuda.mem_get_info()
-    print(what, {"free": free // MIB, "total": total // MIB, "reserved": torch.cuda.memory_reserved() // MIB, "nvml": nvml()} | figures, flush=True)
-def child(queue, done):
-    tensor = queue.get()
-    queue.put(float(tensor.sum())); done.wait()
-def run(kind):
-    global what
-    what = kind
-    x = torch.zeros(1, device="cuda"); torch.cuda.synchronize(); say(step="context")
-    if what in ("oom",):
+    return {"free": free // MIB, "total": total // MIB, "reserved": torch.cuda.memory_reserved() // MIB, "nvml": seen()}
+
+
+def seen() -> int | None:
+    """The memory of this process as NVML reports it, in MiB; None if it does not."""
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    mine = [each.usedGpuMemory for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) if each.pid == os.getpid()]
+    return mine[0] // MIB if mine and mine[0] is not None else None
+
+
+def rate(seconds: float, once: Callable[[int], None]) -> float:
+    """How often `once` was called in a second; it gets the number of the call."""
+    torch.cuda.synchronize()
+    begun, number = time.monotonic(), 0
+    while time.monotonic() - begun < seconds:
+        once(number)
+        number += 1
+    torch.cuda.synchronize()
+    return round(number / (time.monotonic() - begun), 1)
+
+
+def oom(_: float) -> Figures:
+    """Takes memory until none is left, twice, and frees it."""
+    got: list[int] = []
+    for _again in range(2):
         held = []
-        for again in range(2):
-            try:
-                while True: held.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda"))
-            except torch.OutOfMemoryError: pass
-            say(got=64 * len(held)); held.clear(); torch.cuda.empty_cache()
-        say(step="freed")
-    elif what == "step":
-        net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(24)]).cuda(); opt = torch.optim.SGD(net.parameters(), 1e-3)
-        data = torch.randn(512, 2048).pin_memory()
-        def once():
-            opt.zero_grad(set_to_none=True); net(data.cuda(non_blocking=True)).square().mean().backward(); opt.step()
-        for _ in range(20): once()
-        torch.cuda.synchronize(); begun = time.monotonic(); n = 0
-        while time.monotonic() - begun < SECONDS: once(); n += 1
-        torch.cuda.synchronize(); say(steps_per_s=round(n / (time.monotonic() - begun), 1))
-    elif what == "graph":
-        a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16); s = torch.cuda.Stream()
-        with torch.cuda.stream(s):
-            for _ in range(3): b = a @ a
-        torch.cuda.synchronize(); g = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(g):
-            for _ in range(20): b = a @ a
-        torch.cuda.synchronize(); begun = time.monotonic(); n = 0
-        while time.monotonic() - begun < SECONDS: g.replay(); n += 1; (n % 4) or torch.cuda.synchronize()
-        torch.cuda.synchronize(); say(replays_per_s=round(n / (time.monotonic() - begun), 1))
-    elif what == "idle":
-        """Bursts of short kernels, learned of by polling pinned memory: no wait call."""
-        a = torch.ones(256, 256, device="cuda"); flag = torch.zeros(1, pin_memory=True); begun = time.monotonic(); n = 0
-        while time.monotonic() - begun < SECONDS:
-            for _ in range(4): b = a @ a
-            flag.copy_(b[0, :1], non_blocking=True); time.sleep(0.02); n += 1
-        say(bursts_per_s=round(n / (time.monotonic() - begun), 1))
-    elif what == "copies":
-        """A copy of 256 MiB between short kernels on one stream."""
-        src = torch.empty(256 * MIB, dtype=torch.uint8).pin_memory(); dst = torch.empty_like(src, device="cuda"); a = torch.ones(256, 256, device="cuda"); begun = time.monotonic(); n = 0
-        while time.monotonic() - begun < SECONDS:
-            b = a @ a; dst.copy_(src, non_blocking=True); b = a @ a; n += 1; torch.cuda.synchronize()
-        say(rounds_per_s=round(n / (time.monotonic() - begun), 1))
-    elif what == "loader":
-        from torch.utils.data import DataLoader, TensorDataset
-        for (t,) in DataLoader(TensorDataset(torch.randn(4096, 256)), batch_size=64, num_workers=4, pin_memory=True): t.cuda(non_blocking=True).sum()
-        torch.cuda.synchronize(); say(step="done")
-    elif what == "ipc":
-        import torch.multiprocessing as mp
-        ctx = mp.get_context("spawn"); q = ctx.SimpleQueue(); done = ctx.Event(); p = ctx.Process(target=child, args=(q, done)); p.start()
-        t = torch.ones(256 * MIB // 4, device="cuda"); q.put(t); time.sleep(8); say(sum=q.get()); done.set(); p.join()
-    elif what == "nccl":
-        import torch.distributed as dist
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}; dist.init_process_group("nccl", rank=0, world_size=1)
-        t = torch.ones(1 << 20, device="cuda"); dist.all_reduce(t); torch.cuda.synchronize(); say(step="done"); dist.destroy_process_group()
-    elif what == "compile":
-        f = torch.compile(lambda v: torch.nn.functional.gelu(v @ v) + 1); f(torch.randn(1024, 1024, device="cuda")); torch.cuda.synchronize(); say(step="done")
+        try:
+            while True:
+                held.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            got.append(64 * len(held))
+        full = memory()
+        held.clear()
+        torch.cuda.empty_cache()
+    return {"got_mib": got, "full": full}
+
+
+def step(seconds: float) -> Figures:
+    """Steps of a training with pinned batches."""
+    net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(24)]).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    data = torch.randn(512, 2048).pin_memory()
+
+    def once(_number: int) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        net(data.cuda(non_blocking=True)).square().mean().backward()
+        optimizer.step()
+
+    for number in range(20):
+        once(number)
+    return {"steps_per_s": rate(seconds, once)}
+
+
+def graph(seconds: float) -> Figures:
+    """Replays of a graph of 20 products of 4096 x 4096 in bf16, up to four of them queued."""
+    a, stream = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            b = a @ a
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(20):
+            b = a @ a
+    del b
+
+    def once(number: int) -> None:
+        captured.replay()
+        if number % 4 == 3:
+            torch.cuda.synchronize()
+
+    return {"replays_per_s": rate(seconds, once)}
+
+
+def idle(seconds: float) -> Figures:
+    """Bursts of short kernels whose end is learned of by pinned memory, so by no call."""
+    a, flag = torch.ones(256, 256, device="cuda"), torch.zeros(1, pin_memory=True)
+
+    def once(_number: int) -> None:
+        for _ in range(4):
+            b = a @ a
+        flag.copy_(b[0, :1], non_blocking=True)
+        time.sleep(0.02)
+
+    return {"bursts_per_s": rate(seconds, once)}
+
+
+def copies(seconds: float) -> Figures:
+    """A copy of 256 MiB between short kernels on one stream."""
+    source = torch.empty(256 * MIB, dtype=torch.uint8).pin_memory()
+    target, a = torch.empty_like(source, device="cuda"), torch.ones(256, 256, device="cuda")
+
+    def once(_number: int) -> None:
+        a @ a
+        target.copy_(source, non_blocking=True)
+        a @ a
+        torch.cuda.synchronize()
+
+    return {"rounds_per_s": rate(seconds, once)}
+
+
+def loader(_: float) -> Figures:
+    """A DataLoader with worker processes and pinned batches."""
+    from torch.utils.data import DataLoader, TensorDataset  # noqa: PLC0415 - only this one needs it
+
+    data = TensorDataset(torch.randn(4096, 256))
+    rows = 0
+    for (batch,) in DataLoader(data, batch_size=64, num_workers=4, pin_memory=True):
+        rows += len(batch.cuda(non_blocking=True))
+    return {"rows": rows}
+
+
+def _summed(there: Any, back: Any, done: Any) -> None:
+    tensor = there.get()
+    back.put(float(tensor.sum()))
+    done.wait()
+
+
+def ipc(_: float) -> Figures:
+    """Memory that another process opens."""
+    import torch.multiprocessing as mp  # noqa: PLC0415 - only this one needs it
+
+    context = mp.get_context("spawn")
+    there, back, done = context.SimpleQueue(), context.SimpleQueue(), context.Event()
+    child = context.Process(target=_summed, args=(there, back, done))
+    child.start()
+    there.put(torch.ones(256 * MIB // 4, device="cuda"))
+    total = back.get()
+    both = memory()
+    done.set()
+    child.join()
+    return {"sum": total, "both": both}
+
+
+def nccl(_: float) -> Figures:
+    """A collective of one process."""
+    import torch.distributed as dist  # noqa: PLC0415 - only this one needs it
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    tensor = torch.ones(1 << 20, device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    full = memory()
+    dist.destroy_process_group()
+    return {"sum": float(tensor.sum()), "full": full}
+
+
+def compiled(_: float) -> Figures:
+    """A compiled function."""
+    work = torch.compile(lambda v: nn.functional.gelu(v @ v) + 1)
+    return {"shape": list(work(torch.randn(1024, 1024, device="cuda")).shape)}
+
+
+KINDS: dict[str, Callable[[float], Figures]] = {
+    "oom": oom,
+    "step": step,
+    "graph": graph,
+    "idle": idle,
+    "copies": copies,
+    "loader": loader,
+    "ipc": ipc,
+    "nccl": nccl,
+    "compile": compiled,
+}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    arguments.add_argument("kinds", help=f"some of {', '.join(KINDS)}, separated by commas")
+    arguments.add_argument("--seconds", type=float, default=6)
+    asked = arguments.parse_args()
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    print(json.dumps({"kind": "context"} | memory()), flush=True)
+    for name in asked.kinds.split(","):
+        print(json.dumps({"kind": name} | KINDS[name](asked.seconds) | memory()), flush=True)
+
 
 if __name__ == "__main__":
-    for kind in sys.argv[1].split(","):
-        run(kind)
+    main()

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ HERE = Path(__file__).parent
 WHOLE_MILLI = 1000
 LIMIT_MIB, DATA_MIB = 40_960, 1024
 FAKE_MIB, FAKE_LIMIT_MIB = 4096, 6144
+NAMES = {"pause": "turns_on_the_gpu", "checkpoint": "turns_by_the_host"}
 WARM_STEPS = 10
 """Steps of which the first ones are slow: libraries choose and load their kernels."""
 START_S = 120.0
@@ -83,6 +84,16 @@ class Training:
             self._process.communicate()
 
 
+def _begun(command: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, env={**os.environ, **more}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _told(command: Sequence[str], more: Mapping[str, str], words: str = "") -> None:
+    subprocess.run(command, input=words, text=True, env={**os.environ, **more}, check=True, timeout=30)
+
+
 class Bench:
     def __init__(self, folder: Path, device: Device, python: str) -> None:
         self._folder, self._device, self._python = folder, device, python
@@ -107,10 +118,7 @@ class Bench:
             log = self.log()
             clients = {"KERF_FAKE_CUDA_CLIENT": str(number), "KERF_FAKE_CUDA_CLIENTS": str(count)}
             more = {**environment, **(clients if self._device.fake else {})}
-            process = subprocess.Popen(
-                self.command(log), env=os.environ | more, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-            )
-            begun.append(Training(process, log))
+            begun.append(Training(_begun(self.command(log), more), log))
         async with self._ended(begun):
             yield begun
 
@@ -144,14 +152,19 @@ class Bench:
         folder = self._folder / "mps"
         folder.mkdir()
         where = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-        subprocess.run([control, "-d"], env=os.environ | where, check=True)
+        await asyncio.to_thread(_told, [control, "-d"], where)
         try:
             return await self.together(2, seconds, where)
         finally:
-            subprocess.run([control], input="quit\n", text=True, env=os.environ | where, check=False, timeout=30)
+            await asyncio.to_thread(_told, [control], where, "quit\n")
 
-    async def turns(self, seconds: Mapping[str, float], turn_s: Mapping[str, float]) -> dict[str, Any]:
-        """Turns of each kind, one after the other, of the same two trainings: the record of each, by kind."""
+    async def turns(
+        self,
+        seconds: Mapping[str, float],
+        turn_s: Mapping[str, float],
+        ended: Callable[[str, dict[str, Any]], None],
+    ) -> None:
+        """Turns of each kind, one after the other, of the same two trainings. `ended` gets the kind and its record."""
         gpu_mib = self._device.memory_mib if not self._device.fake else FAKE_LIMIT_MIB * 2
         limit_mib = FAKE_LIMIT_MIB if self._device.fake else LIMIT_MIB
         names = ("a", "b")
@@ -166,7 +179,7 @@ class Bench:
                     await begun[-1].warm()
                     if name != names[-1]:
                         await order.suspend(name, "pause")
-                told, now = {}, len(names) - 1
+                now = len(names) - 1
                 for kind, kind_s in seconds.items():
                     if kind == "checkpoint":
                         await order.suspend(names[1 - now], kind)
@@ -176,11 +189,12 @@ class Bench:
                         await asyncio.sleep(turn_s[kind])
                         other = 1 - now
                         rows.append(await order.exchange(names[now], names[other], kind) | {"comes": other})
+                        print(f"{kind}: {json.dumps(rows[-1])}", file=sys.stderr, flush=True)
                         now = other
                     await asyncio.sleep(min(2.0, turn_s[kind]))
                     to_ns = pods.now_ns()
                     ran = [t.steps()[at:] for t, at in zip(begun, first, strict=True)]
-                    told[kind] = {"rows": rows, "from_ns": from_ns, "to_ns": to_ns, "ran": ran}
+                    ended(kind, {"rows": rows, "from_ns": from_ns, "to_ns": to_ns, "ran": ran})
                 for number in (now, 1 - now):
                     if number != now:
                         await order.resume(names[number])
@@ -190,7 +204,6 @@ class Bench:
             finally:
                 for training in begun:
                     training.kill()
-        return told
 
 
 class _Order:
@@ -261,11 +274,11 @@ async def measure(
     keep("alone", await bench.together(1, beside_s))
     keep("time_slicing", await bench.together(2, beside_s))
     keep("mps", await bench.under_mps(beside_s))
-    told = await bench.turns(
-        {"pause": seconds / 5, "checkpoint": seconds * 4 / 5}, {"pause": turn_s / 4, "checkpoint": turn_s}
+    await bench.turns(
+        {"pause": seconds / 5, "checkpoint": seconds * 4 / 5},
+        {"pause": turn_s / 4, "checkpoint": turn_s},
+        lambda kind, told: keep(NAMES[kind], of_kind(told, found["alone"])),
     )
-    for kind, name in (("pause", "turns_on_the_gpu"), ("checkpoint", "turns_by_the_host")):
-        keep(name, of_kind(told[kind], found["alone"]))
     compared, differ = different(bench.runs)
     in_turns, differ_in_turns = different(bench.runs[-2:])
     found |= {
@@ -296,7 +309,9 @@ def main() -> None:
             device = real(asked.libcuda)
         if device is None:
             raise SystemExit("no GPU: libcuda.so.1 does not answer. --fake runs stand-ins on the fake driver")
-        found = asyncio.run(until_signal(measure(folder, device, asked.python, asked.seconds, asked.turn, asked.beside)))
+        found = asyncio.run(
+            until_signal(measure(folder, device, asked.python, asked.seconds, asked.turn, asked.beside))
+        )
     if asked.json:
         print(json.dumps(found, indent=2))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -30,7 +31,7 @@ def between(steps: Sequence[Step], from_ns: int, to_ns: int) -> int:
 
 def step_ns(steps: Sequence[Step]) -> int:
     """The median length of a step."""
-    return round(median(b.end_ns - a.end_ns for a, b in zip(steps, steps[1:], strict=False)))
+    return round(median(b.end_ns - a.end_ns for a, b in pairwise(steps)))
 
 
 def full_speed_ns(steps: Sequence[Step], since_ns: int, alone_ns: int) -> tuple[int, int] | None:

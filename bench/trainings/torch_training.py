@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 WIDTH, LAYERS, HEADS, VOCABULARY, BATCH, LENGTH = 2048, 8, 16, 8192, 16, 512
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -43,7 +43,7 @@ class Block(nn.Module):
         return x + self.narrower(functional.gelu(self.wider(self.between(x))))
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module):  # type: ignore[misc]
     def __init__(self, width: int, layers: int, heads: int, vocabulary: int) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(LENGTH, width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.nvml import compare, links_of_agent, links_of_smi, of_agent, of_smi
@@ -120,3 +122,22 @@ def test_topology_is_compared_too() -> None:
         "GPU0 GPU1": "NV18", "GPU0 cpus": "0-3,8-11", "GPU0 numa": 0, "GPU1 cpus": "4-7,12-15", "GPU1 numa": 1,
     }  # fmt: skip
     assert links_of_smi(TOPO.replace("NV18", "PXB"))["GPU0 GPU1"] == "PXB"
+
+
+RECORDED = Path(__file__).resolve().parents[2] / "data" / "nvidia_smi"
+
+
+def test_what_nvidia_smi_prints_on_a_real_gpu_is_read() -> None:
+    found = of_smi((RECORDED / "h200.xml").read_text())
+    uuid = "GPU-00000000-0000-0000-0000-0000000000a1"
+    assert (found["driver"], found["cuda"], found["gpus"]) == ("580.159.04", "13.0", 1)
+    expected = {"model": "NVIDIA-H200", "memory_mib": 143_771, "minor": 0, "mig": False, "pcie_width": 16}
+    assert {name: found[f"{uuid} {name}"] for name in expected} == expected
+    assert (found[f"{uuid} recovery"], found[f"{uuid} fabric_down"], found[f"{uuid} processes"]) == ("None", False, [])
+
+
+def test_the_underlined_header_of_its_topology_is_read() -> None:
+    """On the first GPU that it met the comparison ended at the escape sequences around the header."""
+    text = (RECORDED / "h200.topo").read_text()
+    assert "\x1b[4m" in text
+    assert links_of_smi(text) == {"GPU0 cpus": "0-15", "GPU0 numa": 0}

@@ -80,6 +80,29 @@ async def test_time_slicing_is_proven_by_two_slices_that_are_busy_at_once(build:
     assert not (tmp_path / "canary-first").exists()
 
 
+async def test_the_length_of_the_kernel_is_measured_once_before_probes_run_at_once(build: Path, tmp_path: Path) -> None:
+    """On a GPU two probes that measured it at once took each other's time for their own kernels', and one that waited
+    for its turn measured it when the other had ended: their shares could not be told apart."""
+    folder, log = tmp_path / "build", tmp_path / "log"
+    folder.mkdir()
+    (folder / "probe").write_text(
+        f'#!/bin/sh\necho "$2 ${{KERF_PROBE_STEPS_PER_NS:-unknown}} ${{LD_PRELOAD:-without}}" >> {log}\n'
+        f'exec {build / "probe"} "$@"\n'
+    )
+    (folder / "probe").chmod(0o755)
+    proof = await canary(folder, tmp_path, build / "test" / "libkerf.so", build / "libcuda.so.1").run(
+        UUID, 0, "580.1", "digest", 5
+    )
+    assert proof.ok
+    ran = [line.split() for line in log.read_text().splitlines()]
+    assert [line for line in ran if line[0] == "calibrate"] == [["calibrate", "unknown", "without"]]
+    loops = [line[1] for line in ran if line[0] == "loop"]
+    assert len(loops) == 5, "the share, and two pairs"
+    assert set(loops) == {"1.0"}, "the fake driver's kernel takes the time that it is asked for"
+    names = [line[0] for line in ran]
+    assert names.index("calibrate") < names.index("loop")
+
+
 def compiler(folder: Path) -> None:
     """An empty library in place of the driver's compiler."""
     (folder / "jit.c").write_text("int kerf_no_compiler;\n")
