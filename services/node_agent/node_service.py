@@ -65,7 +65,7 @@ class NodeRuntime:
             )
             self.devices.offered = self.strategies.offered
             self.devices.measured = self.strategies.measured
-            self.devices.host_memory = self.strategies.host_memory()
+            self.devices.host_memory = self.strategies.host_memory
             self.devices.observe(self.strategies.observer)
         self._remote = (
             None

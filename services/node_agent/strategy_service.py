@@ -16,6 +16,7 @@ from services.node_agent.canary.run import LIBRARY, canary_of
 from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
+from services.node_agent.copy_record import CopyRecord
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gate import Occupancy
@@ -32,7 +33,6 @@ from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.holds import Holds
 from services.node_agent.strategies.hooks import Hooks
-from services.node_agent.strategies.host_memory import offered_mib
 from services.node_agent.strategies.install import install
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.lock_pool import LockPool
@@ -43,9 +43,8 @@ from services.node_agent.strategies.rules import Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
-from services.node_agent.strategies.suspension import Suspender, override_for
+from services.node_agent.strategies.suspension import Suspender, held_by_gpu, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
-from shared.model.gpu import HostMemory
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName, registered
 from shared.model.units import MIB
@@ -94,7 +93,10 @@ class Strategies:
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
-        self._checkpointer = Checkpointer(LockPool(self.libcuda(), run / "parked.json", config.copies_at_once), cgroups)
+        copies = CopyRecord(ctx, config, lambda uid: held_by_gpu(self._registry, agent.live(), uid))
+        self.host_memory = copies.told
+        locks = LockPool(self.libcuda(), run / "parked.json", config.copies_at_once)
+        self._checkpointer = Checkpointer(locks, cgroups, copied=copies.copied)
         self._locks = GpuLocks(self.libcuda(), run)
         quantum = QuantumPolicy(least_milli=config.least_milli)
         self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
@@ -135,10 +137,6 @@ class Strategies:
         self.resizer = SliceResizer(
             ctx, agent, self._suspender, self._bursts, self._prepared, resized=self._limits.refresh
         )
-
-    def host_memory(self) -> HostMemory:
-        """Returns what this host offers for the GPU memory of suspended pods."""
-        return HostMemory(park_mib=offered_mib(self._config.host_memory_mib))
 
     def offered(self, driver_version: str, always: tuple[StrategyName, ...]) -> tuple[StrategyName, ...]:
         """Returns the strategies that this node offers. `always`: those that it offers as any other node."""

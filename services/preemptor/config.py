@@ -32,12 +32,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     autoscale: bool = False
     """Whether slices of pods with the annotation kerf.dev/autoscale are resized by what they use."""
     checkpoints: bool = False
-    """Whether pods may be checkpointed to host memory instead of evicted. It has not been tried on a real driver
-    yet."""
+    """Whether pods may be checkpointed to host memory instead of evicted. On a real driver it was tried with two
+    programs (docs/decisions/0254)."""
     turns: bool = True
     """Whether jobs that allow it take turns (docs/decisions/0243)."""
     copied_mib_per_s: Annotated[float, msgspec.Meta(gt=0)] = 5 * 1024
-    """How fast GPU memory is copied to the host and back, for each GPU."""
+    """How fast GPU memory is copied to the host and back, for each GPU, where the node does not say it yet
+    (`HostMemory`)."""
     copy_fixed_s: Annotated[float, msgspec.Meta(ge=0)] = 1.5
     """What a suspension to the host, and a resumption from there, takes besides the copy."""
     max_copy_part: Annotated[float, msgspec.Meta(gt=0)] = 0.5

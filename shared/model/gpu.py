@@ -101,9 +101,14 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     park_mib: int = 0
     """So much GPU memory may be on the host at the same time, of all pods together; 0: none."""
+    out_mib_per_s: int = 0
+    """How fast the node has copied the memory of a GPU there; 0: it has not yet."""
+    back_mib_per_s: int = 0
 
     def __post_init__(self) -> None:
         checked("park_mib", self.park_mib)
+        checked("out_mib_per_s", self.out_mib_per_s)
+        checked("back_mib_per_s", self.back_mib_per_s)
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

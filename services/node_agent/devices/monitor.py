@@ -43,9 +43,9 @@ class DeviceMonitor:
         """Returns what the node offers, by the driver's version and what it offers as any other one."""
         self.measured: Callable[[Gpu, str], Gpu] = lambda gpu, _: gpu
         """Returns a GPU with what was measured of it with this driver version."""
-        self.host_memory = HostMemory()
+        self.host_memory: Callable[[], HostMemory] = HostMemory
+        """Returns what the node offers for suspended pods."""
         self._turns_on_any_gpu = config.turns_on_any_gpu and config.has_kubelet()
-        """What the node offers for suspended pods."""
         self.remote: Callable[[], RemoteAbility] = RemoteAbility
         """Returns what the node offers for GPUs over the network."""
         self._ctx, self._config, self._agent, self._boot_id, self._tell = ctx, config, agent, boot_id, tell
@@ -197,7 +197,7 @@ class DeviceMonitor:
             dra=self._dra,
             strategies=strategies,
             remote=remote,
-            host_memory=self.host_memory,
+            host_memory=self.host_memory(),
             any_gpu=self._turns_on_any_gpu and can_move(gpus, driver_version),
         )
         await self._tell(m.InventorySeen(seen, self._health.ailments))

@@ -8,12 +8,14 @@ goes on: no process waits for one that is on the host. Between that they are cop
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 
 from services.node_agent.moves import Move, MoveError
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import host_memory
+from services.node_agent.strategies.copy_speeds import Way
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.lock_pool import LockPool
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
@@ -36,7 +38,12 @@ class Checkpointer:
         cgroups: PodCgroups,
         meminfo: Callable[[], Path] = lambda: Path("/proc/meminfo"),
         stopper: Stopper | None = None,
+        *,
+        copied: Callable[[str, Way, float], None] = lambda uid, way, seconds: None,  # noqa: ARG005
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`copied` is called after all of a pod was copied, with the seconds that it took by `clock`."""
+        self._copied_pod, self._clock = copied, clock
         self.locks, self._cgroups, self._meminfo = locks, cgroups, meminfo
         self._stopper = stopper or Stopper(locks)
         self._copying: dict[str, int] = {}
@@ -56,11 +63,14 @@ class Checkpointer:
             why = await self._take_room(uid, bytes_of)
             if why:
                 return why
-            for _ in range(MAX_ROUNDS):
+            for number in range(MAX_ROUNDS):
                 stopped = await self._stopper.stop(lambda: self.running(uid), gate)
                 if not stopped:
                     return ""
+                begun_s = self._clock()
                 await _side_by_side(self.locks.checkpoint(pid) for pid in stopped)
+                if not number:  # later ones copy what has begun meanwhile
+                    self._copied_pod(uid, "out", self._clock() - begun_s)
             why = "the pod keeps starting processes on GPUs"
         except KeyError:
             why = "one of its containers has ended, or was never taken over"
@@ -68,7 +78,7 @@ class Checkpointer:
             why = str(error)
         finally:
             self._give_room(uid)
-        if await self.restore(uid):
+        if await self._restore(uid, None, lambda: "", is_whole=False):
             await self._let_go(stopped)
             raise PartialCheckpoint(why)
         return await self._let_go(stopped) or why
@@ -81,6 +91,10 @@ class Checkpointer:
         meanwhile, go with it. `ready` is called while all are locked, when their memory is where it shall be; it
         returns why they must not run.
         """
+        return await self._restore(uid, move, ready)
+
+    async def _restore(self, uid: str, move: Move | None, ready: Callable[[], str], *, is_whole: bool = True) -> str:
+        """`is_whole`: all of the pod may be on the host, so the time of the copy tells how fast it was."""
         done: list[int] = []
 
         async def restored(pid: int) -> None:
@@ -92,7 +106,10 @@ class Checkpointer:
             if move is not None:
                 await self._take_along(uid, move)
             away = [pid for group in (await self._on_gpus(uid, CHECKPOINTED)).values() for pid in group]
+            begun_s = self._clock()
             await _side_by_side(map(restored, away))
+            if away and is_whole:
+                self._copied_pod(uid, "back", self._clock() - begun_s)
             if move is not None and not move.tries:
                 await self.locks.set_place(uid, move.after)
             why = ready()

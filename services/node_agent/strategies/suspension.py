@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -111,6 +111,16 @@ class OnHostGate(SliceGate):
     @property
     def _keys(self) -> set[Key]:
         return {(live.uid, live.container) for live, _ in self._slices}
+
+
+def held_by_gpu(registry: SliceRegistry, live: Iterable[LiveSlice], uid: str) -> dict[str, int]:
+    """The bytes that a pod has on each GPU by its own count; none where it has no control block or nothing yet."""
+    found: dict[str, int] = {}
+    for each in live:
+        reading = registry.read((each.uid, each.container)) if each.uid == uid else None
+        for gpu in () if reading is None else reading.gpus:
+            found[gpu.uuid] = found.get(gpu.uuid, 0) + gpu.account_bytes
+    return found
 
 
 class Suspender:
@@ -250,8 +260,7 @@ class Suspender:
 
     def held_bytes(self, uid: str) -> int:
         """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
-        found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
-        return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
+        return sum(held_by_gpu(self.registry, self._live(), uid).values())
 
     def gate_of(self, uid: str) -> SliceGate:
         """Holds the launches of a pod as it is now."""

@@ -9,6 +9,7 @@ import msgspec
 from services.preemptor.turns.circles import TurnJob
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.model.gpu import HostMemory
 from shared.model.grant import sum_shares
 from shared.model.suspension import SuspendAction
 
@@ -16,7 +17,7 @@ from shared.model.suspension import SuspendAction
 class Copies(msgspec.Struct, frozen=True):
     book: Book
     mib_per_s: float
-    """Between one GPU and the host; all GPUs copy at once."""
+    """Between one GPU and a host that has not copied yet and so does not say how fast it is; all GPUs copy at once."""
     fixed_s: float
     """For each suspension and each resumption of a pod, besides its bytes."""
     max_part: float
@@ -29,16 +30,23 @@ class Copies(msgspec.Struct, frozen=True):
 
     def both_ways_s(self, waiting: TurnJob, victims: Sequence[TurnJob], action: SuspendAction) -> float:
         """Returns how long the victims take to the host and back, and the waiting job if it is there."""
-        return 2 * (
-            (self._one_way_s([m for job in victims for m in job.members]) if action == "checkpoint" else 0.0)
-            + self._one_way_s([m for m in waiting.members if self._is_parked(m)])
+        return (self._both_ways_s([m for job in victims for m in job.members]) if action == "checkpoint" else 0.0) + (
+            self._both_ways_s([m for m in waiting.members if self._is_parked(m)])
         )
 
     def _is_parked(self, state: PodState) -> bool:
         held = self.book.grants.get(state.grant_id)
         return held is not None and held.parked
 
-    def _one_way_s(self, members: Sequence[PodState]) -> float:
+    def _both_ways_s(self, members: Sequence[PodState]) -> float:
         grants = [self.book.grants[state.grant_id].given for state in members]
-        most_mib = max((mib for mib, _ in sum_shares(grants).values()), default=0)
-        return self.fixed_s + most_mib / self.mib_per_s if members else 0.0
+        out_s = back_s = 0.0
+        for (name, _), (mib, _) in sum_shares(grants).items():
+            host = self._host(name)
+            out_s = max(out_s, mib / (host.out_mib_per_s or self.mib_per_s))
+            back_s = max(back_s, mib / (host.back_mib_per_s or self.mib_per_s))
+        return 2 * self.fixed_s + out_s + back_s if members else 0.0
+
+    def _host(self, name: str) -> HostMemory:
+        node = self.book.nodes.get(name)
+        return HostMemory() if node is None or node.inventory is None else node.inventory.host_memory

@@ -23,6 +23,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
+from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.strategies import StrategyName
 from shared.model.suspension import Suspension
@@ -347,6 +348,49 @@ async def test_a_pod_has_left_the_gpu_when_its_checkpoint_is_answered_and_is_res
         answer = await say(bus, grant("low", compute_milli=0, strategy="time_slice"))
         assert (answer.ok, answer.suspension) == (True, None)
         assert (low.state, low.mib_on_gpu, orders(host, "low").gpu[0].memory_limit_bytes) == (0, 64, 64 << 20)
+
+
+async def speeds(bus: NatsBus) -> tuple[int, int]:
+    """How fast the node says that it copies, to the host and back, in MiB/s."""
+    entry = await bus.kv(subjects.KV_NODES).get("n1")
+    found = Inventory(node="n1", boot_id="") if entry.value is None else decode(entry.value, Inventory)
+    return found.host_memory.out_mib_per_s, found.host_memory.back_mib_per_s
+
+
+async def test_a_node_tells_how_fast_it_has_copied_and_its_next_agent_too(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    low: Low,
+) -> None:
+    share = {"compute_milli": 0, "strategy": "time_slice"}
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low", **share))
+        assert await speeds(bus) == (0, 0)
+        count(host, "low", 64)
+        await say(bus, grant("low", CHECKPOINT, **share))
+        await say(bus, grant("low", **share))
+        count(host, "low", 4096)  # as a large pod would have
+        assert (await say(bus, grant("low", CHECKPOINT, **share))).suspension == CHECKPOINT
+        await eventually(lambda: told_out_alone(bus), what="the speed to the host")
+        assert (await say(bus, grant("low", **share))).suspension is None
+        await eventually(lambda: told_both(bus), what="the speed back")
+        before = await speeds(bus)
+    async with agent(nats, host, **settings):
+        await kubelet.sees_slots()
+        assert await speeds(bus) == before
+
+
+async def told_out_alone(bus: NatsBus) -> bool:
+    """Of 64 MiB, which were copied before, nothing is learned."""
+    out, back = await speeds(bus)
+    return out > 0 and not back
+
+
+async def told_both(bus: NatsBus) -> bool:
+    return all(await speeds(bus))
 
 
 async def test_without_room_in_its_memory_limit_a_pod_is_not_checkpointed_and_continues(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.support.waiting import eventually
 from tests.unit.services.node_agent.strategies.test_host_memory import cgroup
 
 UID = "5a1c9a60-3f0e-4c53-8a53-3d1d0a8d7e11"
+COPIED: list[tuple[str, str, float]] = []
+"""What was told of copies: pod, way, seconds."""
 DRIVER = """
 #include <fcntl.h>
 #include <stdlib.h>
@@ -71,11 +74,43 @@ async def checkpointer(tmp_path: Path, compiler: str, pids: list[int]) -> AsyncI
     (tmp_path / "cgroup" / "cgroup.procs").touch()
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}" / "main", pids="".join(f"{pid}\n" for pid in pids))
     cgroup(tmp_path / "cgroup" / "kubepods" / f"pod{UID}")
+    times = itertools.count()
     made = Checkpointer(
-        LockPool(str(tmp_path / "driver.so"), tmp_path / "parked.json"), PodCgroups(tmp_path / "cgroup")
+        LockPool(str(tmp_path / "driver.so"), tmp_path / "parked.json"),
+        PodCgroups(tmp_path / "cgroup"),
+        copied=lambda *told: COPIED.append(told),
+        clock=lambda: float(next(times)),
     )
+    COPIED.clear()
     yield made
     await made.locks.close()
+
+
+async def test_the_time_of_a_copy_is_told_when_all_of_the_pod_was_copied(
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERF_LAST", str(pids[2]))
+    assert await checkpointer.checkpoint(UID, (1,)) == ""
+    assert await checkpointer.checkpoint(UID, (1,)) == "", "nothing is left to be copied"
+    assert COPIED == [(UID, "out", 1.0)]
+    assert await checkpointer.restore(UID) != ""
+    assert len(COPIED) == 1, "it failed"
+
+
+async def test_the_time_of_a_restore_is_told_too(checkpointer: Checkpointer) -> None:
+    await checkpointer.checkpoint(UID, (1,))
+    await checkpointer.restore(UID)
+    await checkpointer.restore(UID)
+    assert COPIED == [(UID, "out", 1.0), (UID, "back", 1.0)]
+
+
+async def test_what_was_put_back_after_a_failure_tells_no_time(
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the pod came back, in less time than all of it."""
+    monkeypatch.setenv("KERF_BAD", str(pids[1]))
+    assert await checkpointer.checkpoint(UID, (1,)) != ""
+    assert COPIED == []
 
 
 async def test_all_processes_on_gpus_are_checkpointed_and_restored_and_no_others(

@@ -234,6 +234,26 @@ def test_no_turn_whose_copies_take_longer_than_it_is_worth() -> None:
         assert len(site.turns()) == planned
 
 
+@pytest.mark.parametrize(
+    ("out", "back", "planned"),
+    [
+        (0, 0, 1),  # as set: 80 GiB at 5 GiB/s take 16 s and 1.5 s, in each direction
+        (500, 5_000, 1),  # 164 + 16 + 3 s of 300
+        (250, 5_000, 0),  # 328 + 16 + 3 s
+        (5_000, 250, 0),
+        (500, 500, 0),
+    ],
+)
+def test_a_node_that_says_how_fast_it_copies_is_believed(out: int, back: int, planned: int) -> None:
+    site = Site("a", gpus=1)
+    seen = build.inventory("a", gpus=1, park_mib=8 * TOTAL_MIB, generation=2)
+    host = msgspec.structs.replace(seen.host_memory, out_mib_per_s=out, back_mib_per_s=back)
+    site.send(m.InventorySeen(msgspec.structs.replace(seen, host_memory=host)))
+    site.runs("long", "a", 0)
+    site.waits("new")
+    assert len(site.turns()) == planned
+
+
 def test_after_a_failed_suspension_the_pod_is_not_asked_for_a_while(site: Site) -> None:
     site.waits("new")
     [plan] = site.turns()
