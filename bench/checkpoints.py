@@ -26,6 +26,7 @@ from typing import Any
 
 from bench.enforce.__main__ import real
 from bench.enforce.place import FAKE_UUID, Device, Place, build
+from bench.fullspeed.node import COPIES
 from services.node_agent.strategies.lock_pool import LockPool
 
 
@@ -154,7 +155,7 @@ def main() -> None:
             os.environ |= {
                 "KERF_FAKE_CUDA": str(folder / "world"),
                 "KERF_FAKE_CUDA_MIB": str(max(sizes) * 8),
-                "KERF_FAKE_CUDA_COPY_MIB": "10240",
+                **COPIES,
             }
         found = asyncio.run(measure(Place(folder, device), sizes, counts, once=asked.once))
     if asked.json:

@@ -9,10 +9,11 @@ end; the arriving work is granted 900 per mille.
 The measured time begins with the order: the grant with `suspension` that all four slices get at once, or the SIGTERM
 for evict. It ends at the beginning of the first of three consecutive windows of 100 ms in which the arriving work has
 at least 95 % of its throughput alone on the node. It includes the agent's work with its durable checkpoint, the
-driver's copy to the host for `checkpoint` at an assumed 10 GiB/s, the hand-over of the new slice, and the program's
-first calls. For `evict` it also includes the step that a program finishes after SIGTERM (100 kernels, while the others
-still run), and the agent's check once a second for containers that have ended. It does not include placement, the API
-server, the kubelet, the image and the start of the new container (its process is started before and waits).
+driver's copy to the host for `checkpoint` (2 GiB/s, as measured on an H200), the hand-over of the new slice, and the
+program's first calls. For `evict` it also includes the step that a program finishes after SIGTERM (100 kernels, while
+the others still run), and the agent's check once a second for containers that have ended. It does not include
+placement, the API server, the kubelet, the image and the start of the new container (its process is started before and
+waits).
 
 The clock is the fake driver's virtual clock, which does not run faster than the real one: the agent's work takes real
 time, and the GPU's work virtual time. `clock_least` is the minimum of virtual time by real time over all runs; below 1

@@ -7,7 +7,9 @@ the job has there.
 Published figures of the driver's own copies (`cuda-checkpoint`, `cuCheckpointProcess*`): about 15 s a GPU on eight H100
 with PCIe 5 (NVIDIA/cuda-checkpoint, issue 29), which is 5 GiB/s if all 80 GiB were in use, for that memory is not
 pinned; and 2.7 s in the mean for reading the state of one process with 2 GiB (modal-labs/modal-client, pull request
-3603, inside gVisor). A program that sleeps by itself and pins its memory copies some 20 GiB/s (PCIe 4 with 16 lanes).
+3603, inside gVisor). Measured on an H200 with driver 580 (docs/decisions/0254): a training of 17 GiB left in 5.9 s and
+was back in 2.7 s, with huge pages; the figures below say 4.9 s each way. A program that sleeps by itself and pins its
+memory copies some 20 GiB/s (PCIe 4 with 16 lanes).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 Real C programs run with the interposer on the fake driver (tests/fakes/cuda), with the agent's own core, device gate,
 control blocks, suspension and process locks, over a real NATS server. Whose turn it is follows from
 `shared.turns.rules`, with levels and turns of seconds. Each program computes on its memory, and has 2 to 10 of a GPU's
-16 GiB; the host takes 64 GiB for each GPU. What hurts is imitated: a checkpoint or a restore copies at 10 GiB/s and
-takes 0.2 s more for each process, and threads wake 60 us late.
+16 GiB; the host takes 64 GiB for each GPU. What hurts is imitated: a checkpoint copies at 2 GiB/s and a restore at
+4.5, each takes 0.2 s more for each process, and threads wake 60 us late.
 
 At the end each program that is not done is resumed once more and gets SIGTERM. The result of each is compared with that
 of the same program with as many kernels alone on an empty fake driver, without the interposer.
@@ -42,7 +42,7 @@ from typing import Any
 from bench.enforce.place import ROOT
 from bench.enforce.place import build as build_enforcement
 from bench.fullspeed.figures import full_speed_ns, percentile
-from bench.fullspeed.node import COPY_MIB_PER_S, Pods, node
+from bench.fullspeed.node import COPIES, Pods, node
 from bench.turns.turns import Node, Place, Program, Turn, due
 from cli.stack import quiet_logs
 from shared.model.suspension import Suspension
@@ -269,7 +269,7 @@ def world(folder: Path, gpus: int) -> dict[str, str]:
         "KERF_FAKE_CUDA": str(folder / "world"),
         "KERF_FAKE_CUDA_DEVICES": str(gpus),
         "KERF_FAKE_CUDA_MIB": str(GPU_MIB),
-        "KERF_FAKE_CUDA_COPY_MIB": str(COPY_MIB_PER_S),
+        **COPIES,
         "KERF_FAKE_CUDA_CHECKPOINT_US": "200000",
         "KERF_FAKE_CUDA_LATE_NS": "60000",
     }

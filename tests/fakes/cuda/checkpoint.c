@@ -39,8 +39,7 @@ CUresult cuCheckpointProcessUnlock(int pid, const void *args) {
 }
 
 /* A controller waits for the copy, and has no work. */
-static void copy(uint64_t bytes) {
-    const uint64_t per_s = world()->copied_per_s;
+static void copy(uint64_t bytes, uint64_t per_s) {
     const uint64_t ns = world()->checkpoint_ns + (per_s ? (uint64_t)((__uint128_t)bytes * 1000000000 / per_s) : 0);
     if (!ns) return;
     spend(ns);
@@ -56,7 +55,7 @@ CUresult cuCheckpointProcessCheckpoint(int pid, const void *args) {
     for (int s = 0; s < SHARES; s++)
         if (world()->share[s].holder[process]) return CUDA_ERROR_NOT_SUPPORTED;
     for (int d = 0; d < DEVICES; d++) bytes += p->bytes[d];
-    copy(bytes);
+    copy(bytes, world()->out_per_s);
     lock();
     for (int d = 0; d < DEVICES; d++) p->host[d] = p->bytes[d], p->bytes[d] = 0;
     p->locked = CHECKPOINTED;
@@ -109,7 +108,7 @@ CUresult cuCheckpointProcessRestore(int pid, const restore_args_t *args) {
     for (int d = 0; d < DEVICES; d++) p->device_on[p->gpu[d]] = d;
     unlock();
     if (!fits) return args && args->pair_count ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-    copy(bytes);
+    copy(bytes, world()->back_per_s);
     return p->locked = LOCKED, CUDA_SUCCESS;
 }
 CUresult cuCheckpointProcessGetState(int pid, int *state) {

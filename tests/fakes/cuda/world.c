@@ -46,7 +46,8 @@ static void create(world_t *w) {
     w->memory_bytes = setting("KERF_FAKE_CUDA_MIB", 16384) << 20;
     w->context_bytes = setting("KERF_FAKE_CUDA_CONTEXT_MIB", 0) << 20;
     w->pool_chunk_bytes = setting("KERF_FAKE_CUDA_POOL_KIB", 2048) << 10;
-    w->copied_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
+    w->out_per_s = setting("KERF_FAKE_CUDA_COPY_MIB", 0) << 20;
+    w->back_per_s = setting("KERF_FAKE_CUDA_BACK_MIB", w->out_per_s >> 20) << 20;
     w->checkpoint_ns = setting("KERF_FAKE_CUDA_CHECKPOINT_US", 0) * 1000;
     read_host_bandwidth(w, getenv("KERF_FAKE_CUDA_HOST_MB_S"));
     w->version = (int)setting("KERF_FAKE_CUDA_VERSION", 13000);

@@ -8,7 +8,8 @@
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
- *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint or a restore in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint in MiB per second; 0: it takes no time
+ *   KERF_FAKE_CUDA_BACK_MIB   speed of a restore; without it that of a checkpoint
  *   KERF_FAKE_CUDA_CHECKPOINT_US  what each checkpoint and each restore of a process takes beside its copy, 0
  *   KERF_FAKE_CUDA_VERSION    of the driver, 13000; below that a restore takes no map of GPUs
  *   KERF_FAKE_CUDA_MODELS     a letter for each GPU, AAAAAAAA: a restore moves memory among those of the same letter alone
@@ -112,7 +113,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, copied_per_s, checkpoint_ns, slice_ns, launch_ns, late_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, out_per_s, back_per_s, checkpoint_ns, slice_ns, launch_ns, late_ns, now_ns;
     char model[DEVICES];
     int version;
     uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */

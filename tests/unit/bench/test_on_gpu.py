@@ -1,0 +1,56 @@
+"""The steps on a machine with a GPU: each ends in its time, with all that it has started, and its words are kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from bench.on_gpu.__main__ import GROUPS, Step, run
+
+
+def step(name: str, script: str, limit_s: float = 30, **more: str) -> Step:
+    return Step(name=name, command=(sys.executable, "-c", script), limit_s=limit_s, more=more)
+
+
+def test_what_a_step_says_and_its_status_are_kept() -> None:
+    found = run([step("a", "import os; print('{\"x\": ' + os.environ['X'] + '}')", X="3")], {}, time.monotonic() + 60)
+    assert (found["a"]["status"], found["a"]["out"]) == (0, {"x": 3})
+    assert found["a"]["command"].startswith("python -c")
+
+
+def test_a_step_that_fails_ends_no_other_one() -> None:
+    steps = [step("bad", "import sys; sys.exit('why')"), step("good", "print('said')")]
+    found = run(steps, {}, time.monotonic() + 60)
+    assert (found["bad"]["status"], found["bad"]["errors"]) == (1, "why\n")
+    assert (found["good"]["status"], found["good"]["out"]) == (0, "said\n")
+
+
+def test_a_step_beyond_its_limit_is_ended_with_its_children_and_what_it_said_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = (
+        "import subprocess, sys, pathlib; c = subprocess.Popen(['sleep', 'infinity']); print('begun', flush=True); "
+        f"pathlib.Path({str(file)!r}).write_text(str(c.pid)); c.wait()"
+    )
+    found = run([step("long", script, 1.0)], {}, time.monotonic() + 60)
+    assert (found["long"]["status"], found["long"]["out"]) == ("not ended within 1 s", "begun\n")
+    assert _has_ended(int(file.read_text()))
+
+
+def _has_ended(pid: int) -> bool:
+    """A process that was killed and that nobody waits for is a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_no_step_runs_beyond_the_end_of_all() -> None:
+    found = run([step("long", "import signal; signal.pause()", 50)], {}, time.monotonic() + 1)
+    assert str(found["long"]["status"]).startswith("not ended within")
+    assert found["long"]["seconds"] < 20
+
+
+def test_no_two_steps_have_the_same_name() -> None:
+    names = [each.name for group in GROUPS for each in group]
+    assert len(names) == len(set(names)) > 20
