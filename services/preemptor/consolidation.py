@@ -10,7 +10,7 @@ question at a time, and at most one every `ASK_EVERY_S`.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -25,13 +25,13 @@ from shared.book.disruption_cost import disruptions_fit, price_of, why_not_disru
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.explain import Advice, Move
-from shared.contracts.preemption import Plan
+from shared.contracts.preemption import MIGRATIONS, Plan, Spared
 from shared.queues.amounts import ask_of
 
 ASK_EVERY_S = 2.0
 FAILED_S = 60.0
 """How long after a cancelled plan its beneficiaries are not asked about again: the advice would be the same."""
-_HOUR_S = 3600.0
+HOUR_S = 3600.0
 
 
 class MigrationOption(msgspec.Struct, frozen=True):
@@ -53,8 +53,11 @@ class Consolidation:
         """By uid of the beneficiaries of a failed plan: when they may be asked about again."""
         self._asking = False
         self._asked_at = -ASK_EVERY_S
-        self._spent: deque[tuple[float, str, int]] = deque()
-        """What was disturbed in the last hour: when, by which plan, and how much, in GPU milliseconds."""
+        self._spent: dict[str, tuple[float, int]] = {}
+        """What was disturbed in the last hour, by plan: when, and how much, in GPU milliseconds."""
+        self._given_back: dict[str, float] = {}
+        """Plans that have disturbed nothing after all, and since when that is known: for an hour."""
+        self._is_changed = False
 
     def note_no_option(self, members: Sequence[PodState]) -> None:
         """Records that no pod can be preempted for these members."""
@@ -144,7 +147,8 @@ class Consolidation:
             victim_of(state, "move", price_of(state, self._book, now).price_gpu_ms, to=to)
             for state, to in zip(option.movers, option.to, strict=True)
         )
-        self._spent.append((now, plan_id, self.price_gpu_ms(option, now)))
+        self._spent[plan_id] = (now, self.price_gpu_ms(option, now))
+        self._is_changed = True
         return build_plan_for(
             plan_id, option.members, option.nodes, victims, deadline_s=self._config.deadline_s, consolidates=True
         )
@@ -153,8 +157,9 @@ class Consolidation:
         """Records that a plan was cancelled. `disturbed`: some pods may have been evicted for it."""
         if plan.consolidates:
             self._not_before |= {beneficiary.uid: now + FAILED_S for beneficiary in plan.beneficiaries}
-            if not disturbed:
-                self._spent = deque(spent for spent in self._spent if spent[1] != plan.plan_id)
+            if not disturbed and self._spent.pop(plan.plan_id, None) is not None:
+                self._given_back[plan.plan_id] = now
+                self._is_changed = True
 
     def price_gpu_ms(self, option: MigrationOption, now: float) -> int:
         """Returns what the migrations disturb, in GPU milliseconds."""
@@ -162,9 +167,28 @@ class Consolidation:
 
     def left_gpu_ms(self, now: float) -> int:
         """Returns what is left of the hourly limit for migrations, in GPU milliseconds."""
-        while self._spent and self._spent[0][0] <= now - _HOUR_S:
-            self._spent.popleft()
-        return self._config.defragmentation_gpu_seconds_per_hour * 1000 - sum(gpu_ms for _, _, gpu_ms in self._spent)
+        self._spent = {plan: spent for plan, spent in self._spent.items() if spent[0] > now - HOUR_S}
+        self._given_back = {plan: at for plan, at in self._given_back.items() if at > now - HOUR_S}
+        return self._config.defragmentation_gpu_seconds_per_hour * 1000 - sum(
+            gpu_ms for _, gpu_ms in self._spent.values()
+        )
+
+    def restore(self, record: Spared, *, leads: bool) -> None:
+        """Takes over what another instance, or this one before, has written. An instance that leads knows better what
+        became of its own plans, whatever older record comes back to it."""
+        if leads:
+            others = {plan: spent for plan, spent in record.disturbed.items() if plan not in self._given_back}
+            self._spent = others | self._spent
+        else:
+            self._spent = dict(record.disturbed)
+
+    def take_changed(self, now: float) -> Spared | None:
+        """Returns what is to be persisted for `HOUR_S`, if that has changed since the last call."""
+        if not self._is_changed:
+            return None
+        self._is_changed = False
+        self.left_gpu_ms(now)
+        return Spared(owner=MIGRATIONS, namespace="", disturbed=self._spent)
 
     def _migrating_pod(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
         """Returns the pod to migrate.

@@ -13,7 +13,7 @@ from services.preemptor import messages as m
 from services.preemptor.autoscaling import Autoscaler
 from services.preemptor.cluster import Cluster
 from services.preemptor.config import Config
-from services.preemptor.consolidation import Consolidation
+from services.preemptor.consolidation import HOUR_S, Consolidation
 from services.preemptor.driver_upgrades import DriverUpgrades
 from services.preemptor.incomplete_gangs import IncompleteGangs
 from services.preemptor.ineligible_pods import IneligiblePods
@@ -35,7 +35,7 @@ from shared.book.disruption_cost import price_of
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
-from shared.contracts.preemption import ENDS, Plan, PreemptAnswer
+from shared.contracts.preemption import ENDS, MIGRATIONS, Plan, PreemptAnswer
 from shared.model.causes import Inputs
 from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -117,13 +117,18 @@ class Core:
         out = self._handle(event, now)
         # Protection is persisted before the evictions: a crash in between protects a pod too long instead of evicting
         # it twice.
-        saved = (
+        saved: list[m.Command] = [
             m.SaveProtection(known, self.protection.expires_at(known) - now) for known in self.protection.take_changed()
-        )
+        ]
+        spent = self.consolidation.take_changed(now)
+        if spent is not None:
+            saved.append(m.SaveProtection(spent, HOUR_S))
         return self.inputs.mark([*saved, *out])
 
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
+            case m.ProtectionRestored() if event.record.owner == MIGRATIONS:
+                self.consolidation.restore(event.record, leads=self._leads)
             case m.ProtectionRestored():
                 self.protection.restore(event.record)
                 if self._listed:

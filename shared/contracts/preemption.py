@@ -135,8 +135,13 @@ class Abandon(Message, frozen=True):
     reason: str
 
 
+MIGRATIONS = "migrations"
+"""The owner in the one record of what migrations have disturbed."""
+
+
 class Spared(Message, frozen=True):
-    """The preempted pods of one owner, whose replacements are protected from preemption for a while.
+    """The preempted pods of one owner, whose replacements are protected from preemption for a while. Or, with the owner
+    MIGRATIONS, what migrations have disturbed in the last hour.
 
     Persisted in KV for the next preemptor. Times are seconds since 1970.
     """
@@ -152,6 +157,8 @@ class Spared(Message, frozen=True):
     generation."""
     ended: tuple[float, ...] = ()
     """The times of evictions in the last hour."""
+    disturbed: dict[str, tuple[float, int]] = {}
+    """Of migrations, by plan: when it was proposed, and what it disturbs, in GPU milliseconds."""
 
 
 class PreemptQuery(Message, frozen=True):

@@ -10,10 +10,10 @@ import pytest
 from services.preemptor import messages as m
 from shared.contracts.explain import Advice, AdvisedPlace, Move
 from shared.contracts.facts import Gone
-from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.preemption import MIGRATIONS, Plan, Reserved, Spared
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
-from tests.support.harness.preemptor import Preemptor
+from tests.support.harness.preemptor import NOW, Preemptor
 
 HOUR_S = 3_600
 
@@ -213,6 +213,64 @@ def test_a_refused_migration_plan_costs_nothing_and_is_not_repeated_at_once() ->
         questions = preemptor.asked()
     assert preemptor.now - since >= 60
     assert questions[0].most_gpu_seconds == 20
+
+
+def saved(commands: list[m.Command]) -> list[Spared]:
+    """The records of migrations that are to be persisted."""
+    records = [command.record for command in commands if isinstance(command, m.SaveProtection)]
+    return [record for record in records if record.owner == MIGRATIONS]
+
+
+def proposing(preemptor: FragmentedCluster) -> tuple[Plan, Spared]:
+    """The plan that migrates y, and what is persisted of it."""
+    preemptor.waits()
+    preemptor.asked()
+    moves = (Move(namespace="team", name="y", source="b", target="a"),)
+    places = (AdvisedPlace(namespace="team", name="w", node="b"),)
+    out = preemptor.send(m.Advised(Advice(sentence="", moves=moves, places=places)))
+    (plan,) = [command.plan for command in out if isinstance(command, m.Propose)]
+    (record,) = saved(out)
+    assert [type(command) for command in out].index(m.SaveProtection) < [type(c) for c in out].index(m.Propose)
+    return plan, record
+
+
+def test_the_next_preemptor_knows_what_migrations_have_disturbed_in_the_last_hour() -> None:
+    plan, record = proposing(FragmentedCluster(defragmentation_gpu_seconds_per_hour=20))
+    assert record.disturbed == {plan.plan_id: (pytest.approx(NOW + 1), 11_000)}
+    after = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
+    after.send(m.ProtectionRestored(record))
+    after.waits()
+    assert [question.most_gpu_seconds for question in after.asked()] == [9]
+    assert after.advised() == []
+    later = [q.most_gpu_seconds for _ in range(3) for q in after.asked(after_s=HOUR_S) if after.advised() == []]
+    assert later[-1] == 20
+
+
+def test_what_a_refused_plan_would_have_disturbed_is_given_back_to_the_next_preemptor_too() -> None:
+    preemptor = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
+    plan, before = proposing(preemptor)
+    (record,) = saved(preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="no"))))
+    assert record.disturbed == {}
+    preemptor.send(m.ProtectionRestored(before))  # it comes back late
+    preemptor.now += 61
+    assert [q.most_gpu_seconds for _ in range(12) for q in preemptor.asked()] == [20]
+
+
+def test_an_instance_on_standby_follows_the_leader() -> None:
+    _, record = proposing(FragmentedCluster(defragmentation_gpu_seconds_per_hour=20))
+    standby = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
+    standby.send(m.Tick(proposes=False))
+    standby.send(m.ProtectionRestored(record))
+    standby.send(m.ProtectionRestored(Spared(owner=MIGRATIONS, namespace="")))
+    standby.waits()
+    assert [question.most_gpu_seconds for question in standby.asked()] == [20]
+
+
+def test_what_migrations_have_disturbed_protects_no_pod() -> None:
+    _, record = proposing(FragmentedCluster(defragmentation_gpu_seconds_per_hour=20))
+    after = FragmentedCluster()
+    after.send(m.ProtectionRestored(record))
+    assert after.core.protection.count_protected(after.now) == 0
 
 
 def test_protected_pods_are_named_in_the_question_and_not_migrated() -> None:
