@@ -23,7 +23,11 @@ async def run(args: argparse.Namespace) -> None:
     if args.json:
         print_json(answer)
         return
-    say(f"{namespace}/{name}: {answer.sentence}")
+    show_answer(f"{namespace}/{name}", answer)
+
+
+def show_answer(about: str, answer: PreemptAnswer) -> None:
+    say(f"{about}: {answer.error or answer.sentence}")
     if answer.kept:
         say("\nNot preempted: " + "; ".join(answer.kept))
     if answer.plan is not None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+import msgspec
+
 from cli.ask import ask, connected
 from cli.migrations import show_migrations
 from cli.output import Failure, out, pod_name, print_json, read_pod, say
+from cli.preempt import show_answer
 from cli.why import show
+from shared.bus.port import Bus
 from shared.contracts import queries
 from shared.contracts.explain import WorldExplanation
+from shared.contracts.preemption import PreemptAnswer, PreemptQuery
 from shared.contracts.queries import AddGpus, AddNodes, ExplainAnswer, Resize, WhatIfQuery
 from shared.model import names
 from shared.model.neighbours import GPU_RESOURCES
@@ -22,13 +27,28 @@ async def run(args: argparse.Namespace) -> None:
     query = _query(args)
     async with connected(args.nats) as bus:
         answer = await ask(bus, queries.WHAT_IF.subject, query, ExplainAnswer)
+        # In another cluster than there is nobody has planned anything.
+        waits = answer.world is None and answer.explanation is not None and answer.explanation.state == "would-wait"
+        preemption = await _preemption(bus, query.pod) if waits else None
     if args.json:
-        print_json(answer if answer.world is not None else answer.explanation)
+        told: dict[str, Any] = msgspec.to_builtins(answer if answer.world is not None else answer.explanation)
+        print_json(told if preemption is None else told | {"preemption": preemption})
         return
     if answer.world is not None:
         _show_world(answer.world)
     if answer.explanation is not None:
         show(answer.explanation)
+    if preemption is not None:
+        show_answer("\nPreemption", preemption)
+
+
+async def _preemption(bus: Bus, pod: Any) -> PreemptAnswer:
+    """Which pods would be preempted for a manifest that fits nowhere. Without an answer its `error` says why: the rest
+    is of use all the same."""
+    try:
+        return await ask(bus, queries.PREEMPT.subject, PreemptQuery(pod=pod), PreemptAnswer, errors=False)
+    except Failure as error:
+        return PreemptAnswer(error=str(error))
 
 
 def _query(args: argparse.Namespace) -> WhatIfQuery:

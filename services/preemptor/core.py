@@ -7,6 +7,7 @@ refuses them and assigns what is freed. So nothing here can double-book a GPU; a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from services.preemptor import event_texts
 from services.preemptor import messages as m
@@ -352,6 +353,10 @@ class Core:
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         return self._dry_run.dry_run(namespace, name, now)
+
+    def dry_run_of(self, given: Any, now: float) -> PreemptAnswer:
+        """The same for a manifest."""
+        return self._dry_run.dry_run_of(given, now)
 
     def _ready_planner(self, now: float) -> Planner | None:
         self._now = now

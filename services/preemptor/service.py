@@ -173,7 +173,11 @@ class _Work:
             return
         try:
             query = decode(incoming.payload, pre.PreemptQuery)
-            answer = self.core.dry_run(query.namespace, query.name, time.time())
+            answer = (
+                self.core.dry_run(query.namespace, query.name, time.time())
+                if query.pod is None
+                else self.core.dry_run_of(query.pod, time.time())
+            )
         except ContractError as error:
             answer = pre.PreemptAnswer(error=str(error))
         await self.bus.respond(incoming, encode(answer))

@@ -7,7 +7,7 @@ reservation is released.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from shared.contracts.base import Message
 from shared.model.grant import Grant
@@ -164,8 +164,10 @@ class Spared(Message, frozen=True):
 class PreemptQuery(Message, frozen=True):
     """Asks which pods would be preempted for this pod or its gang. Changes nothing."""
 
-    namespace: str
-    name: str
+    namespace: str = ""
+    name: str = ""
+    pod: Any = None
+    """A manifest that need not exist, instead of a name. Its gang is not asked about."""
 
 
 class PreemptAnswer(Message, frozen=True):

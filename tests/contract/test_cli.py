@@ -161,6 +161,8 @@ async def test_what_if_finds_a_place_without_reserving_it(cluster: CliCluster) -
     assert await cluster.json("inspect") == before
     refused = await cluster.json("what-if", "-f", cluster.file(manifest("dream", gpu="3")))
     assert refused["state"] == "would-wait"
+    assert "no preemptor is connected" in refused["preemption"]["error"], "and the rest is told all the same"
+    assert "preemption" not in answer
 
 
 async def test_what_if_accepts_only_pods(cluster: CliCluster) -> None:

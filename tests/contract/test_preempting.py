@@ -4,7 +4,9 @@ text."""
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,6 +191,22 @@ async def test_a_dry_run_says_why_no_pod_would_be_preempted(cluster: PreemptingC
         "1 pod: eligible, but preempting them does not free enough",
         "1 pod: minimum run time",
     ]
+
+
+async def test_what_if_says_which_pods_would_be_preempted_for_a_pod_that_does_not_exist(
+    cluster: PreemptingCluster, tmp_path: Path
+) -> None:
+    dream = pod("dream", "ours", "high")
+    dream["spec"] |= {"schedulerName": "kerf", "priority": 100}
+    file = tmp_path / "dream.json"
+    file.write_text(json.dumps(dream))
+    done = await kerf("what-if", "-f", str(file), nats=cluster.made.url)
+    assert done.code == 0, done.err
+    assert "would-wait" in done.out
+    assert "Preemption: 1 pod would be evicted" in " ".join(done.out.split())
+    said = json.loads((await kerf("what-if", "-f", str(file), "--json", nats=cluster.made.url)).out)
+    assert [victim["name"] for victim in said["preemption"]["plan"]["victims"]] == ["low-0"]
+    assert cluster.heard == [], "nothing is planned"
 
 
 async def test_a_dry_run_shows_the_alternatives(bus: NatsBus, nats: EmbeddedServer) -> None:

@@ -3,8 +3,6 @@ anything."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec.structs import replace
 
 from services.placement.core import Core
@@ -20,8 +18,8 @@ from services.placement.preemption.consolidation import exclusion_filter
 from services.placement.queries import Answers
 from services.placement.scheduling.unsupported_fields import refusal
 from shared.book.levels import begun_in
-from shared.book.states import PodState, pod_state
-from shared.contracts.base import ContractError, decode, encode
+from shared.book.manifests import NoManifest, read_pod
+from shared.book.states import PodState
 from shared.contracts.queries import (
     ADVISE,
     SCALE,
@@ -38,14 +36,10 @@ from shared.contracts.queries import (
     WhenQuery,
     WhyQuery,
 )
-from shared.model import names
-from shared.model.affinity import Toleration
-from shared.model.objects import Pod
 
 NODES_MOST = 500
 GANG_MOST = 64
 """How many gang members migrations are searched for together."""
-_TOLERATED = Toleration(key=names.TAINT_MANAGED, operator="Exists", effect="NoSchedule")
 
 
 class Unanswerable(ValueError):
@@ -90,7 +84,7 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
     most, engine = min(query.max_nodes, NODES_MOST), core.engine
     changed = bool(query.drain or query.add_nodes or query.add_gpus or query.resize)
     try:
-        state = _from_manifest(query.pod) if query.pod is not None or not changed else None
+        state = read_pod(query.pod) if query.pod is not None or not changed else None
         if not changed and state is not None:
             explanation = yield from core.explainer.explain(state, max_nodes=most, exists=False, now=wall)
             return ExplainAnswer(explanation=explanation)
@@ -103,7 +97,7 @@ def what_if(core: Core, query: WhatIfQuery, wall: float) -> Steps[ExplainAnswer]
             state, max_nodes=most, exists=False
         )
         return ExplainAnswer(explanation=explanation, world=world.told)
-    except (Unanswerable, Impossible) as error:
+    except (Unanswerable, Impossible, NoManifest) as error:
         return ExplainAnswer(error=str(error))
 
 
@@ -140,7 +134,7 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
 def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
     try:
         goal = _goal(core, query)
-    except Unanswerable as error:
+    except (Unanswerable, NoManifest) as error:
         return AdviseAnswer(error=str(error))
     advice = yield from undisturbed(core.engine, lambda still: advise(still, goal, wall, query.most_gpu_seconds))
     return AdviseAnswer(advice=advice)
@@ -148,7 +142,7 @@ def advise_(core: Core, query: AdviseQuery, wall: float) -> Steps[AdviseAnswer]:
 
 def _goal(core: Core, query: AdviseQuery) -> Goal:
     if query.pod is not None:
-        return Goal(states=(_from_manifest(query.pod),), can_spare=core.gangs.can_spare)
+        return Goal(states=(read_pod(query.pod),), can_spare=core.gangs.can_spare)
     if query.name:
         return _goal_of(core, query)
     if not (1 <= query.gpus <= GPUS_MOST and 1 <= query.groups <= GROUPS_MOST):
@@ -227,27 +221,6 @@ def _not_kept_back(core: Core, states: list[PodState], whom: str) -> None:
     kept = core.fair.quota_exceeded(states, len(states))
     if kept is not None:
         raise Unanswerable(f"free capacity would not help {whom} now: {kept.sentence}")
-
-
-def _from_manifest(given: Any) -> PodState:
-    try:
-        pod = decode(encode(given), Pod)
-    except ContractError as error:
-        raise Unanswerable(f"that is no pod manifest: {error}") from error
-    if not pod.spec.containers:
-        raise Unanswerable("the pod has no containers; give a whole pod manifest with spec.containers")
-    meta = replace(
-        pod.metadata,
-        uid=f"what-if/{pod.metadata.name}",
-        resource_version="0",
-        namespace=pod.metadata.namespace or "default",
-    )
-    state = pod_state(replace(pod, metadata=meta))
-    if state.request is None:
-        return state
-    # As admission does: without it every node of Kerf's would turn the pod away.
-    spec = replace(pod.spec, tolerations=(*pod.spec.tolerations, _TOLERATED))
-    return pod_state(replace(pod, metadata=meta, spec=spec))
 
 
 ANSWERS: Answers = {

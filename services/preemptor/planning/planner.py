@@ -87,6 +87,12 @@ class Planner:
         """Where victims leave and members get places. Rolled back after each solution. Made when first needed."""
         return Transaction(Fork(self._book))
 
+    def add(self, state: PodState) -> None:
+        """Lets `plan` be asked about a pod that is not in the book."""
+        fork = self._trial.book
+        assert isinstance(fork, Fork)  # noqa: S101 - made above
+        fork.add(state)
+
     def plan(
         self,
         members: Sequence[PodState],

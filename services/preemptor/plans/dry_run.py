@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -11,6 +12,7 @@ from services.preemptor.planning.planner import Option, Planner
 from services.preemptor.plans.execution import PlanExecution
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
+from shared.book.manifests import NoManifest, read_pod
 from shared.book.states import PodState
 from shared.contracts.plan_texts import describe_price
 from shared.contracts.preemption import Plan, PreemptAnswer
@@ -46,6 +48,25 @@ class DryRun:
             return PreemptAnswer(
                 error=f"Kerf schedules no pod {namespace}/{name}; check the name and the namespace (-n)"
             )
+        return self._as_ungated(state, now)
+
+    def dry_run_of(self, given: Any, now: float) -> PreemptAnswer:
+        """The same for a manifest of a pod that need not exist."""
+        try:
+            state = read_pod(given)
+        except NoManifest as error:
+            return PreemptAnswer(error=str(error))
+        spec = state.pod.spec
+        if not state.ours:
+            return PreemptAnswer(error=f"Kerf does not schedule such a pod: its schedulerName is {spec.scheduler_name}")
+        if spec.priority_class_name and not spec.priority:
+            return PreemptAnswer(
+                error=f"what priority the class {spec.priority_class_name} stands for is known to the API server: give "
+                "what `kubectl create --dry-run=server -o yaml` prints"
+            )
+        return self._as_ungated(state, now)
+
+    def _as_ungated(self, state: PodState, now: float) -> PreemptAnswer:
         gates = ", ".join(gate.name for gate in state.pod.spec.scheduling_gates)
         if gates and _ungated(state).wants_place:
             answer = self._of(_ungated(state), now)
@@ -78,6 +99,8 @@ class DryRun:
         planner = self._planner(now)
         if planner is None:
             return PreemptAnswer(sentence="not all nodes have been examined yet; ask again in a few seconds")
+        if state.uid not in self._book.pods:
+            planner.add(state)
         return self._planned(members, planner)
 
     def _members(self, gang: GangState, *, gated: bool) -> list[PodState]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from services.preemptor import ineligible_pods
@@ -180,3 +182,48 @@ def test_a_single_option_has_no_alternatives() -> None:
     preemptor.run("low", "n", 0)
     preemptor.wait("high")
     assert asked(preemptor).alternatives == ()
+
+
+def manifest(priority: int = 1000, **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": {"kerf.dev/gpu": "1"}}}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "dream", "namespace": "team"},
+        "spec": {"schedulerName": "kerf", "priority": priority, "containers": [container]} | spec,
+    }
+
+
+def test_a_pod_that_does_not_exist_is_asked_about_by_its_manifest() -> None:
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0, priority=0)
+    preemptor.send(m.Tick())
+    answer = preemptor.core.dry_run_of(manifest(), preemptor.now)
+    assert answer.plan is not None
+    assert [victim.name for victim in answer.plan.victims] == ["low"]
+    assert [beneficiary.name for beneficiary in answer.plan.beneficiaries] == ["dream"]
+    assert "what-if/dream" not in preemptor.core.book.pods
+    later = [command for _ in range(30) for command in preemptor.plans(1.0)]
+    assert later == [], "nothing is planned for it"
+
+
+def test_a_manifest_of_no_higher_priority_preempts_nothing() -> None:
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0, priority=0)
+    preemptor.send(m.Tick())
+    answer = preemptor.core.dry_run_of(manifest(0), preemptor.now)
+    assert (answer.plan, answer.kept) == (None, ("1 pod: of no lower priority",))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (5, "that is no pod manifest"),
+        (manifest(containers=[]), "has no containers"),
+        (manifest(schedulerName="default-scheduler"), "its schedulerName is default-scheduler"),
+        (manifest(0, priorityClassName="urgent"), "what priority the class urgent stands for"),
+    ],
+)
+def test_a_manifest_that_cannot_be_asked_about_is_an_error_that_says_why(given: Any, error: str) -> None:
+    answer = Preemptor("n", gpus=1).core.dry_run_of(given, 0.0)
+    assert error in answer.error
+    assert (answer.plan, answer.sentence) == (None, "")
