@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.node_commands import Accepted, NodeRelease, Released
-from shared.model.gpu import Inventory
+from shared.model.gpu import Gpu, Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
 from tests.support.kubelet_agent import agent, edits, environment, grant, pod, uid
 from tests.support.waiting import eventually
@@ -355,6 +356,50 @@ async def test_an_unconfirmed_end_of_a_container_releases_nothing(
         assert released == []
         checkpoint.write_text(good)
         await eventually(lambda: released == ["g-one"])
+
+
+async def test_a_slice_is_released_while_nvml_hangs_and_its_gpu_opens_when_the_memory_in_use_is_known(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """What a process without a slice holds by then is foreign as soon as the GPU takes slices again."""
+    released: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        released.append(decode(incoming.payload, Released).grant_id)
+
+    async def first_gpu() -> Gpu:
+        entry = await bus.kv(subjects.KV_NODES).get("n1")
+        return decode(entry.value or b"", Inventory).gpus[0]
+
+    async def has_state(state: str) -> bool:
+        return (await first_gpu()).state == state
+
+    def become(text: str) -> None:
+        (host / "new").write_text(text)
+        (host / "new").replace(host / "nvml")
+
+    await bus.subscribe(subjects.RELEASES_ALL, ear)
+    machine = (host / "nvml").read_text()
+    settings = {"release_without_nvml_s": 0.2, "nvml_timeout_s": 0.2, "health_s": 0.05, "recover_s": 0, "poll_s": 3600}
+    async with agent(nats, host, **settings):
+        await kubelet.sees_slots()
+        await eventually(lambda: has_state("healthy"))
+        one = pod("one")
+        await grant(bus, "one")
+        await kubelet.admit(one)
+        folder = cgroup(host, "one")
+        await kubelet.start_container(one)
+        asked = NodeRelease(term=1, uid=uid("one"), grant_id="g-one")
+        await bus.request(subjects.node_command("n1", "release"), encode(asked))
+        become(f"{machine}hang\n")
+        await eventually(lambda: has_state("suspect"))
+        kubelet.forget(one)
+        folder.rmdir()
+        await eventually(lambda: released == ["g-one"])
+        assert await has_state("suspect")
+        become(f"{machine}process 0 {os.getpid()} 300\n")
+        await eventually(lambda: has_state("healthy"))
+        assert (await first_gpu()).foreign_mib == 300
 
 
 async def test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written(
