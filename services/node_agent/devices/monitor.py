@@ -64,6 +64,7 @@ class DeviceMonitor:
         ctx.on_drain(self._devices.close)
         self._health = Health(
             agent.gpus.ailments,
+            agent.gpus.histories,
             recover_s=config.recover_s,
             throttled_s=config.throttled_s,
             harmless_xids=config.harmless_xids,
@@ -117,7 +118,8 @@ class DeviceMonitor:
         if self._devices.is_stale and self._symptoms and not any(seen.silent for seen in self._symptoms):
             await self.refresh()
             return
-        if self._states() != self._reported or self._health.ailments != self._agent.gpus.ailments:
+        known = self._agent.gpus.ailments, self._agent.gpus.histories
+        if self._states() != self._reported or (self._health.ailments, self._health.histories) != known:
             await self._report()
 
     async def report_again(self) -> None:
@@ -209,7 +211,7 @@ class DeviceMonitor:
             host_memory=self.host_memory,
             any_gpu=self._turns_on_any_gpu and can_move(gpus, driver_version),
         )
-        await self._tell(m.InventorySeen(seen, self._health.ailments))
+        await self._tell(m.InventorySeen(seen, self._health.ailments, self._health.histories))
 
     def _states(self) -> States:
         now = self._clock()

@@ -10,6 +10,7 @@ GRANT_STORE = "services/node_agent/grant_store.py"
 RUNTIME = "services/node_agent/node_service.py"
 FILE = "services/node_agent/checkpoint.py"
 EVIDENCE = "services/node_agent/release/evidence.py"
+HEALTH = "services/node_agent/devices/health.py"
 MONITOR = "services/node_agent/release/monitor.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
@@ -19,6 +20,7 @@ SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_sli
 FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_synced_before_the_rename_and_the_directory_after_it"
 IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_has_ended_when_no_record_has_it"
 UNSAVED = "tests/contract/test_device_plugin.py::test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written"
+HEALTHY = f"{UNIT}/devices/test_health.py"
 MONITORED = f"{UNIT}/release/test_monitor.py"
 SEEMS_GONE = "tests/contract/test_device_plugin.py::test_an_unconfirmed_end_of_a_container_releases_nothing"
 
@@ -641,6 +643,48 @@ MUTANTS = [
         old="    if found.version != VERSION:\n",
         new="    if False:\n",
         tests=(f"{TEST}::test_a_checkpoint_that_cannot_be_trusted_is_refused",),
+    ),
+    Mutant(
+        name="recovery-forgotten-at-a-restart",
+        what="a GPU in recovery is healthy as soon as another agent starts",
+        file=HEALTH,
+        old="            self._gpus = earlier | self._gpus\n",
+        new="",
+        tests=(f"{HEALTHY}::test_a_gpu_in_recovery_stays_in_recovery_when_the_agent_restarts",),
+    ),
+    Mutant(
+        name="histories-of-another-boot",
+        what="moments of the last boot's clock count in this one",
+        file=HEALTH,
+        old=" for one in self._saved if one.boot_id == boot_id}",
+        new=" for one in self._saved}",
+        tests=(f"{HEALTHY}::test_histories_mean_nothing_in_another_boot",),
+    ),
+    Mutant(
+        name="a-fault-that-was-seen-ends-with-the-agent",
+        what="a fault that was seen when the agent ended is over at once for the next one",
+        file=HEALTH,
+        old="        if saved.fault_seen:\n",
+        new="        if False:\n",
+        tests=(
+            f"{HEALTHY}::test_a_fault_that_was_seen_when_the_agent_ended_may_have_lasted_until_the_next_one_started",
+        ),
+    ),
+    Mutant(
+        name="histories-saved-at-each-poll",
+        what="the moment of a fault that lasts is written to the disk at each poll",
+        file=HEALTH,
+        old="None if self.is_faulty or self.fault_at is None else",
+        new="None if self.fault_at is None else",
+        tests=(f"{HEALTHY}::test_histories_change_when_a_fault_begins_and_ends_and_not_at_each_poll",),
+    ),
+    Mutant(
+        name="histories-not-in-the-checkpoint",
+        what="the histories of GPUs are not written to the checkpoint",
+        file=CORE,
+        old="            gpu_histories=self.gpus.histories,\n",
+        new="",
+        tests=(f"{UNIT}/test_core_cordons.py::test_a_change_of_the_history_of_a_gpu_alone_is_saved",),
     ),
     Mutant(
         name="ailments-not-saved",

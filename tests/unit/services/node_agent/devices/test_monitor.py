@@ -60,6 +60,31 @@ async def test_gpus_open_after_a_silence_only_when_the_memory_in_use_was_read(
     assert seen.states() == ["healthy", "healthy"]
 
 
+async def test_a_fault_is_saved_when_it_begins_and_when_it_ends_and_not_at_each_poll(
+    machine: Machine, tmp_path: Path
+) -> None:
+    seen = Monitored(tmp_path)
+    await seen.monitor.refresh()
+    for text, state, saves in ((TWO, "healthy", 0), (f"{TWO}rows 0 1 0\n", "suspect", 1), (TWO, "suspect", 1)):
+        machine.become(text)
+        seen.told.clear()
+        for _ in range(10):
+            await seen.monitor.check()
+        assert seen.states() == [state, "healthy"]
+        assert sum(isinstance(order, m.Save) for orders in seen.told for order in orders) == saves
+
+
+async def test_an_ecc_error_in_recovery_is_saved_although_the_state_stays(machine: Machine, tmp_path: Path) -> None:
+    seen = Monitored(tmp_path)
+    for errors in (0, 1, 2):
+        machine.become(f"{TWO}rows 0 0 0\necc 0 {errors} {errors}\n")
+        await seen.monitor.check() if errors else await seen.monitor.refresh()
+    assert seen.agent.checkpoint().gpu_histories[0].ecc_volatile == 2
+    new = Monitored(tmp_path, Agent("n1", seen.agent.checkpoint()))
+    await new.monitor.refresh()
+    assert new.states() == ["suspect", "healthy"]
+
+
 async def test_a_gpu_is_closed_while_nvml_is_silent_and_the_core_knows_it(machine: Machine, tmp_path: Path) -> None:
     seen = Monitored(tmp_path, recover_s=0)
     await seen.monitor.refresh()
