@@ -51,8 +51,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         "/run/k3s/containerd/containerd.sock",
         "/run/crio/crio.sock",
     )
-    """The container runtime's possible sockets on the host; the first one that exists is asked whether it supports
-    CDI."""
+    """The container runtime's possible sockets on the host; the first one that answers says whether it supports CDI.
+    Until then the node offers nothing if any of them exists."""
     host_root: str = "/"
     """Where the host's / is mounted for the agent: for the driver's files, its device nodes and NVIDIA's toolkit."""
     driver_root: str = "/"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -476,6 +477,30 @@ async def test_nothing_is_offered_if_the_runtime_lacks_cdi(
         assert (ctx.health.ready, kubelet.registrations) == (False, [])
     runtime.cdi = True
     async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        await eventually(lambda: ctx.health.ready)
+    await server.stop(0)
+
+
+async def test_nothing_is_offered_before_the_runtime_has_answered(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """Its socket is there, and nobody listens yet: it may be one that ignores CDI devices."""
+    (host / "run/containerd").mkdir(parents=True)
+    path = host / "run/containerd/containerd.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with agent(nats, host) as ctx:
+        await eventually(
+            lambda: "the container runtime does not answer" in ctx.health.report()["parts"]["kubelet"]["detail"]
+        )
+        assert (ctx.health.ready, kubelet.registrations) == (False, [])
+        path.unlink()
+        runtime, server = OldRuntime(), grpc.aio.server()
+        runtime.cdi = True
+        add_RuntimeServiceServicer_to_server(runtime, server)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
         await kubelet.sees_slots()
         await eventually(lambda: ctx.health.ready)
     await server.stop(0)
