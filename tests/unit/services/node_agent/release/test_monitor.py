@@ -184,6 +184,14 @@ async def test_without_nvml_no_container_ends_on_a_gpu_that_may_take_slices(node
     assert await node.check(601.0) == [OTHER, UID]
 
 
+async def test_a_container_that_uses_another_nodes_gpu_needs_no_nvml_in_the_end(node: Node, machine: Machine) -> None:
+    """Its node may have no driver at all; the other node releases the GPU by its own evidence."""
+    machine.become(BROKEN)
+    node.leases, node.closed = [lease(UID)], frozenset()
+    assert await node.check(0.0, 59.9) == []
+    assert await node.check(60.0) == [UID]
+
+
 async def test_without_nvml_a_container_whose_gpu_opens_meanwhile_does_not_end(node: Node, machine: Machine) -> None:
     machine.become(BROKEN)
 
