@@ -26,6 +26,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often the agent reads the health of the GPUs. XIDs are received at once."""
     nvml_timeout_s: Seconds = 3.0
     """A call into NVML that takes longer counts as hung: the node's GPUs are suspect until it returns."""
+    release_without_nvml_s: Seconds = 60.0
+    """If NVML has not answered for so long, a container whose pod has no cgroup and that the kubelet does not list
+    counts as ended without it, and its part of the GPUs is released. They take no new slices before NVML answers."""
     recover_s: Patience = 30.0
     """How long a GPU must be free of faults before it takes slices again."""
     throttled_s: Patience = 60.0
@@ -48,8 +51,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         "/run/k3s/containerd/containerd.sock",
         "/run/crio/crio.sock",
     )
-    """The container runtime's possible sockets on the host; the first one that exists is asked whether it supports
-    CDI."""
+    """The container runtime's possible sockets on the host; the first one that answers says whether it supports CDI.
+    Until then the node offers nothing if any of them exists."""
     host_root: str = "/"
     """Where the host's / is mounted for the agent: for the driver's files, its device nodes and NVIDIA's toolkit."""
     driver_root: str = "/"

@@ -89,6 +89,7 @@ class Agent:
             unbooked=self.released.unbooked,
             ailments=self.gpus.ailments,
             cordons=self.gpus.cordons,
+            gpu_histories=self.gpus.histories,
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:

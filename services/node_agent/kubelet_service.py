@@ -77,6 +77,7 @@ class KubeletAdapter:
             plugin_dir=self._plugins,
             cgroup_dir=Path(config.cgroup_dir),
             nvml_timeout_s=config.nvml_timeout_s,
+            without_nvml_s=config.release_without_nvml_s,
         )
 
     async def start(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from services.node_agent.moves import Move
-from services.node_agent.state import Ailment
+from services.node_agent.state import Ailment, GpuHistory
 from shared.contracts.commands import Evict
 from shared.contracts.events import Event
 from shared.contracts.node_commands import (
@@ -87,6 +87,7 @@ class InventorySeen(Input, frozen=True):
 
     inventory: Inventory
     ailments: tuple[Ailment, ...] = ()
+    histories: tuple[GpuHistory, ...] = ()
 
 
 class IdleSeen(Input, frozen=True):

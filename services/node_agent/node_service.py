@@ -146,9 +146,12 @@ class NodeRuntime:
         """The container with the largest share of this pod's grant, or "" if no grant is known."""
         return self.agent.store.largest_container(uid)
 
-    async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> None:
-        """Notes that the container has ended. `if_so` is checked again last, when no start can come in between."""
-        await self.handle(m.ContainerEnded(uid, container), if_so=if_so)
+    async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> bool:
+        """Notes that the container has ended; False if it was not noted.
+
+        `if_so` is checked again last, when no start can come in between. Raises OSError as `handle` does.
+        """
+        return bool(await self.handle(m.ContainerEnded(uid, container), if_so=if_so))
 
     async def handle(
         self, event: m.Input, incoming: Incoming | None = None, if_so: Callable[[], bool] = lambda: True

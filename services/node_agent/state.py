@@ -118,6 +118,26 @@ class Ailment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     was done."""
 
 
+class GpuHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the health of a GPU rests on besides what the driver says now.
+
+    Moments are seconds of the monotonic clock, which begins anew with each boot: they mean nothing in another one.
+    """
+
+    uuid: str
+    boot_id: str
+    fault: str = ""
+    """The last fault, as a phrase."""
+    fault_seen: bool = False
+    """Whether it was still seen when this was saved."""
+    fault_at_s: int | None = None
+    """When it was last seen, rounded up. None: never, or it was still seen."""
+    slow_since_s: int | None = None
+    """Since when the GPU is slowed down, rounded down. None: it is not, or not for so long that it counts."""
+    ecc_volatile: int | None = None
+    """Its uncorrectable errors since the driver was loaded. None: not read yet."""
+
+
 class Cordon(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An operator's order that a GPU takes no new slices."""
 
@@ -158,6 +178,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unbooked: tuple[Released, ...] = ()
     ailments: tuple[Ailment, ...] = ()
     cordons: tuple[Cordon, ...] = ()
+    gpu_histories: tuple[GpuHistory, ...] = ()
 
 
 class CheckpointError(ValueError):

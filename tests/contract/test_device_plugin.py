@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +29,7 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.node_commands import Accepted, NodeRelease, Released
-from shared.model.gpu import Inventory
+from shared.model.gpu import Gpu, Inventory
 from tests.support.fake_kubelet import FakeKubelet, FakePod
 from tests.support.kubelet_agent import agent, edits, environment, grant, pod, uid
 from tests.support.waiting import eventually
@@ -357,6 +359,50 @@ async def test_an_unconfirmed_end_of_a_container_releases_nothing(
         await eventually(lambda: released == ["g-one"])
 
 
+async def test_a_slice_is_released_while_nvml_hangs_and_its_gpu_opens_when_the_memory_in_use_is_known(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """What a process without a slice holds by then is foreign as soon as the GPU takes slices again."""
+    released: list[str] = []
+
+    async def ear(incoming: Incoming) -> None:
+        released.append(decode(incoming.payload, Released).grant_id)
+
+    async def first_gpu() -> Gpu:
+        entry = await bus.kv(subjects.KV_NODES).get("n1")
+        return decode(entry.value or b"", Inventory).gpus[0]
+
+    async def has_state(state: str) -> bool:
+        return (await first_gpu()).state == state
+
+    def become(text: str) -> None:
+        (host / "new").write_text(text)
+        (host / "new").replace(host / "nvml")
+
+    await bus.subscribe(subjects.RELEASES_ALL, ear)
+    machine = (host / "nvml").read_text()
+    settings = {"release_without_nvml_s": 0.2, "nvml_timeout_s": 0.2, "health_s": 0.05, "recover_s": 0, "poll_s": 3600}
+    async with agent(nats, host, **settings):
+        await kubelet.sees_slots()
+        await eventually(lambda: has_state("healthy"))
+        one = pod("one")
+        await grant(bus, "one")
+        await kubelet.admit(one)
+        folder = cgroup(host, "one")
+        await kubelet.start_container(one)
+        asked = NodeRelease(term=1, uid=uid("one"), grant_id="g-one")
+        await bus.request(subjects.node_command("n1", "release"), encode(asked))
+        become(f"{machine}hang\n")
+        await eventually(lambda: has_state("suspect"))
+        kubelet.forget(one)
+        folder.rmdir()
+        await eventually(lambda: released == ["g-one"])
+        assert await has_state("suspect")
+        become(f"{machine}process 0 {os.getpid()} 300\n")
+        await eventually(lambda: has_state("healthy"))
+        assert (await first_gpu()).foreign_mib == 300
+
+
 async def test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
@@ -431,6 +477,30 @@ async def test_nothing_is_offered_if_the_runtime_lacks_cdi(
         assert (ctx.health.ready, kubelet.registrations) == (False, [])
     runtime.cdi = True
     async with agent(nats, host) as ctx:
+        await kubelet.sees_slots()
+        await eventually(lambda: ctx.health.ready)
+    await server.stop(0)
+
+
+async def test_nothing_is_offered_before_the_runtime_has_answered(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """Its socket is there, and nobody listens yet: it may be one that ignores CDI devices."""
+    (host / "run/containerd").mkdir(parents=True)
+    path = host / "run/containerd/containerd.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    async with agent(nats, host) as ctx:
+        await eventually(
+            lambda: "the container runtime does not answer" in ctx.health.report()["parts"]["kubelet"]["detail"]
+        )
+        assert (ctx.health.ready, kubelet.registrations) == (False, [])
+        path.unlink()
+        runtime, server = OldRuntime(), grpc.aio.server()
+        runtime.cdi = True
+        add_RuntimeServiceServicer_to_server(runtime, server)
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
         await kubelet.sees_slots()
         await eventually(lambda: ctx.health.ready)
     await server.stop(0)

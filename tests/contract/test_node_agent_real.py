@@ -192,6 +192,24 @@ async def test_a_gpu_with_a_fatal_xid_stays_unhealthy_after_a_restart_of_the_age
             await eventually(lambda state=state: _has_state(bus, state))
 
 
+async def test_a_gpu_in_recovery_stays_in_recovery_after_a_restart_of_the_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path
+) -> None:
+    """As at each upgrade. A reboot ends it: the clock by which it is measured has begun anew."""
+    async with agent(nats, host, recover_s=3600):
+        await eventually(lambda: _has_state(bus, "healthy"))
+        become(host, ONE.replace("0 9 0 0 0", "0 9 0 0 15"))
+        await eventually(lambda: _has_state(bus, "unhealthy"))
+        become(host, ONE)
+        await eventually(lambda: _has_state(bus, "suspect"))
+    for boot, state in (("boot-1", "suspect"), ("boot-2", "healthy")):
+        (host / "boot_id").write_text(f"{boot}\n")
+        async with agent(nats, host, recover_s=3600) as new:
+            gpu = new.node.agent.gpus.by_uuid["GPU-a"]
+            assert gpu.state == state
+            assert ("no fault for less than 3600 s after: NVML: GPU is lost" in gpu.reason) == (state == "suspect")
+
+
 async def _xid_came_through(bus: NatsBus, host: Path) -> bool:
     """Repeated until the agent listens, because nothing shows when it has started."""
     text = (host / "nvml").read_text()

@@ -6,18 +6,21 @@
 3. A fault that only a reset or a reboot clears (an ailment) stays until there is evidence of one: another boot, the
    driver loaded again, the driver's recovery action back to none, or an operator who clears it.
    Ailments outlive the agent.
-4. Heat, the power brake and a slow PCIe link only count as faults once they have lasted `throttled_s`. A power cap
+4. What 2 rests on outlives the agent, too, within one boot: `histories`. An agent that starts judges a GPU as if it had
+   been there, or more strictly; only a slowdown that does not count yet begins anew.
+5. Heat, the power brake and a slow PCIe link only count as faults once they have lasted `throttled_s`. A power cap
    never counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
 
 from services.node_agent.devices.xid import classify
-from services.node_agent.state import Ailment
+from services.node_agent.state import Ailment, GpuHistory
 from shared.model.gpu import GpuState
 
 HOT, POWER_BRAKE = 0x40, 0x80
@@ -64,7 +67,8 @@ class Symptoms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Gpu:
-    """The history of one GPU. `fault`: the last fault, `fault_at`: when it was last seen; None: never."""
+    """The history of one GPU. `fault`: the last fault, `fault_at`: when it was last seen; None: never. `is_faulty`,
+    `is_slow`: whether a fault was seen in the last poll, and whether a slowdown counted as one."""
 
     def __init__(self) -> None:
         self.symptoms: Symptoms | None = None
@@ -72,12 +76,43 @@ class _Gpu:
         self.fault_at: float | None = None
         self.slow_since: float | None = None
         self.ecc_volatile: int | None = None
+        self.is_faulty = self.is_slow = False
+
+    @classmethod
+    def restored(cls, saved: GpuHistory, now: float) -> _Gpu:
+        """The history as an agent that starts at `now` takes it over.
+
+        A fault that was still seen when it was saved may have lasted until now. No moment is later than now, although
+        they were rounded.
+        """
+        gpu = cls()
+        gpu.fault, gpu.ecc_volatile = saved.fault, saved.ecc_volatile
+        if saved.fault_seen:
+            gpu.fault_at = now
+        elif saved.fault_at_s is not None:
+            gpu.fault_at = min(float(saved.fault_at_s), now)
+        if saved.slow_since_s is not None:
+            gpu.slow_since = min(float(saved.slow_since_s), now)
+        return gpu
+
+    def history(self, uuid: str, boot_id: str) -> GpuHistory:
+        """The same for as long as a fault lasts, and for all faults of one second."""
+        return GpuHistory(
+            uuid=uuid,
+            boot_id=boot_id,
+            fault=self.fault,
+            fault_seen=self.is_faulty,
+            fault_at_s=None if self.is_faulty or self.fault_at is None else math.ceil(self.fault_at),
+            slow_since_s=math.floor(self.slow_since) if self.is_slow and self.slow_since is not None else None,
+            ecc_volatile=self.ecc_volatile,
+        )
 
 
 class Health:
     def __init__(
         self,
         ailments: Iterable[Ailment] = (),
+        histories: Iterable[GpuHistory] = (),
         *,
         recover_s: float = 30.0,
         throttled_s: float = 60.0,
@@ -86,6 +121,7 @@ class Health:
         self._recover_s, self._throttled_s = recover_s, throttled_s
         self._harmless = frozenset(harmless_xids)
         self._ailments = {a.uuid: msgspec.structs.replace(a, recovery_seen=True) for a in ailments}
+        self._saved = tuple(histories)
         self._gpus: dict[str, _Gpu] = {}
         self._boot_id = ""
         self._loaded: int | None = None
@@ -94,12 +130,20 @@ class Health:
     def ailments(self) -> tuple[Ailment, ...]:
         return tuple(self._ailments[uuid] for uuid in sorted(self._ailments))
 
+    @property
+    def histories(self) -> tuple[GpuHistory, ...]:
+        """What a later agent of this boot must know. It changes when faults begin and end, and not with each poll."""
+        return tuple(gpu.history(uuid, self._boot_id) for uuid, gpu in sorted(self._gpus.items()))
+
     def update(self, symptoms: Iterable[Symptoms], boot_id: str, loaded: int, now: float) -> None:
         """Takes the observations of one poll.
 
         `loaded` changes each time the driver was loaded again, as far as this process knows.
         """
-        if self._loaded is not None and loaded != self._loaded:
+        if self._loaded is None:
+            earlier = {one.uuid: _Gpu.restored(one, now) for one in self._saved if one.boot_id == boot_id}
+            self._gpus = earlier | self._gpus
+        elif loaded != self._loaded:
             self._ailments = {uuid: a for uuid, a in self._ailments.items() if a.reboot}
             for gpu in self._gpus.values():
                 gpu.ecc_volatile = None
@@ -110,7 +154,9 @@ class Health:
             self._update_history(gpu, seen, now)
             gpu.symptoms = seen
             self._follow_recovery(seen)
-            if fault := self._current_fault(gpu, now):
+            fault = self._current_fault(gpu, now)
+            gpu.is_faulty, gpu.is_slow = fault is not None, self._is_slow(gpu, now)
+            if fault is not None:
                 gpu.fault, gpu.fault_at = fault[1], now
 
     def xid(self, uuid: str, number: int, now: float) -> None:
@@ -167,9 +213,13 @@ class Health:
     def _current_fault(self, gpu: _Gpu, now: float) -> tuple[GpuState, str] | None:
         """The worst fault that is seen now, or None."""
         found = [] if gpu.symptoms is None else _faults_in(gpu.symptoms)
-        if gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s and gpu.symptoms is not None:
+        if gpu.symptoms is not None and self._is_slow(gpu, now):
             found.append(("suspect", f"{_slowdown(gpu.symptoms)} for more than {self._throttled_s:g} s"))
         return max(found, key=lambda fault: _WORSE[fault[0]], default=None)
+
+    def _is_slow(self, gpu: _Gpu, now: float) -> bool:
+        """Whether the GPU is slowed down for so long that it counts as a fault."""
+        return gpu.slow_since is not None and now - gpu.slow_since >= self._throttled_s
 
 
 def _faults_in(symptoms: Symptoms) -> list[tuple[GpuState, str]]:

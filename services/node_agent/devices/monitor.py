@@ -64,6 +64,7 @@ class DeviceMonitor:
         ctx.on_drain(self._devices.close)
         self._health = Health(
             agent.gpus.ailments,
+            agent.gpus.histories,
             recover_s=config.recover_s,
             throttled_s=config.throttled_s,
             harmless_xids=config.harmless_xids,
@@ -111,9 +112,14 @@ class DeviceMonitor:
         await self._report()
 
     async def check(self) -> None:
-        """Reads the health, and reports it to the core if it has changed."""
+        """Reads the health, and reports it to the core if it has changed. When NVML answers again, reads the inventory,
+        too: meanwhile parts of GPUs may have been released that processes still hold."""
         await self._read_symptoms()
-        if self._states() != self._reported or self._health.ailments != self._agent.gpus.ailments:
+        if self._devices.is_stale and self._symptoms and not any(seen.silent for seen in self._symptoms):
+            await self.refresh()
+            return
+        known = self._agent.gpus.ailments, self._agent.gpus.histories
+        if self._states() != self._reported or (self._health.ailments, self._health.histories) != known:
             await self._report()
 
     async def report_again(self) -> None:
@@ -167,6 +173,11 @@ class DeviceMonitor:
             self._health.clear_ailments(uuid)
         self._alarm.set()
 
+    def closed_gpus(self) -> frozenset[str]:
+        """UUIDs of the GPUs that the core knows to take no new slices, and for which NVML does not answer."""
+        silent, known = {seen.uuid for seen in self._symptoms if seen.silent or seen.lost}, self._agent.gpus.by_uuid
+        return frozenset(uuid for uuid in silent & known.keys() if known[uuid].state != "healthy")
+
     async def _read_symptoms(self) -> None:
         self._symptoms = await self._devices.symptoms()
         self._health.update(self._symptoms, self._boot_id, self._devices.loaded, self._clock())
@@ -200,7 +211,7 @@ class DeviceMonitor:
             host_memory=self.host_memory(),
             any_gpu=self._turns_on_any_gpu and can_move(gpus, driver_version),
         )
-        await self._tell(m.InventorySeen(seen, self._health.ailments))
+        await self._tell(m.InventorySeen(seen, self._health.ailments, self._health.histories))
 
     def _states(self) -> States:
         now = self._clock()
@@ -210,6 +221,8 @@ class DeviceMonitor:
         state, resource = self._health.state(uuid, now), self._offered_elsewhere.get(uuid)
         if state[0] != "healthy":
             return state
+        if self._devices.is_stale:
+            return "suspect", "NVML was silent, and has not told yet what processes hold of its memory"
         if not self._attached:
             return (
                 "suspect",

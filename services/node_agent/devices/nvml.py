@@ -57,6 +57,8 @@ class NvmlDevices:
         self._unloaded = False
         self.loaded = 0
         """Incremented each time the driver is found loaded again."""
+        self.is_stale = False
+        """Whether NVML was silent after the inventory was read: what processes hold of the GPUs is not known since."""
         self._sampled_us: dict[str, int] = {}
         self._linked: tuple[int, frozenset[str], tuple[Link, ...]] = (0, frozenset(), ())
         """How often the links have been reported since they were read, the UUIDs of their GPUs, and the links."""
@@ -70,7 +72,9 @@ class NvmlDevices:
         why = "the driver reports no GPU"
         try:
             self._last = await self._ask(lambda: self._read(node, boot_id, pods))
+            self.is_stale = False
         except (Hung, pynvml.NVMLError) as error:
+            self.is_stale = True
             log.warning("nvml_not_answering", reason=str(error))
             why = f"NVML: {error}"
         found = self._last or Inventory(node=node, boot_id=boot_id)
@@ -82,8 +86,10 @@ class NvmlDevices:
         try:
             return await self._ask(lambda: tuple(_symptoms(gpu) for gpu in known))
         except Hung as error:
+            self.is_stale = True
             return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML hangs: {error}") for gpu in known)
         except pynvml.NVMLError as error:
+            self.is_stale = True
             return tuple(Symptoms(uuid=gpu.uuid, silent=f"NVML: {error}") for gpu in known)
 
     async def processes(self, now_us: int | None = None) -> tuple[usage.GpuProcesses, ...]:

@@ -25,7 +25,7 @@ class NodeGpus:
         self.generation = saved.generation
         self.boot_id = saved.boot_id
         self.by_uuid: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
-        self.ailments = saved.ailments
+        self.ailments, self.histories = saved.ailments, saved.gpu_histories
         self._cordons = Cordons(saved.cordons)
         self._seen: Inventory | None = None
         self._idle = m.IdleSeen({}, {})
@@ -37,8 +37,9 @@ class NodeGpus:
     def update(self, event: m.InventorySeen, now: float) -> list[m.Command]:
         """Takes over what was read of the GPUs."""
         self._seen = event.inventory
-        save: list[m.Command] = [m.Save()] if event.ailments != self.ailments else []
-        self.ailments = event.ailments
+        unsaved = (event.ailments, event.histories) != (self.ailments, self.histories)
+        save: list[m.Command] = [m.Save()] if unsaved else []
+        self.ailments, self.histories = event.ailments, event.histories
         return self._apply(self._cordons.with_cordons(event.inventory), now) or save
 
     def _apply(self, seen: Inventory, now: float) -> list[m.Command]:

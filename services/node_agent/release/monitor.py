@@ -1,13 +1,13 @@
 """Checks once a second whether the containers of leases have ended, and tells the core.
 
-While a pod's cgroup exists this costs one stat; the kubelet and NVML are only asked once it is gone.
+While a pod's cgroup exists this costs one stat; the kubelet and NVML are only asked once it is gone. If NVML does not
+answer for `without_nvml_s`, it is done without on GPUs that take no new slices because of that.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -25,6 +25,7 @@ from services.node_agent.release.processes import PodsOnGpus
 from services.node_agent.strategy_service import Strategies
 from services.node_agent.worker import Hung
 from shared.bus.tasks import end
+from shared.contracts.node_commands import LiveSlice
 from shared.model import names
 from shared.service import Context
 
@@ -47,7 +48,11 @@ class ReleaseMonitor:
         plugin_dir: Path,
         cgroup_dir: Path,
         nvml_timeout_s: float,
+        without_nvml_s: float,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        """`list_slots` asks the kubelet; it raises PodResourcesError. `without_nvml_s`: how long NVML is waited for, in
+        seconds. `clock` tells seconds that never go back; None: the event loop's."""
         self._ctx, self._node, self._specs, self._list_slots, self._strategies = (
             ctx,
             node,
@@ -58,6 +63,14 @@ class ReleaseMonitor:
         self._plugin_dir, self._cgroup_dir = plugin_dir, cgroup_dir
         self._cgroups = PodCgroups(cgroup_dir)
         self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
+        self._without_nvml_s = without_nvml_s
+        self._clock = clock or asyncio.get_running_loop().time
+        self._silent_since: float | None = None
+        """When NVML was first found not to answer, if it has not answered in any check since."""
+        self._without_nvml = ctx.metrics.counter(
+            "kerf_agent_released_without_nvml_total",
+            "Containers that ended by their cgroup and the kubelet's records alone, because NVML did not answer.",
+        )
 
     async def start(self) -> None:
         self._remove_stale_specs()
@@ -75,10 +88,15 @@ class ReleaseMonitor:
             await self.check()
 
     async def check(self) -> None:
+        """Ends the leases whose containers have ended. What cannot be confirmed shows in the health.
+
+        Raises OSError if the checkpoint cannot be written; then the process ends.
+        """
         leases = self._node.agent.containers()
         present = self._cgroups.present(lease.uid for lease in leases)
         absent = [lease for lease in leases if lease.uid not in present]
         if not absent:
+            self._silent_since = None  # nothing asks NVML meanwhile
             self._ctx.health.set("release", ok=True)
             return
         if not self._cgroups.has_pod_cgroups():
@@ -87,27 +105,65 @@ class ReleaseMonitor:
         try:
             pod_resources = await self._list_slots()
             checkpoint = kubelet_checkpoint.load(self._plugin_dir, names.RESOURCE_SLOT, CDI_KIND)
-            on_gpus = await self._pods_on_gpus.now()
-        except (PodResourcesError, KubeletCheckpointError, Hung, pynvml.NVMLError) as error:
-            self._ctx.health.set(
-                "release",
-                ok=False,
-                detail=f"{len(absent)} containers seem to have ended, but that cannot be confirmed: {error}",
-            )
+        except (PodResourcesError, KubeletCheckpointError) as error:
+            self._silent_since = None
+            self._show_unconfirmed(len(absent), str(error))
             return
-        self._ctx.health.set("release", ok=True)
-        evidence = Evidence(cgroups=present, checkpoint=checkpoint, pod_resources=pod_resources, on_gpus=on_gpus)
-        ended = find_ended(absent, evidence)
+        on_gpus, silence = await self._ask_nvml()
+        evidence = Evidence(
+            cgroups=present,
+            checkpoint=checkpoint,
+            pod_resources=pod_resources,
+            on_gpus=on_gpus,
+            closed_gpus=self._node.devices.closed_gpus(),
+        )
+        ended = [] if silence and not self._is_overdue() else find_ended(absent, evidence)
+        if silence and len(ended) < len(absent):
+            self._show_unconfirmed(len(absent) - len(ended), silence)
+        else:
+            self._ctx.health.set("release", ok=True)
         for lease in ended:
-            # Checked again when no start can come in between: a container that was started meanwhile has its pod's
-            # cgroup.
-            await self._node.end_container(lease.uid, lease.container, if_so=partial(self._has_ended, lease.uid))
+            await self._end(lease, silence)
         self._remove_stale_specs()
         if ended:
             self._node.mig.wake()
 
-    def _has_ended(self, uid: str) -> bool:
-        return not self._cgroups.present((uid,))
+    async def _ask_nvml(self) -> tuple[frozenset[str] | None, str]:
+        """UIDs of the pods that have a process on a GPU; or None, and why NVML does not answer."""
+        try:
+            on_gpus = await self._pods_on_gpus.now()
+        except (Hung, pynvml.NVMLError) as error:
+            if self._silent_since is None:
+                self._silent_since = self._clock()
+            return None, f"NVML: {error}"
+        self._silent_since = None
+        return on_gpus, ""
+
+    def _is_overdue(self) -> bool:
+        """Whether NVML is not waited for any more."""
+        return self._silent_since is not None and self._clock() - self._silent_since >= self._without_nvml_s
+
+    async def _end(self, lease: LiveSlice, silence: str) -> None:
+        """Ends a lease. `silence`: why NVML does not answer, if it does not."""
+
+        def has_ended() -> bool:
+            """Checked when no start can come in between: a container that was started meanwhile has its pod's cgroup.
+            Without NVML its GPUs must still take no new slices."""
+            is_open = bool(silence) and not lease.gpus.keys() <= self._node.devices.closed_gpus()
+            return not is_open and not self._cgroups.present((lease.uid,))
+
+        if await self._node.end_container(lease.uid, lease.container, if_so=has_ended) and silence:
+            self._without_nvml.add()
+            self._ctx.log.warning(
+                "ended_without_nvml", uid=lease.uid, container=lease.container, gpus=sorted(lease.gpus), why=silence
+            )
+
+    def _show_unconfirmed(self, containers: int, why: str) -> None:
+        self._ctx.health.set(
+            "release",
+            ok=False,
+            detail=f"{containers} containers seem to have ended, but that cannot be confirmed: {why}",
+        )
 
     def _remove_stale_specs(self) -> None:
         """Removes the CDI specs and the strategies' state of all containers that have ended."""

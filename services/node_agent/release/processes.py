@@ -21,7 +21,8 @@ class PodsOnGpus:
     async def now(self) -> frozenset[str]:
         """UIDs of the pods that have a process on a GPU. Raises Hung or NVMLError if NVML does not answer.
 
-        A single GPU that does not answer counts as empty: a process that hangs on it also keeps its cgroup.
+        A single GPU that does not answer counts as empty: a process that hangs on it also keeps its cgroup. The kernel
+        leaves a process in its cgroup until its last thread has closed its files (`do_exit`).
         """
         pids = await self._worker.call(_pids)
         owners = (owner_of(pid, self._proc) for pid in pids)

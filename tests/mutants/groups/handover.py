@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 SLOTS = "services/node_agent/handover/slots.py"
+RUNTIME_MONITOR = "services/node_agent/handover/runtime_monitor.py"
 UNIT = "tests/unit/services/node_agent/handover"
 AGREE = f"{UNIT}/test_slots.py::test_nothing_starts_if_the_records_disagree"
 
@@ -54,6 +55,25 @@ MUTANTS = [
         old='if (uuid := device.partition("::")[0]) in of}',
         new="if (uuid := device) in of}",
         tests=(f"{UNIT}/test_other_plugins.py::test_devices_of_other_plugins_are_matched_by_uuid",),
+    ),
+    Mutant(
+        name="offered-before-the-runtime-answers",
+        what="a node offers slots although its runtime has not said yet whether it supports CDI",
+        file=RUNTIME_MONITOR,
+        old="            return self._silence\n",
+        new='            return ""\n',
+        tests=(f"{UNIT}/test_runtime_monitor.py::test_a_socket_on_which_nobody_answers_yet_is_an_obstacle",),
+    ),
+    Mutant(
+        name="runtime-asked-once-a-minute-from-the-start",
+        what="a runtime that did not answer is asked again after a minute",
+        file=RUNTIME_MONITOR,
+        old="            await self._sleep(REFRESH_S if answered else RETRY_S)\n",
+        new="            await self._sleep(REFRESH_S)\n",
+        tests=(
+            f"{UNIT}/test_runtime_monitor.py"
+            "::test_a_runtime_is_asked_every_second_until_it_answers_and_then_once_a_minute",
+        ),
     ),
     Mutant(
         name="runtime-without-cdi",

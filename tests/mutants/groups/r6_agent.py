@@ -10,6 +10,8 @@ GRANT_STORE = "services/node_agent/grant_store.py"
 RUNTIME = "services/node_agent/node_service.py"
 FILE = "services/node_agent/checkpoint.py"
 EVIDENCE = "services/node_agent/release/evidence.py"
+HEALTH = "services/node_agent/devices/health.py"
+MONITOR = "services/node_agent/release/monitor.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
 LATE = f"{UNIT}/test_core_late_orders.py"
@@ -18,6 +20,8 @@ SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_sli
 FSYNC = f"{UNIT}/test_checkpoint.py::test_the_file_is_synced_before_the_rename_and_the_directory_after_it"
 IS_GONE = f"{UNIT}/release/test_evidence.py::test_a_container_has_ended_when_no_record_has_it"
 UNSAVED = "tests/contract/test_device_plugin.py::test_nothing_is_handed_over_if_the_checkpoint_cannot_be_written"
+HEALTHY = f"{UNIT}/devices/test_health.py"
+MONITORED = f"{UNIT}/release/test_monitor.py"
 SEEMS_GONE = "tests/contract/test_device_plugin.py::test_an_unconfirmed_end_of_a_container_releases_nothing"
 
 MUTANTS = [
@@ -447,16 +451,16 @@ MUTANTS = [
         name="ended-by-podresources-alone",
         what="a container counts as ended when PodResources does not list it, although its cgroup exists",
         file=EVIDENCE,
-        old="if lease.uid not in evidence.cgroups\n        and lease.uid",
-        new="if lease.uid",
+        old="if lease.uid not in evidence.cgroups\n        and _is_off_gpus",
+        new="if _is_off_gpus",
         tests=(IS_GONE,),
     ),
     Mutant(
         name="ended-with-a-process-on-the-gpu",
         what="a container counts as ended although a process of it is still on a GPU",
         file=EVIDENCE,
-        old="        and lease.uid not in evidence.on_gpus\n",
-        new="",
+        old="    return lease.uid not in evidence.on_gpus\n",
+        new="    return True\n",
         tests=(IS_GONE,),
     ),
     Mutant(
@@ -552,10 +556,42 @@ MUTANTS = [
     Mutant(
         name="ended-unconfirmed",
         what="a kubelet that cannot be read counts as listing nothing",
-        file="services/node_agent/release/monitor.py",
-        old=("            )\n            return\n"),
-        new=("            )\n            pod_resources, checkpoint, on_gpus = (), (), frozenset()\n"),
+        file=MONITOR,
+        old="            self._show_unconfirmed(len(absent), str(error))\n            return\n",
+        new="            self._show_unconfirmed(len(absent), str(error))\n            pod_resources, checkpoint = (), ()\n",
         tests=(SEEMS_GONE,),
+    ),
+    Mutant(
+        name="a-silent-nvml-not-waited-for",
+        what="a container ends without NVML as soon as it does not answer",
+        file=MONITOR,
+        old="self._clock() - self._silent_since >= self._without_nvml_s",
+        new="self._clock() - self._silent_since >= 0",
+        tests=(f"{MONITORED}::test_a_hung_nvml_delays_the_end_for_the_time_that_is_set",),
+    ),
+    Mutant(
+        name="a-silence-of-nvml-that-was-interrupted",
+        what="the time without NVML goes on while nothing asks it",
+        file=MONITOR,
+        old="            self._silent_since = None  # nothing asks NVML meanwhile\n",
+        new="",
+        tests=(f"{MONITORED}::test_the_time_counts_only_checks_in_a_row",),
+    ),
+    Mutant(
+        name="ended-without-nvml-on-an-open-gpu",
+        what="a container ends without NVML although its GPU may take slices",
+        file=EVIDENCE,
+        old="        return lease.gpus.keys() <= evidence.closed_gpus\n",
+        new="        return True\n",
+        tests=(IS_GONE, f"{MONITORED}::test_without_nvml_no_container_ends_on_a_gpu_that_may_take_slices"),
+    ),
+    Mutant(
+        name="open-after-a-silence-with-old-foreign-memory",
+        what="after a silence of NVML a GPU takes slices before it is known what processes hold of it",
+        file="services/node_agent/devices/monitor.py",
+        old="        if self._devices.is_stale:\n",
+        new="        if False:\n",
+        tests=(f"{UNIT}/devices/test_monitor.py::test_gpus_open_after_a_silence_only_when_the_memory_in_use_was_read",),
     ),
     Mutant(
         name="ended-by-the-name-of-a-service",
@@ -607,6 +643,48 @@ MUTANTS = [
         old="    if found.version != VERSION:\n",
         new="    if False:\n",
         tests=(f"{TEST}::test_a_checkpoint_that_cannot_be_trusted_is_refused",),
+    ),
+    Mutant(
+        name="recovery-forgotten-at-a-restart",
+        what="a GPU in recovery is healthy as soon as another agent starts",
+        file=HEALTH,
+        old="            self._gpus = earlier | self._gpus\n",
+        new="",
+        tests=(f"{HEALTHY}::test_a_gpu_in_recovery_stays_in_recovery_when_the_agent_restarts",),
+    ),
+    Mutant(
+        name="histories-of-another-boot",
+        what="moments of the last boot's clock count in this one",
+        file=HEALTH,
+        old=" for one in self._saved if one.boot_id == boot_id}",
+        new=" for one in self._saved}",
+        tests=(f"{HEALTHY}::test_histories_mean_nothing_in_another_boot",),
+    ),
+    Mutant(
+        name="a-fault-that-was-seen-ends-with-the-agent",
+        what="a fault that was seen when the agent ended is over at once for the next one",
+        file=HEALTH,
+        old="        if saved.fault_seen:\n",
+        new="        if False:\n",
+        tests=(
+            f"{HEALTHY}::test_a_fault_that_was_seen_when_the_agent_ended_may_have_lasted_until_the_next_one_started",
+        ),
+    ),
+    Mutant(
+        name="histories-saved-at-each-poll",
+        what="the moment of a fault that lasts is written to the disk at each poll",
+        file=HEALTH,
+        old="None if self.is_faulty or self.fault_at is None else",
+        new="None if self.fault_at is None else",
+        tests=(f"{HEALTHY}::test_histories_change_when_a_fault_begins_and_ends_and_not_at_each_poll",),
+    ),
+    Mutant(
+        name="histories-not-in-the-checkpoint",
+        what="the histories of GPUs are not written to the checkpoint",
+        file=CORE,
+        old="            gpu_histories=self.gpus.histories,\n",
+        new="",
+        tests=(f"{UNIT}/test_core_cordons.py::test_a_change_of_the_history_of_a_gpu_alone_is_saved",),
     ),
     Mutant(
         name="ailments-not-saved",

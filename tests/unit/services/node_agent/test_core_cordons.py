@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from services.node_agent import messages as m
 from services.node_agent.core import EVICT_AGAIN_S, Agent
-from services.node_agent.state import Ailment, read, write
+from services.node_agent.state import Ailment, GpuHistory, read, write
 from shared.contracts.events import GpuStateChanged
 from shared.contracts.node_commands import NodeCordon, NodeCordonAnswer
 from tests.unit.services.node_agent.make import (
@@ -117,6 +119,22 @@ def test_a_change_of_ailments_alone_is_saved() -> None:
     assert [type(order) for order in core.handle(seen, 1)] == [m.Save]
     assert core.handle(seen, 2) == []
     assert restarted(core).gpus.ailments == seen.ailments
+
+
+def test_a_change_of_the_history_of_a_gpu_alone_is_saved() -> None:
+    core = agent()
+    history = GpuHistory(uuid="G0", boot_id="boot-1", fault="Xid 4711", fault_at_s=17, ecc_volatile=0)
+    seen = m.InventorySeen(inventory().inventory, histories=(history,))
+    assert [type(order) for order in core.handle(seen, 1)] == [m.Save]
+    assert core.handle(seen, 2) == []
+    assert restarted(core).gpus.histories == (history,)
+
+
+def test_a_checkpoint_of_an_agent_that_kept_no_histories_is_read() -> None:
+    before = json.loads(write(agent(grant("a"), start("a")).checkpoint()))
+    assert before.pop("gpu_histories", None) is None
+    found = read(json.dumps(before).encode(), NODE)
+    assert (found.gpu_histories, len(found.leases)) == ((), 1)
 
 
 def evictions(orders: list[m.Command]) -> list[str]:

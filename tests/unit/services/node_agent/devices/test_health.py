@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from services.node_agent.devices.health import HOT, POWER_BRAKE, Health, Symptoms
 from services.node_agent.devices.xid import classify
-from services.node_agent.state import Ailment
+from services.node_agent.state import Ailment, GpuHistory
 
 WELL = Symptoms(
     uuid="A", recovery=0, remaps_rows=True, pcie_width=16, max_pcie_width=16, pcie_generation=5, max_pcie_generation=5
@@ -29,6 +31,12 @@ def make_health(*ailments: Ailment, **how: Any) -> Health:
 def look(made: Health, seen: Symptoms, now: float, *, boot: str = "boot-1", loaded: int = 0) -> str:
     made.update([seen], boot, loaded, now)
     return made.state("A", now)[0]
+
+
+def restarted(made: Health) -> Health:
+    """The health of an agent that starts with the checkpoint of this one."""
+    saved = msgspec.json.decode(msgspec.json.encode(made.histories), type=tuple[GpuHistory, ...])
+    return Health(made.ailments, saved, recover_s=30.0, throttled_s=60.0)
 
 
 def states(made: Health, now: float) -> tuple[str, str]:
@@ -221,6 +229,154 @@ def test_new_ecc_errors_make_a_gpu_that_remaps_rows_suspect_for_a_while() -> Non
 def test_errors_from_before_the_agent_started_are_not_new() -> None:
     health = Health()
     assert look(health, symptoms(ecc_volatile=7), 1.0) == "healthy"
+
+
+def test_a_gpu_in_recovery_stays_in_recovery_when_the_agent_restarts() -> None:
+    made = make_health()
+    assert look(made, symptoms(lost="GPU is lost"), 10.0) == "unhealthy"
+    assert look(made, WELL, 11.0) == "suspect"
+    after = restarted(made)
+    assert look(after, WELL, 20.0) == "suspect"
+    assert "no fault for less than 30 s after: NVML: GPU is lost" in after.state("A", 20.0)[1]
+    assert after.state("B", 20.0) == ("healthy", "")
+    assert look(after, WELL, 40.0) == "healthy"
+
+
+def test_a_gpu_in_recovery_after_an_xid_stays_in_recovery_when_the_agent_restarts() -> None:
+    made = make_health()
+    made.xid("A", 4711, 5.5)
+    after = restarted(made)
+    assert [look(after, WELL, now) for now in (6.0, 35.9, 36.0)] == ["suspect", "suspect", "healthy"]
+
+
+def test_a_fault_that_was_seen_when_the_agent_ended_may_have_lasted_until_the_next_one_started() -> None:
+    made = make_health()
+    look(made, symptoms(lost="GPU is lost"), 10.0)
+    after = restarted(made)
+    assert [look(after, WELL, now) for now in (1000.0, 1029.9, 1030.0)] == ["suspect", "suspect", "healthy"]
+
+
+def test_a_moment_that_was_rounded_up_is_not_later_than_the_restart() -> None:
+    made = make_health()
+    made.xid("A", 4711, 5.1)
+    assert [one.fault_at_s for one in made.histories] == [6, None]
+    after = restarted(made)
+    assert [look(after, WELL, now) for now in (5.2, 35.1, 35.2)] == ["suspect", "suspect", "healthy"]
+
+
+def test_ecc_errors_while_no_agent_ran_are_new() -> None:
+    made = make_health()
+    assert look(made, symptoms(ecc_volatile=2), 10.0) == "suspect"
+    assert look(made, symptoms(ecc_volatile=2), 50.0) == "healthy"
+    assert look(restarted(made), symptoms(ecc_volatile=2), 60.0) == "healthy"
+    assert look(restarted(made), symptoms(ecc_volatile=3), 60.0) == "suspect"
+
+
+def test_heat_that_counts_goes_on_to_count_when_the_agent_restarts() -> None:
+    made, hot = make_health(), symptoms(clock_reasons=HOT)
+    assert [look(made, hot, now) for now in (1.0, 60.0)] == ["healthy", "healthy"]
+    assert look(restarted(made), hot, 61.0) == "healthy", "heat that does not count yet is not kept"
+    assert look(made, hot, 61.0) == "suspect"
+    after = restarted(made)
+    assert look(after, hot, 62.0) == "suspect"
+    assert "too hot for more than 60 s" in after.state("A", 62.0)[1]
+    assert [look(after, WELL, now) for now in (63.0, 91.9, 92.0)] == ["suspect", "suspect", "healthy"]
+
+
+def test_histories_mean_nothing_in_another_boot() -> None:
+    """Its clock has begun anew, so that a moment of the last boot may lie in the future."""
+    made = make_health()
+    look(made, symptoms(lost="GPU is lost", ecc_volatile=9), 5000.0)
+    look(made, symptoms(ecc_volatile=9), 5001.0)
+    after = restarted(made)
+    assert look(after, symptoms(ecc_volatile=10), 1.0, boot="boot-2") == "healthy"
+    assert {one.boot_id for one in after.histories} == {"boot-2"}
+
+
+def test_a_fault_that_an_operator_has_cleared_is_not_kept() -> None:
+    made = make_health()
+    made.xid("A", 74, 5.0)
+    made.clear_ailments("A")
+    assert look(restarted(made), WELL, 6.0) == "healthy"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"lost": "GPU is lost"},
+        {"silent": "NVML hangs"},
+        {"recovery": 1},
+        {"clock_reasons": HOT},
+        {"ecc_volatile": 3},
+    ],
+    ids=str,
+)
+def test_histories_change_when_a_fault_begins_and_ends_and_not_at_each_poll(how: dict[str, Any]) -> None:
+    """Each change is written to the disk."""
+    made = make_health()
+    found = [made.histories]
+    for second in range(1, 400):
+        made.update([symptoms(**how) if 100 <= second < 300 else WELL], "boot-1", 0, float(second))
+        if made.histories != found[-1]:
+            found.append(made.histories)
+    assert len(found) <= 3
+
+
+def test_heat_that_comes_and_goes_changes_no_history() -> None:
+    made = make_health()
+    found = made.histories
+    for second in range(1, 200):
+        made.update([symptoms(clock_reasons=HOT if second % 2 else 0)], "boot-1", 0, float(second))
+        assert made.histories == found
+
+
+def test_a_storm_of_xids_changes_the_history_once_a_second() -> None:
+    made = make_health()
+    found = set()
+    for number in range(1000):
+        made.xid("A", 4711, 10.0 + number / 500)
+        found.add(made.histories)
+    assert len(found) == 3
+
+
+SEEN: dict[str, dict[str, Any]] = {
+    "well": {},
+    "lost": {"lost": "GPU is lost"},
+    "silent": {"silent": "NVML hangs"},
+    "pending": {"rows_pending": True},
+    "reset": {"recovery": 1},
+    "hot": {"clock_reasons": HOT},
+}
+STEPS = st.lists(
+    st.tuples(st.sampled_from((0.3, 1.0, 7.0, 29.0, 65.0)), st.sampled_from((*SEEN, "ecc", 4711, 31))), max_size=25
+)
+WORSE = {"healthy": 0, "suspect": 1, "unhealthy": 2}
+
+
+@given(before=STEPS, after=STEPS)
+def test_an_agent_that_restarts_judges_a_gpu_as_strictly_as_one_that_goes_on(before: Any, after: Any) -> None:
+    """Whatever was seen before and after. Only a slowdown that did not count yet begins anew."""
+    went_on, now, errors = make_health(), 0.0, 0
+
+    def step(made: Health, what: str | int) -> None:
+        if isinstance(what, int):
+            made.xid("A", what, now)
+        else:
+            made.update([symptoms(**SEEN.get(what, {}), ecc_volatile=errors)], "boot-1", 0, now)
+
+    for passed_s, what in before:
+        now, errors = now + passed_s, errors + (what == "ecc")
+        step(went_on, what)
+    assume(not before or before[-1][1] != "hot" or went_on.state("A", now)[0] != "healthy")
+    new = restarted(went_on)
+    for made in (went_on, new):  # an agent that starts polls first
+        step(made, "well")
+    for passed_s, what in after:
+        now, errors = now + passed_s, errors + (what == "ecc")
+        for made in (went_on, new):
+            step(made, what)
+        assert WORSE[new.state("A", now)[0]] >= WORSE[went_on.state("A", now)[0]]
 
 
 def test_an_unknown_gpu_is_healthy() -> None:

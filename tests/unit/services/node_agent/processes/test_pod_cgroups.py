@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from services.node_agent.processes.pod_cgroups import PodCgroups
+from tests.support.kubelet_agent import uid
+from tests.support.pod_cgroups import pod_tree
+from tests.support.waiting import eventually
 
 UID = "3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d11"
 OTHER = "9d1f3b5c-0000-4c1b-9a43-2f6f0f3a8d11"
@@ -67,3 +71,30 @@ def test_the_root_of_version_2_counts_only_if_it_has_the_pods(tmp_path: Path) ->
     assert cgroups.root_v2() is None
     (tmp_path / "unified" / "kubepods.slice").mkdir()
     assert cgroups.root_v2() == tmp_path / "unified"
+
+
+async def test_a_process_that_was_killed_and_cannot_end_keeps_the_cgroup_of_its_pod() -> None:
+    """As one that waits in a driver for ever: a cgroup that is gone shows that nothing runs, without NVML.
+
+    Here the freezer of cgroup v1 holds it. A process that is killed while it is frozen ends when it is thawed.
+    """
+    with pod_tree("v1") as tree:
+        process = await asyncio.create_subprocess_exec("sleep", "1000")
+        try:
+            tree.add("stuck", process.pid)
+            pod = tree.root / "kubepods" / f"pod{uid('stuck')}"
+            tree.freeze("stuck")
+            await eventually(lambda: (pod / "freezer.state").read_text().strip() == "FROZEN")
+            process.kill()
+            with pytest.raises(OSError, match="busy"):
+                (pod / "main").rmdir()
+            assert PodCgroups(tree.root).present((uid("stuck"),)) == {uid("stuck")}
+            assert process.returncode is None
+        finally:
+            tree.thaw("stuck")
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        (pod / "main").rmdir()
+        pod.rmdir()
+        assert PodCgroups(tree.root).present((uid("stuck"),)) == frozenset()

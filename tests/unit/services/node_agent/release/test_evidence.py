@@ -8,7 +8,15 @@ from services.node_agent.handover.slots import CheckpointEntry, PodResourcesEntr
 from services.node_agent.release.evidence import Evidence, find_ended
 from shared.contracts.node_commands import LiveSlice
 
-LEASE = LiveSlice(uid="u-1", namespace="team", name="web-0", container="main", grant_id="g-1", strategy="advisory")
+LEASE = LiveSlice(
+    uid="u-1",
+    namespace="team",
+    name="web-0",
+    container="main",
+    grant_id="g-1",
+    strategy="advisory",
+    gpus={"G0": (100, 0), "G1": (100, 0)},
+)
 
 
 def checkpoint_entry(uid: str, slot: str, container: str = "main") -> CheckpointEntry:
@@ -24,10 +32,15 @@ def evidence(
     cgroups: set[str] = frozenset(),
     checkpoint: tuple = (),
     pod_resources: tuple = (),
-    on_gpus: set[str] = frozenset(),
+    on_gpus: set[str] | None = frozenset(),
+    closed_gpus: set[str] = frozenset(),
 ) -> Evidence:  # type: ignore[assignment, type-arg]
     return Evidence(
-        cgroups=frozenset(cgroups), checkpoint=checkpoint, pod_resources=pod_resources, on_gpus=frozenset(on_gpus)
+        cgroups=frozenset(cgroups),
+        checkpoint=checkpoint,
+        pod_resources=pod_resources,
+        on_gpus=None if on_gpus is None else frozenset(on_gpus),
+        closed_gpus=frozenset(closed_gpus),
     )
 
 
@@ -69,6 +82,24 @@ def evidence(
             True,
         ),
         ("another pod runs", evidence(cgroups={"u-2"}, on_gpus={"u-2"}), True),
+        ("NVML is silent, and its GPUs are closed", evidence(on_gpus=None, closed_gpus={"G0", "G1", "G2"}), True),
+        ("NVML is silent, and one of its GPUs is open", evidence(on_gpus=None, closed_gpus={"G0"}), False),
+        (
+            "NVML is silent, and the pod's cgroup stands",
+            evidence(cgroups={"u-1"}, on_gpus=None, closed_gpus={"G0", "G1"}),
+            False,
+        ),
+        (
+            "NVML is silent, and the kubelet still names it",
+            evidence(
+                checkpoint=(checkpoint_entry("u-1", "s1"),),
+                pod_resources=(pod_resources_entry("s1"),),
+                on_gpus=None,
+                closed_gpus={"G0", "G1"},
+            ),
+            False,
+        ),
+        ("its GPUs are closed, and NVML shows a process", evidence(on_gpus={"u-1"}, closed_gpus={"G0", "G1"}), False),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
