@@ -27,7 +27,7 @@ async def run(args: argparse.Namespace) -> None:
     query = _query(args)
     async with connected(args.nats) as bus:
         answer = await ask(bus, queries.WHAT_IF.subject, query, ExplainAnswer)
-        # In another cluster than there is nobody has planned anything.
+        # Of a changed cluster the preemptor knows nothing.
         waits = answer.world is None and answer.explanation is not None and answer.explanation.state == "would-wait"
         preemption = await _preemption(bus, query.pod) if waits else None
     if args.json:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ PY = sys.executable
 MACHINE = """nvidia-smi; uname -a; cat /proc/driver/nvidia/version; free -m; nproc; ls -l /dev/nvidia*; id
 grep -E 'Cap|Seccomp' /proc/self/status; cat /proc/self/cgroup; mount | grep -E 'cgroup|nvidia'; ldd --version | head -1
 cat /proc/sys/kernel/yama/ptrace_scope; command -v nvidia-cuda-mps-control; ldconfig -p | grep -E 'libcuda|nvidia-ml'"""
+ORDERLY_S = 15.0
 WORKS = ("oom", "loader", "ipc", "nccl", "compile")
 RATES = "step,graph,idle,copies"
 SLICE_MIB, HALF = "8192", "500"
@@ -74,7 +76,8 @@ GROUPS: tuple[tuple[Step, ...], ...] = (
     (_pytorch("rates-bare", RATES, 40),),
     (_pytorch("rates-slice", RATES, 40, SLICE_MIB),),
     (_pytorch("rates-half", RATES, 40, SLICE_MIB, HALF),),
-    (_bench("checkpoints", 60, "checkpoints", "--mib", "4096,16384", "--together", "1,4"),),
+    (_bench("checkpoints-once", 60, "checkpoints", "--mib", "4096", "--together", "1,4", "--once"),),
+    (_bench("checkpoints", 240, "checkpoints", "--mib", "4096,16384", "--together", "1,4"),),
     (_bench("trainings", 520, "trainings", "--seconds", "300", "--turn", "25", "--beside", "12"),),
     (_enforce("shares", 70),),
     (_enforce("tiers", 40),),
@@ -112,9 +115,10 @@ def run(steps: Sequence[Step], environment: Mapping[str, str], until_s: float) -
                 status: int | str = process.wait(max(1.0, begun_s + limit_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 status = f"not ended within {limit_s:.0f} s"
-            with contextlib.suppress(ProcessLookupError):  # with all that it has started
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            except BaseException:
+                _end([each for _, each, _, _ in running])
+                raise
+            _end([process])
             text = out.read_text(errors="replace")
             with contextlib.suppress(ValueError):
                 text = json.loads(text)
@@ -126,6 +130,30 @@ def run(steps: Sequence[Step], environment: Mapping[str, str], until_s: float) -
                 "errors": errors.read_text(errors="replace")[-6000:],
             }
         return found
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends them with all that they have started; first in order, so that an MPS daemon ends too."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+        until_s = time.monotonic() + ORDERLY_S
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, until_s - time.monotonic()))
+
+
+def _without_pytorch(groups: Sequence[Sequence[Step]]) -> tuple[list[list[Step]], list[str]]:
+    """The steps that do not need it, and the names of the others."""
+    needs = ("bench.on_gpu.pytorch", "bench.trainings")
+    left = [[step for step in group if not set(needs) & set(step.command)] for group in groups]
+    kept = {step.name for group in left for step in group}
+    return left, [step.name for group in groups for step in group if step.name not in kept]
+
+
+def _ended_by(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def main() -> None:
@@ -141,6 +169,7 @@ def main() -> None:
         for step in (step for group in groups for step in group):
             print(f"{step.name:24} {step.limit_s:4.0f} s  {' '.join(step.command[:8])[:90]!r}")
         return
+    signal.signal(signal.SIGTERM, _ended_by)
     until_s = time.monotonic() + asked.minutes * 60
     asked.out.mkdir(parents=True, exist_ok=True)
     results = asked.out / "results.json"
@@ -150,6 +179,9 @@ def main() -> None:
         make = ["make", "-s", f"-j{os.cpu_count()}", "-C", "native/interposer", f"BUILD={build}"]
         subprocess.run(make, cwd=ROOT, check=True)
         environment = {"KERF_BUILD": build, "PYTHONFAULTHANDLER": "1"}
+        if importlib.util.find_spec("torch") is None:
+            groups, without = _without_pytorch(groups)
+            known |= {name: {"status": "left out: PyTorch is not installed"} for name in without}
         for group in filter(None, groups):
             left_s = until_s - time.monotonic()
             if left_s < min(step.limit_s for step in group) / 2:
@@ -158,6 +190,8 @@ def main() -> None:
             else:
                 found = run(group, environment, until_s)
             known |= found
+            with contextlib.suppress(KeyError, TypeError):  # what the slices are charged from now on, as on a node
+                environment["KERF_CONTEXT_MIB"] = str(found["canary"]["out"]["proof"]["context_bytes"] >> 20)
             results.write_text(json.dumps(known, indent=1) + "\n")
             for ended, figures in found.items():
                 print(f"{ended}: status {figures['status']}, {figures['seconds']} s", flush=True)

@@ -18,7 +18,7 @@ from shared.service import Context
 
 class CopyRecord:
     def __init__(self, ctx: Context, config: Config, held: Callable[[str], Mapping[str, int]]) -> None:
-        """`held` returns the bytes that a pod has on each GPU."""
+        """`held` returns the bytes that a pod has on each GPU; it may raise OSError."""
         self._ctx, self._held = ctx, held
         self._file = Path(config.checkpoint_file).with_name("copies.json")
         self._park_mib = offered_mib(config.host_memory_mib)
@@ -31,8 +31,12 @@ class CopyRecord:
         )
 
     def copied(self, uid: str, way: Way, seconds: float) -> None:
-        """All GPU memory of a pod was copied in that time."""
-        mib = max(self._held(uid).values(), default=0) // MIB
+        """All GPU memory of a pod was copied in that time. What cannot be read is not learned; the copy holds."""
+        try:
+            mib = max(self._held(uid).values(), default=0) // MIB
+        except OSError as error:
+            self._ctx.log.warning("copy_not_learned", pod=uid, error=str(error))
+            return
         self._ctx.log.info("pod_copied", pod=uid, way=way, mib=mib, seconds=round(seconds, 3))
         known = self._known.after(way, mib, seconds)
         if known == self._known:

@@ -43,7 +43,7 @@ from services.node_agent.strategies.rules import Policy
 from services.node_agent.strategies.slice_files import SliceFiles
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Slice, slice_of
-from services.node_agent.strategies.suspension import Suspender, held_by_gpu, override_for
+from services.node_agent.strategies.suspension import Suspender, living_by_gpu, override_for
 from services.node_agent.strategies.time_slicing import TimeSlicer
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName, registered
@@ -93,7 +93,7 @@ class Strategies:
         self._prepared: dict[Key, Slice] = {}
         """The slices without a control block."""
         cgroups = PodCgroups(Path(config.cgroup_dir))
-        copies = CopyRecord(ctx, config, lambda uid: held_by_gpu(self._registry, agent.live(), uid))
+        copies = CopyRecord(ctx, config, lambda uid: living_by_gpu(self._registry, agent.live(), uid))
         self.host_memory = copies.told
         locks = LockPool(self.libcuda(), run / "parked.json", config.copies_at_once)
         self._checkpointer = Checkpointer(locks, cgroups, copied=copies.copied)

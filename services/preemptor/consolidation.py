@@ -188,7 +188,7 @@ class Consolidation:
             return None
         self._is_changed = False
         self.left_gpu_ms(now)
-        return Spared(owner=MIGRATIONS, namespace="", disturbed=self._spent)
+        return Spared(owner=MIGRATIONS, namespace="", disturbed=dict(self._spent))
 
     def _migrating_pod(self, move: Move, lowest: int, promised: Collection[str], now: float) -> PodState | None:
         """Returns the pod to migrate.

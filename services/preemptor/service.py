@@ -105,6 +105,8 @@ class _Work:
         self._traces = PlanTraces(ctx.telemetry)
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
+        self._saves: set[asyncio.Task[None]] = set()
+        """Records that are being persisted."""
         self._ticking = False
         """Whether a tick is queued in the inbox."""
         self.feed = Feed(self.bus, self._snapshot, self._facts)
@@ -200,7 +202,9 @@ class _Work:
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
             case m.SaveProtection() if self._leads():
-                group.create_task(self._save_protection(command))
+                save = group.create_task(self._save_protection(command))
+                self._saves.add(save)
+                save.add_done_callback(self._saves.discard)
             case m.Execute():
                 group.create_task(self._evict(command))
             case m.CancelPlan():
@@ -211,6 +215,7 @@ class _Work:
                 group.create_task(self._ask_advice(command))
 
     async def _reserve(self, plan: pre.Plan) -> None:
+        await self._saved()
         try:
             answer = decode(
                 await self.bus.request(subjects.CMD_RESERVE, encode(pre.Reserve(plan=plan)), timeout_s=ANSWER_S),
@@ -224,6 +229,11 @@ class _Work:
             self._plans.add(1, "refused")
             self.ctx.log.info("plan_refused", plan=plan.plan_id, reason=answer.reason)
         self._inbox.put_nowait(m.Answered(answer))
+
+    async def _saved(self) -> None:
+        """Returns when all records that were to be persisted until now have been, or could not be."""
+        if self._saves:
+            await asyncio.wait(set(self._saves))
 
     async def _save_protection(self, command: m.SaveProtection) -> None:
         try:
@@ -261,6 +271,7 @@ class _Work:
         self._inbox.put_nowait(m.Advised(answer.advice))
 
     async def _evict(self, command: m.Execute) -> None:
+        await self._saved()
         batch, start_ns = commands.EvictBatch(evictions=command.evictions), self.ctx.telemetry.now_ns()
         try:
             answers = decode(

@@ -38,7 +38,9 @@ SHARE_MILLI = 300
 SHARE_MS = 3_000
 KERNEL_US = 500
 TURNS_MS = 3_000
-CALIBRATION_STEPS = 10_000_000
+CALIBRATION_STEPS = (10_000_000, 200_000)
+"""Of the kernel: some 0.1 s, after which an idle GPU runs at its full clock, and then so short that it fits between the
+work of others."""
 COPY_MIB, COPY_MS = 64, 100
 """The pinned memory that is copied, and how long in each direction. A copy that has begun is finished."""
 CONTEXTS = 3
@@ -172,8 +174,9 @@ class Canary:
         """Measures the probe's kernel, without the interposer and beside no other probe. Returns the variable by which
         other probes know it: two that measured it at once would take each other's time for their own kernels', and one
         that waits for its turn would measure it after the other's end."""
-        command = [str(self._build / "probe"), self._libcuda, "calibrate", str(CALIBRATION_STEPS)]
-        return {STEPS_PER_NS: str((await self._lines(index, command))[-1]["steps_per_ns"])}
+        command = [str(self._build / "probe"), self._libcuda, "calibrate"]
+        found = [(await self._lines(index, [*command, str(steps)]))[-1] for steps in CALIBRATION_STEPS]
+        return {STEPS_PER_NS: str(max(float(line["steps_per_ns"]) for line in found))}
 
     async def _turns(self, gpu: str, index: int, environment: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
         """Keeps two time-sliced slices busy at once: of equal rank, then of different rank. Returns what is wrong, and

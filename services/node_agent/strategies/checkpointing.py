@@ -59,18 +59,22 @@ class Checkpointer:
         for the caller to undo. Raises PartialCheckpoint.
         """
         stopped: tuple[int, ...] = ()
+        first_s: float | None = None
+        """How long the copy of what ran at first took; later rounds copy what has begun meanwhile."""
         try:
             why = await self._take_room(uid, bytes_of)
             if why:
                 return why
-            for number in range(MAX_ROUNDS):
+            is_whole = not await self.is_on_host(uid)
+            for _ in range(MAX_ROUNDS):
                 stopped = await self._stopper.stop(lambda: self.running(uid), gate)
                 if not stopped:
+                    if is_whole and first_s is not None:
+                        self._copied_pod(uid, "out", first_s)
                     return ""
                 begun_s = self._clock()
                 await _side_by_side(self.locks.checkpoint(pid) for pid in stopped)
-                if not number:  # later ones copy what has begun meanwhile
-                    self._copied_pod(uid, "out", self._clock() - begun_s)
+                first_s = self._clock() - begun_s if first_s is None else first_s
             why = "the pod keeps starting processes on GPUs"
         except KeyError:
             why = "one of its containers has ended, or was never taken over"
@@ -78,7 +82,7 @@ class Checkpointer:
             why = str(error)
         finally:
             self._give_room(uid)
-        if await self._restore(uid, None, lambda: "", is_whole=False):
+        if await self.restore(uid):
             await self._let_go(stopped)
             raise PartialCheckpoint(why)
         return await self._let_go(stopped) or why
@@ -91,11 +95,8 @@ class Checkpointer:
         meanwhile, go with it. `ready` is called while all are locked, when their memory is where it shall be; it
         returns why they must not run.
         """
-        return await self._restore(uid, move, ready)
-
-    async def _restore(self, uid: str, move: Move | None, ready: Callable[[], str], *, is_whole: bool = True) -> str:
-        """`is_whole`: all of the pod may be on the host, so the time of the copy tells how fast it was."""
         done: list[int] = []
+        seconds = 0.0
 
         async def restored(pid: int) -> None:
             step = None if move is None else move.step(await self.locks.place(pid, uid, move.before))
@@ -106,10 +107,10 @@ class Checkpointer:
             if move is not None:
                 await self._take_along(uid, move)
             away = [pid for group in (await self._on_gpus(uid, CHECKPOINTED)).values() for pid in group]
+            is_whole = bool(away) and not await self.running(uid)
             begun_s = self._clock()
             await _side_by_side(map(restored, away))
-            if away and is_whole:
-                self._copied_pod(uid, "back", self._clock() - begun_s)
+            seconds = self._clock() - begun_s
             if move is not None and not move.tries:
                 await self.locks.set_place(uid, move.after)
             why = ready()
@@ -117,7 +118,10 @@ class Checkpointer:
                 return f"{why}{await self._back_to_host(done)}"
         except (LockError, HostMemoryUnknown, MoveError) as error:
             return f"{error}{await self._back_to_host(done)}"
-        return await self._let_go(done)
+        why = await self._let_go(done)
+        if is_whole:
+            self._copied_pod(uid, "back", seconds)
+        return why
 
     async def why_immovable(self, uid: str) -> str:
         """Why the pod's processes cannot be moved, by themselves; empty: nothing is known. Raises LockError,

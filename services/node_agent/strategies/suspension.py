@@ -113,13 +113,13 @@ class OnHostGate(SliceGate):
         return {(live.uid, live.container) for live, _ in self._slices}
 
 
-def held_by_gpu(registry: SliceRegistry, live: Iterable[LiveSlice], uid: str) -> dict[str, int]:
-    """The bytes that a pod has on each GPU by its own count; none where it has no control block or nothing yet."""
+def living_by_gpu(registry: SliceRegistry, live: Iterable[LiveSlice], uid: str) -> dict[str, int]:
+    """The bytes that a pod's living processes have on each GPU by their own count. Raises OSError."""
     found: dict[str, int] = {}
     for each in live:
-        reading = registry.read((each.uid, each.container)) if each.uid == uid else None
-        for gpu in () if reading is None else reading.gpus:
-            found[gpu.uuid] = found.get(gpu.uuid, 0) + gpu.account_bytes
+        held = registry.held_bytes((each.uid, each.container)) if each.uid == uid else {}
+        for uuid, held_bytes in held.items():
+            found[uuid] = found.get(uuid, 0) + held_bytes
     return found
 
 
@@ -255,12 +255,12 @@ class Suspender:
 
     def living_bytes(self, uid: str) -> int:
         """The bytes that the pod's living processes have on GPUs by their own count. Raises OSError."""
-        keys = [(live.uid, live.container) for live in self._live() if live.uid == uid]
-        return sum(sum(self.registry.held_bytes(key).values()) for key in keys)
+        return sum(living_by_gpu(self.registry, self._live(), uid).values())
 
     def held_bytes(self, uid: str) -> int:
         """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
-        return sum(held_by_gpu(self.registry, self._live(), uid).values())
+        found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
+        return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
 
     def gate_of(self, uid: str) -> SliceGate:
         """Holds the launches of a pod as it is now."""

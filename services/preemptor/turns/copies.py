@@ -19,7 +19,7 @@ class Copies(msgspec.Struct, frozen=True):
     mib_per_s: float
     """Between one GPU and a host that has not copied yet and so does not say how fast it is; all GPUs copy at once."""
     fixed_s: float
-    """For each suspension and each resumption of a pod, besides its bytes."""
+    """For each suspension and each resumption of a pod there, besides its bytes."""
     max_part: float
     """The copies of a turn may take this part of its length."""
 
@@ -43,9 +43,13 @@ class Copies(msgspec.Struct, frozen=True):
         out_s = back_s = 0.0
         for (name, _), (mib, _) in sum_shares(grants).items():
             host = self._host(name)
-            out_s = max(out_s, mib / (host.out_mib_per_s or self.mib_per_s))
-            back_s = max(back_s, mib / (host.back_mib_per_s or self.mib_per_s))
-        return 2 * self.fixed_s + out_s + back_s if members else 0.0
+            out_s = max(out_s, self._seconds(mib, host.out_mib_per_s))
+            back_s = max(back_s, self._seconds(mib, host.back_mib_per_s))
+        return out_s + back_s
+
+    def _seconds(self, mib: int, told_mib_per_s: int) -> float:
+        """A told speed has in it whatever a copy takes besides its bytes."""
+        return mib / told_mib_per_s if told_mib_per_s else self.fixed_s + mib / self.mib_per_s
 
     def _host(self, name: str) -> HostMemory:
         node = self.book.nodes.get(name)

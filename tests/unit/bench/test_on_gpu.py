@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import time
 from pathlib import Path
 
-from bench.on_gpu.__main__ import GROUPS, Step, run
+from bench.on_gpu.__main__ import GROUPS, Step, _without_pytorch, run
 from tests.support.waiting import eventually
 
 
@@ -40,11 +42,32 @@ async def test_a_step_beyond_its_limit_is_ended_with_its_children_and_what_it_sa
 
 
 def _has_ended(pid: int) -> bool:
-    """A process that was killed and that nobody waits for is a zombie."""
+    """A killed process stays as a zombie until its parent has read its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
+
+
+async def test_an_interrupt_ends_what_runs(tmp_path: Path) -> None:
+    """Each step has a session of its own, which a terminal's interrupt does not reach."""
+    file = tmp_path / "pid"
+    script = f"import os, signal, pathlib; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); signal.pause()"
+    code = (
+        "import sys, time; from bench.on_gpu.__main__ import Step, run; "
+        "run([Step(name='a', command=(sys.executable, '-c', sys.argv[1]), limit_s=60)], {}, time.monotonic() + 60)"
+    )
+    bench = await asyncio.create_subprocess_exec(sys.executable, "-c", code, script, stderr=asyncio.subprocess.DEVNULL)
+    await eventually(lambda: file.exists() and bool(file.read_text()), within_s=30, what="the step")
+    bench.send_signal(signal.SIGINT)
+    await bench.wait()
+    await eventually(lambda: _has_ended(int(file.read_text())), what="the end of the step")
+
+
+def test_steps_of_pytorch_are_told_apart() -> None:
+    left, without = _without_pytorch(GROUPS)
+    assert {"canary", "nvml", "checkpoints"} <= {each.name for group in left for each in group}
+    assert {"trainings", "pytorch-oom", "rates-bare"} <= set(without)
 
 
 def test_no_step_runs_beyond_the_end_of_all() -> None:

@@ -104,6 +104,18 @@ async def test_the_time_of_a_restore_is_told_too(checkpointer: Checkpointer) -> 
     assert COPIED == [(UID, "out", 1.0), (UID, "back", 1.0)]
 
 
+async def test_of_a_pod_of_which_a_part_is_on_the_host_no_time_is_told(
+    checkpointer: Checkpointer, pids: list[int]
+) -> None:
+    """It has more on GPUs than is copied."""
+    await checkpointer.locks.checkpoint(pids[0])
+    assert await checkpointer.checkpoint(UID, (1,)) == ""
+    await checkpointer.locks.restore(pids[0])
+    await checkpointer.locks.unlock(pids[0])
+    assert await checkpointer.restore(UID) == ""
+    assert COPIED == []
+
+
 async def test_what_was_put_back_after_a_failure_tells_no_time(
     checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
