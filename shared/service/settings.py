@@ -17,6 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from shared.formats import UNREADABLE, decode_yaml
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=0)]
 """0: none."""
@@ -81,10 +83,10 @@ def _read_file(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
         # YAML is a superset of JSON, but its reader is slow to import and loose about types; .json files go without it.
-        content = msgspec.json.decode(data) if file.suffix == ".json" else msgspec.yaml.decode(data)
+        content = msgspec.json.decode(data) if file.suffix == ".json" else decode_yaml(data, Any)
     except OSError as error:
         raise ConfigError(f"config file {file}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"config file {file} cannot be read: {error}") from error
     if content is None:
         return {}
@@ -122,7 +124,7 @@ def _from_text(text: str, name: str) -> Any:
         return text
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{name} looks like JSON and is none: {error}") from error
 
 

@@ -32,6 +32,7 @@ from services.admission.dialects.base import (
     amount,
     containers,
     refuse_annotations,
+    where_of,
 )
 from services.admission.dialects.nvidia_mig import RESOURCES as MIG
 from services.admission.dialects.nvidia_mig import instances
@@ -142,6 +143,8 @@ def _plain(pod: Json, annotations: Mapping[str, str]) -> tuple[Place, dict[str, 
         _set(plain, MEMORY, str(mib(_bytes("gpu-memory.request", request))))
         _set(plain, MEMORY_LIMIT, asked.get("gpu-memory.limit"))
     for variable in container.get("env") or ():
+        if not isinstance(variable, dict):
+            raise RequestError("malformed", f"{where_of(container)}: env is no list of variables with name and value")
         if variable.get("name") == LIMIT_VARIABLE:
             _set(plain, FRACTION_LIMIT if FRACTION in plain else MEMORY_LIMIT, variable.get("value"))
     return place, plain

@@ -13,6 +13,7 @@ from services.node_agent.cdi.host import Host
 from services.node_agent.handover.runtime import Runtime, Verdict, exposure, judge_cdi
 from services.node_agent.kubelet_api.container_runtime_pb2 import StatusRequest, VersionRequest
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceStub
+from shared.formats import UNREADABLE
 from shared.service import Context
 
 REFRESH_S = 60.0
@@ -45,7 +46,7 @@ class RuntimeMonitor:
         """Asks the runtime. If it does not answer, the last answer stands."""
         try:
             runtime = await self._ask()
-        except (grpc.aio.AioRpcError, msgspec.DecodeError) as error:
+        except (grpc.aio.AioRpcError, *UNREADABLE) as error:
             self._ctx.log.warning("runtime_not_asked", error=str(error))
             return
         if runtime is None:
