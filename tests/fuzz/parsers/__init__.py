@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 
 from tests.fuzz.parser import Parser
-from tests.fuzz.parsers import admission, bus, cluster, documents, node
+from tests.fuzz.parsers import admission, bus, cluster, decisions, documents, node
 
 
 @cache
 def parsers() -> tuple[Parser, ...]:
-    return (*admission.parsers(), *cluster.parsers(), *bus.parsers(), *documents.parsers(), *node.parsers())
+    modules = (admission, cluster, bus, documents, node, decisions)
+    return tuple(parser for module in modules for parser in module.parsers())

@@ -42,7 +42,7 @@ _READERS: dict[str, Any] = {
 
 
 def parsers() -> tuple[Parser, ...]:
-    pods = [_pod(key, text) for key, text in ANNOTATIONS]
+    pods = [pod_list(key, text) for key, text in ANNOTATIONS]
     texts = dict(ANNOTATIONS)
     made = [
         Parser(
@@ -146,7 +146,7 @@ def _status(data: bytes) -> object:
     return outcome_of(Response(status=409, body=data))
 
 
-def _pod(key: str, text: str) -> dict[str, Any]:
+def pod_list(key: str, text: str, *, node: str = "n") -> dict[str, Any]:
     resources = {"limits": {"kerf.dev/gpu-memory": "16Gi", "cpu": "500m"}, "requests": {"cpu": "500m"}}
     pod = {
         "metadata": {
@@ -162,7 +162,7 @@ def _pod(key: str, text: str) -> dict[str, Any]:
         },
         "spec": {
             "schedulerName": "kerf",
-            "nodeName": "n",
+            "nodeName": node,
             "containers": [{"name": "main", "resources": resources, "ports": [{"hostPort": 80}]}],
             "affinity": {
                 "nodeAffinity": {
@@ -188,7 +188,7 @@ _STATUS = {
 _META = {"name": "x", "namespace": "team", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
 _OBJECTS: dict[str, dict[str, Any]] = {
     "": {"metadata": _META, "spec": {"minMember": 2, "minCount": 2, "replicas": 3}, "status": {"phase": "Pending"}},
-    "Pod": _pod("a", "b")["items"][0],
+    "Pod": pod_list("a", "b")["items"][0],
     "Node": {
         "metadata": _META,
         "spec": {"unschedulable": False, "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}]},
