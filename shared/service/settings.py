@@ -102,7 +102,7 @@ def _overlay(content: dict[str, Any], kind: type, env: Mapping[str, str], prefix
     for field in msgspec.structs.fields(kind):
         name = field.encode_name
         names = (name, former[name]) if name in former else (name,)
-        if former.get(name) in merged:
+        if name in former and former[name] in merged:
             merged.setdefault(name, merged.pop(former[name]))
         variables = (prefix + known.upper().replace("-", "_") for known in names for prefix in prefixes)
         found = next((v for v in variables if v in env and not _is_service_link(v, env[v])), None)

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_CHANGES = 4
-DEEP = 3000
-"""Levels of nesting: more than the interpreter's stack has."""
+DEEP, LESS_DEEP = 3000, 700
+"""Levels of nesting: more than a decoder follows, and more than Python code follows."""
 _RAW = "\ue000raw:"
 """Begins a text that is replaced by JSON which `json.dumps` would not write."""
 _RAWS = {
     "deep-list": "[" * DEEP + "]" * DEEP,
     "deep-object": '{"a":' * DEEP + "1" + "}" * DEEP,
+    "less-deep": '{"a":' * LESS_DEEP + "1" + "}" * LESS_DEEP,
     "many-digits": "9" * 5000,
     "exponent": "1e400",
     "surrogate": '"\\ud800"',

@@ -107,6 +107,15 @@ def test_a_renamed_setting_is_read_by_its_former_name_too(
     assert read_config("demo", Renamed, file=file, environ=env)[0] == Renamed(max_size=size)
 
 
+@pytest.mark.parametrize("text", ["null: 1\n", "many: !!int x\n", "when: 2026-13-45\n", "[" * 20_000])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    """PyYAML raises errors of its own kinds, and a key may be none."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        read_config("placement", Renamed, file=file, environ={})
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         read_config("demo", Config, file=tmp_path / "none.yaml", environ={})

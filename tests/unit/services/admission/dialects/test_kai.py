@@ -218,3 +218,9 @@ def test_a_share_without_a_container_is_refused(containers: list[Any] | None) ->
     manifest["spec"]["containers"] = containers
     answer = refused(manifest)
     assert (answer.code, "no container" in answer.sentence) == ("foreign-field", True)
+
+
+def test_variables_that_are_none_are_refused() -> None:
+    manifest = kai({"gpu-fraction": "0.5"})
+    manifest["spec"]["containers"][0]["env"] = ["RUNAI_GPU_MEMORY_LIMIT"]
+    assert refused(manifest).code == "malformed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from services.node_agent.handover.runtime import Runtime, exposure, judge_cdi
@@ -65,3 +67,24 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
 )  # fmt: skip
 def test_the_nvidia_default_runtime_exposes_gpus_to_all_pods(runtime: Runtime, config: str, exposed: bool) -> None:
     assert bool(exposure(runtime, config)) is exposed
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"containerd": []},
+        {"containerd": {"defaultRuntimeName": "nvidia", "runtimes": "x"}},
+        {"containerd": {"defaultRuntimeName": "x", "runtimes": {"x": {"options": 5}}}},
+        {"cdiSpecDirs": 5},
+        {"cdiSpecDirs": "/etc/cdi"},
+    ],
+)
+def test_a_configuration_of_another_form_says_nothing(config: dict[str, Any]) -> None:
+    runtime = Runtime(name="containerd", version="2.1.4", config=config)
+    assert judge_cdi(runtime, "/var/run/cdi").cdi == "yes"
+    assert bool(exposure(runtime, "")) is (config.get("containerd", {}) != [] and "nvidia" in str(config))
+
+
+def test_directories_that_are_no_text_are_not_kerfs() -> None:
+    runtime = Runtime(name="containerd", version="2.1.4", config={"cdiSpecDirs": [None, {}]})
+    assert judge_cdi(runtime, "/var/run/cdi").cdi == "no"
