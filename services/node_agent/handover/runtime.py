@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)")
+_VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
 _NVIDIA = "nvidia"
 
 

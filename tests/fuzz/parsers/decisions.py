@@ -131,7 +131,16 @@ def _inventories() -> list[Inventory]:
         for gpu in plain.gpus
     )
     remote = RemoteAbility(address="10.0.0.1:7000", client=True, network={"m": NetworkLink(rtt_us=20, mib_s=9000)})
-    made = msgspec.structs.replace(plain, gpus=gpus, remote=remote, idle_grants={"g": 1.0}, woken_grants={"h": 2.0})
+    made = msgspec.structs.replace(
+        plain,
+        gpus=gpus,
+        remote=remote,
+        idle_grants={"g": 1.0},
+        woken_grants={"h": 2.0},
+        dra=True,
+        driver_version="580.65.06",
+        cuda_version="13.0",
+    )
     cut = msgspec.structs.replace(
         gpus[3], mig_on_demand=False, mig_instances=(MigInstance(profile="1g.10gb", start=0, uuid="MIG-1"),)
     )

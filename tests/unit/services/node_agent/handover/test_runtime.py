@@ -32,6 +32,7 @@ def containerd(version: str, **config: object) -> Runtime:
         (Runtime(name="cri-o", version="1.22.5"), "no", "CRI-O 1.23"),
         (Runtime(name="docker", version="29.0"), "unknown", "not known"),
         (Runtime(name="containerd", version="<unknown>"), "unknown", "not known"),
+        (Runtime(name="containerd", version="1." + "9" * 5000), "yes", ""),
     ],
 )
 def test_cdi_support_is_judged_by_runtime_and_version(runtime: Runtime, cdi: str, word: str) -> None:
