@@ -48,6 +48,8 @@ MAX_SIGN_INS, SIGN_IN_WINDOW_S = 30, 10.0
 """Tokens that are reviewed at most in such a time: each costs the API server two requests."""
 MAX_STREAMS = 200
 MAX_DIGITS = 18
+MAX_AMOUNT = 1_000_000
+"""Of GPUs, GiB or percent in the what-if form: far above what one pod can ask for."""
 GZIP_FROM_BYTES = 2048
 
 log = structlog.get_logger("page")
@@ -93,6 +95,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raises ValueError where nothing is asked, or an amount cannot be one."""
         if min(self.gpus, self.memory_gib, self.compute_percent) < 0:
             raise ValueError("an amount is below 0")
+        if max(self.gpus, self.memory_gib, self.compute_percent) > MAX_AMOUNT:
+            raise ValueError(f"an amount is above {MAX_AMOUNT}")
         limits: dict[str, str] = {}
         if self.gpus:
             limits["kerf.dev/gpu"] = str(self.gpus)
