@@ -13,7 +13,7 @@ from shared.contracts.facts import Put
 from shared.formats import UNREADABLE
 from shared.kube.decoder import Decoder, Undecodable, WatchError
 from shared.kube.outcomes import outcome_of
-from shared.kube.resources import REFLECTED
+from shared.kube.resources import REFLECTED, Resource
 from shared.kube.transport import Response
 from shared.model import names
 from shared.model.autoscale import AutoscaleError, read_autoscale
@@ -67,7 +67,7 @@ def parsers() -> tuple[Parser, ...]:
         item = _OBJECTS.get(resource.kind, _OBJECTS[""])
         made.append(
             Parser(
-                name=f"watch-{resource.plural}",
+                name=f"watch-{_name_of(resource)}",
                 form="json",
                 examples=({"type": "ADDED", "object": item}, {"type": "ERROR", "object": _STATUS}),
                 read=lambda data, decoder=decoder: _event(decoder, data),
@@ -76,7 +76,7 @@ def parsers() -> tuple[Parser, ...]:
         )
         made.append(
             Parser(
-                name=f"list-{resource.plural}",
+                name=f"list-{_name_of(resource)}",
                 form="json",
                 examples=({"metadata": {"resourceVersion": "7"}, "items": [item, item]},),
                 read=lambda data, decoder=decoder: decoder.page(data),
@@ -84,6 +84,10 @@ def parsers() -> tuple[Parser, ...]:
             )
         )
     return tuple(made)
+
+
+def _name_of(resource: Resource) -> str:
+    return f"{resource.plural}.{resource.group}".rstrip(".")
 
 
 def _event(decoder: Decoder, data: bytes) -> object:
