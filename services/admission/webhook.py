@@ -85,22 +85,11 @@ def read(body: bytes) -> Asked:
 
 def answer(asked: Asked, policy: Policy, *, traceparent: str = "") -> tuple[Allowed | Refused, bytes]:
     """The decision, and the AdmissionReview that carries it. `traceparent` is written on GPU pods that carry none."""
-    try:
-        decided = review(msgspec.structs.replace(asked.request, traceparent=traceparent), policy)
-        return decided, _encoded(asked, decided)
-    except RecursionError:
-        refused = Refused("malformed", "the pod has objects inside objects, hundreds of levels deep; make it flatter")
-        return refused, _encoded(asked, refused)
-
-
-def _encoded(asked: Asked, decided: Allowed | Refused) -> bytes:
+    decided = review(msgspec.structs.replace(asked.request, traceparent=traceparent), policy)
     response: dict[str, Any] = {"uid": asked.uid, "allowed": isinstance(decided, Allowed)}
     if isinstance(decided, Refused):
-        response["status"] = {
-            "code": 403,
-            "reason": "Forbidden",
-            "message": f"kerf: {decided.sentence} [{decided.code}]",
-        }
+        message = f"kerf: {decided.sentence} [{decided.code}]"
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": message}
         response["auditAnnotations"] = {"refused": decided.code}
     else:
         if decided.patches:
@@ -112,4 +101,4 @@ def _encoded(asked: Asked, decided: Allowed | Refused) -> bytes:
             response["warnings"] = list(decided.warnings)
         if decided.dialect:
             response["auditAnnotations"] = {"dialect": decided.dialect}
-    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
+    return decided, msgspec.json.encode({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response})
