@@ -11,6 +11,7 @@ by the present ones.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -62,6 +63,10 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 T = TypeVar("T")
+
+_REPR = reprlib.Repr()
+"""Bounded: in YAML a few aliases of lists of aliases are gigabytes as text."""
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 3, 10, 10, 200, 200
 
 
 def read_config(
@@ -155,4 +160,4 @@ def _explain(text: str, content: dict[str, Any], prefix: str) -> str:
             given = given.get(step, given)
         elif isinstance(given, list) and step.isdecimal():
             given = given[int(step)]
-    return f"setting {prefix}{path}: {problem}; given was {given!r}"
+    return f"setting {prefix}{path}: {problem}; given was {_REPR.repr(given)}"

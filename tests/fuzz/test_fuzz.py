@@ -92,6 +92,11 @@ def test_a_broken_promise_and_a_hang_are_failures() -> None:
     assert "of CPU time" in slow.problem
 
 
+def test_parsers_have_names_of_their_own() -> None:
+    names = [parser.name for parser in parsers()]
+    assert len(names) == len(set(names)) > 200
+
+
 def test_a_case_is_the_same_each_time_and_differs_from_the_next() -> None:
     parser = _only(lambda data: data)
     cases = [parser.case(number) for number in range(50)]

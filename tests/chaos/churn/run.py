@@ -211,7 +211,8 @@ class Churn:
         )  # fmt: skip
         load = self._load
         pods = f"{load.created} pods made, {len(load.asks)} there, {len(load.vanished)} removed by Kerf"
-        self._say(f"{self._faults.struck} faults; {pods}; {book}")
+        gap = f"longest time without a Binding {self._waits.longest_gap_s:.1f} s"
+        self._say(f"{self._faults.struck} faults; {pods}; {book}; {gap}")
         for violation in self._auditor.violations[self._told :]:
             self._say(f"VIOLATION {violation.kind}: {violation.text}")
         self._told = len(self._auditor.violations)
