@@ -79,7 +79,7 @@ def exposure(runtime: Runtime, toolkit_config: str) -> str:
         return ""
     try:
         accepts = tomllib.loads(toolkit_config).get("accept-nvidia-visible-devices-envvar-when-unprivileged", True)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, numbers of thousands of digits, endless nesting
         accepts = True
     if not accepts:
         return ""

@@ -63,6 +63,7 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
     [
         (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False),
         (BY_NAME, CLOSED.replace("false", "true"), True), (BY_NAME, "this is = no [toml", True),
+        (BY_NAME, f"x = {'9' * 5000}", True), (BY_NAME, f"x = {'[' * 5000}", True),
         (Runtime(name="cri-o", version="1.34.0"), "", False),
     ],
 )  # fmt: skip
