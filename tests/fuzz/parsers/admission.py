@@ -62,7 +62,7 @@ def parsers() -> tuple[Parser, ...]:
 def _reader(policy: Policy) -> Callable[[bytes], object]:
     def read(body: bytes) -> object:
         asked = webhook.read(body)
-        before = copy.deepcopy(asked.request.pod)
+        before = webhook.read(body).request.pod
         decided, payload = webhook.answer(asked, policy)
         response = msgspec.json.decode(payload)["response"]
         promise(response["allowed"] == isinstance(decided, Allowed), "the answer does not say what was decided")
@@ -79,7 +79,7 @@ def _check_created(asked: Request, final: dict[str, Any], policy: Policy) -> Non
     """What admission lets through has no grant that Kerf did not give, and stays as it is when it is reviewed again."""
     annotations = (final.get("metadata") or {}).get("annotations") or {}
     promise(not any(key in annotations for key in _ONLY_KERF), "a pod came with what only Kerf writes")
-    again = review(msgspec.structs.replace(asked, pod=copy.deepcopy(final)), policy)
+    again = review(msgspec.structs.replace(asked, pod=msgspec.json.decode(msgspec.json.encode(final))), policy)
     promise(isinstance(again, Allowed), f"the rewritten pod is refused: {again}")
     promise(isinstance(again, Allowed) and not again.patches, f"a second review changes the pod: {again}")
 
