@@ -142,9 +142,10 @@ def _plain(pod: Json, annotations: Mapping[str, str]) -> tuple[Place, dict[str, 
         request = asked.get("gpu-memory.request") or asked.get("gpu-memory.limit") or ""
         _set(plain, MEMORY, str(mib(_bytes("gpu-memory.request", request))))
         _set(plain, MEMORY_LIMIT, asked.get("gpu-memory.limit"))
-    for variable in container.get("env") or ():
-        if not isinstance(variable, dict):
-            raise RequestError("malformed", f"{where_of(container)}: env is no list of variables with name and value")
+    variables = container.get("env") or []
+    if not isinstance(variables, list) or not all(isinstance(variable, dict) for variable in variables):
+        raise RequestError("malformed", f"{where_of(container)}: env is no list of variables with name and value")
+    for variable in variables:
         if variable.get("name") == LIMIT_VARIABLE:
             _set(plain, FRACTION_LIMIT if FRACTION in plain else MEMORY_LIMIT, variable.get("value"))
     return place, plain

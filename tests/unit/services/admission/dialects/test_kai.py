@@ -220,7 +220,8 @@ def test_a_share_without_a_container_is_refused(containers: list[Any] | None) ->
     assert (answer.code, "no container" in answer.sentence) == ("foreign-field", True)
 
 
-def test_variables_that_are_none_are_refused() -> None:
+@pytest.mark.parametrize("env", [["RUNAI_GPU_MEMORY_LIMIT"], True, {"name": "RUNAI_GPU_MEMORY_LIMIT"}, [None]])
+def test_variables_that_are_none_are_refused(env: Any) -> None:
     manifest = kai({"gpu-fraction": "0.5"})
-    manifest["spec"]["containers"][0]["env"] = ["RUNAI_GPU_MEMORY_LIMIT"]
+    manifest["spec"]["containers"][0]["env"] = env
     assert refused(manifest).code == "malformed"
