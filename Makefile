@@ -5,6 +5,16 @@ PY := $(VENV)/bin/python
 PODS ?= 1000
 SEEDS ?= 1000
 SECONDS ?= 600
+CASES ?= 10000
+FAULTS ?= 10000
+# How much `make nightly` does: cases of fuzz, seeds of sim, seconds of churn; and the most seconds that the mutants, the
+# versions, and each of the others may take
+NIGHTLY_CASES ?= 100000
+NIGHTLY_SEEDS ?= 100000
+NIGHTLY_SECONDS ?= 3600
+NIGHTLY_MUTANTS_S ?= 14400
+NIGHTLY_VERSIONS_S ?= 14400
+NIGHTLY_LIMIT_S ?= 14400
 STAMP := $(VENV)/.installed
 # Minor versions of Kubernetes besides the main one, each pinned in a module of its own
 MINORS := $(sort $(patsubst tools/k8s/%/go.mod,%,$(wildcard tools/k8s/*/go.mod)))
@@ -18,7 +28,7 @@ NEIGHBOURS := lws jobset
 MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler kueue karpenter
 
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
-  protos model sim mutants chaos churn kube kube-versions versions fakes bench docs picture clean neighbours
+  protos model sim mutants chaos churn fuzz soak nightly kube kube-versions versions fakes bench docs picture clean neighbours
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -115,6 +125,16 @@ chaos: $(STAMP) kube  ## kill -9, freezes and wipes, for long
 
 churn: $(STAMP) kube  ## pods come and go under faults, with an auditor of its own: make churn SECONDS=3600 SEED=7
 	$(PY) -m tests.chaos.churn --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+soak: $(STAMP) kube  ## the same until a number of faults has struck: make soak FAULTS=10000 SEED=7
+	@$(PY) -m bench.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+
+fuzz: $(STAMP)  ## damaged input for every parser that reads what others write: make fuzz CASES=100000
+	@$(PY) -m tests.fuzz --cases $(CASES)
+
+nightly: $(STAMP) fakes kube  ## fuzz, sim, churn, mutants and versions, one after the other, each with its bound
+	@$(PY) -m tools.nightly --cases $(NIGHTLY_CASES) --seeds $(NIGHTLY_SEEDS) --seconds $(NIGHTLY_SECONDS) \
+	  --mutants-s $(NIGHTLY_MUTANTS_S) --versions-s $(NIGHTLY_VERSIONS_S) --limit-s $(NIGHTLY_LIMIT_S)
 
 docs: $(VENV)/.docs  ## the documentation as a site in site/; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --clean  # not --quiet: it hides from --strict what is wrong

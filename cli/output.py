@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 
+from shared.formats import decode_yaml
 from shared.redaction import redact
 
 PAGE_COLUMNS = 100
@@ -77,7 +78,7 @@ def read_pod(file: str) -> Any:
     """The metadata and spec of a Pod manifest. Raises Failure."""
     text = read_text(file)
     try:
-        document = msgspec.yaml.decode(text)
+        document = decode_yaml(text, Any)
     except msgspec.DecodeError as error:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
     if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":

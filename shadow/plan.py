@@ -12,6 +12,7 @@ from shadow.history import History, NodeIs
 from shadow.peers import Device
 from shadow.requests import Wanted
 from shadow.rerun import Rerun, rerun
+from shared.formats import decode_yaml
 from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Node, NodeStatus
 
@@ -73,7 +74,7 @@ def read_fleet(text: str) -> tuple[Kind, ...]:
     """A list of kinds in YAML or JSON. Raises FleetError."""
     example = "- {model: NVIDIA-H100-80GB-HBM3, memory_mib: 81559, gpus: 8, count: 4}"
     try:
-        kinds = msgspec.yaml.decode(text, type=tuple[Kind, ...])
+        kinds = decode_yaml(text, tuple[Kind, ...])
     except msgspec.DecodeError as error:
         raise FleetError(f"{error}; each node kind is an entry such as {example}") from None
     for kind in kinds:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from shadow.objects import RECORDING_VERSION, AnyFact, Began
+from shared.formats import UNREADABLE
 
 
 class RecordingError(ValueError):
@@ -62,7 +63,7 @@ def _facts(path: Path, lines: list[bytes]) -> Iterator[AnyFact]:
             continue
         try:
             yield _DECODER.decode(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             if number == len(lines):
                 return  # the process was killed while it wrote
             raise RecordingError(f"{path}, line {number}: {error}") from None

@@ -41,6 +41,8 @@ def review(request: Request, policy: Policy) -> Allowed | Refused:
         return _review(request, policy)
     except RequestError as error:
         return Refused(error.code, str(error))
+    except RecursionError:
+        return Refused("malformed", "the pod has objects inside objects, hundreds of levels deep; make it flatter")
 
 
 def _review(request: Request, policy: Policy) -> Allowed:

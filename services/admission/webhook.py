@@ -9,6 +9,7 @@ import msgspec
 
 from services.admission.core import review
 from services.admission.messages import Allowed, Policy, Refused, Request
+from shared.formats import UNREADABLE
 
 API_VERSION = "admission.k8s.io/v1"
 
@@ -57,7 +58,7 @@ def read(body: bytes) -> Asked:
     """Raises Malformed where this is no v1 AdmissionReview of a pod that carries its object."""
     try:
         came = _DECODER.decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise Malformed(f"this is no AdmissionReview: {error}") from None
     if came.kind != "AdmissionReview" or came.api_version != API_VERSION:
         raise Malformed(f"this is {came.kind} of {came.api_version}; send AdmissionReview of {API_VERSION}")
@@ -87,11 +88,8 @@ def answer(asked: Asked, policy: Policy, *, traceparent: str = "") -> tuple[Allo
     decided = review(msgspec.structs.replace(asked.request, traceparent=traceparent), policy)
     response: dict[str, Any] = {"uid": asked.uid, "allowed": isinstance(decided, Allowed)}
     if isinstance(decided, Refused):
-        response["status"] = {
-            "code": 403,
-            "reason": "Forbidden",
-            "message": f"kerf: {decided.sentence} [{decided.code}]",
-        }
+        message = f"kerf: {decided.sentence} [{decided.code}]"
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": message}
         response["auditAnnotations"] = {"refused": decided.code}
     else:
         if decided.patches:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from shared.formats import UNREADABLE, decode_yaml
 from shared.service.settings import ConfigError
 
 MAX_PRICE = 1_000_000.0
@@ -36,11 +37,10 @@ def read_prices(path: str) -> Prices:
     file = Path(path)
     try:
         data = file.read_bytes()
-        decode = msgspec.json.decode if file.suffix == ".json" else msgspec.yaml.decode
-        prices = decode(data, type=Prices)
+        prices = msgspec.json.decode(data, type=Prices) if file.suffix == ".json" else decode_yaml(data, Prices)
     except OSError as error:
         raise PriceError(f"price file {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise PriceError(
             f"price file {path}: {error}. It has the fields currency (such as EUR), models (a price per GPU-hour by "
             "model) and default"

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shared.formats import UNREADABLE
+
 T = TypeVar("T")
 
 
@@ -14,7 +16,7 @@ def load(path: Path, kind: type[T]) -> T | None:
     """Returns the stored value, or None if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

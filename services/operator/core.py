@@ -34,6 +34,7 @@ from services.operator.objects import (
     encoded,
 )
 from services.operator.observed import PART_OF, Observed
+from shared.formats import UNREADABLE
 from shared.kube.resources import Resource
 from shared.model.timestamps import seconds_text
 
@@ -227,5 +228,5 @@ def _read_conditions(status: ConfigMap | None) -> tuple[Condition, ...]:
         return ()
     try:
         return msgspec.json.decode(status.data.get("conditions", "[]"), type=tuple[Condition, ...])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return ()

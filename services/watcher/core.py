@@ -24,7 +24,7 @@ from shared.model.kinds import Object
 from shared.model.objects import Node, Pod, version
 
 BATCH_LIMIT_BYTES = 256 * 1024
-_SEQUENCE = re.compile(r'"sequence":(\d+)')
+_SEQUENCE = re.compile(r'"sequence":([0-9]{1,18})(?![0-9])')
 _ORDER = list(dict.fromkeys(resource.kind for resource in REFLECTED))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from shadow.objects import SeenPod
 from shadow.peers import vgpu
 from shadow.peers.base import RESOURCE_GPU, Device, Given, Surroundings, Unreadable, amount_of, whole_number
+from shared.formats import UNREADABLE
 from shared.model.objects import Node
 
 ALLOCATED = "hami.io/vgpu-devices-allocated"
@@ -85,7 +86,7 @@ def registered(text: str, what: str) -> list[_Registered]:
     if text.startswith("["):
         try:
             return msgspec.json.decode(text, type=list[_Registered])
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Unreadable(f"{what} is not HAMi's list of GPUs: {error}") from None
     found = []
     for place, device in enumerate(part for part in text.split(":") if part.strip()):

@@ -13,7 +13,7 @@ from shared.model.units import milli, whole
 
 MOST = 1 << 48
 """Amounts are cut here (256 TiB, or as many thousandths of a core): sums over a node stay within its arrays' integers.
-"""
+A negative one counts as none: it would give a node more than it has."""
 
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 
@@ -71,7 +71,7 @@ def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, in
 def _amounts(requests: Quantities, limits: Quantities) -> dict[str, int]:
     """Requests; where only a limit is named the API server has already copied it, and we read it the same way."""
     return {
-        name: min(MOST, milli(value) if name == "cpu" else whole(value))
+        name: max(0, min(MOST, milli(value) if name == "cpu" else whole(value)))
         for name, value in (limits | requests).items()
         if not names.is_gpu_resource(name) and name != names.RESOURCE_QUOTA
     }

@@ -131,12 +131,13 @@ class MigRoom(msgspec.Struct):
         return (0, 0) if profile is None else self.size(profile, total_mib)
 
     def capacity(self, total_mib: int) -> tuple[int, int]:
-        """(memory_mib, compute_milli) that instances for grants can have together."""
+        """(memory_mib, compute_milli) that instances for grants can have together: never more than the GPU, whatever
+        its node says of it."""
         sizes = [self.size_of(instance, total_mib) for instance in self.instances]
-        standing = sum(mib for mib, _ in sizes), sum(milli for _, milli in sizes)
+        whole = self.size(self.make.profiles[-1], total_mib)
+        standing = min(whole[0], sum(mib for mib, _ in sizes)), min(whole[1], sum(milli for _, milli in sizes))
         if not self.on_demand:
             return standing
-        whole = self.size(self.make.profiles[-1], total_mib)
         return whole[0] - standing[0], whole[1] - standing[1]
 
     def take(self, ask: GpuAsk, total_mib: int) -> MigInstance | None:

@@ -12,6 +12,7 @@ from shared.book.cpus import CpusBeside
 from shared.book.demand import MOST, Demand, demand_of
 from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
+from shared.formats import UNREADABLE
 from shared.model import names
 from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
@@ -314,7 +315,7 @@ def _suspension_of(pod: Pod) -> Suspension | None:
     text = annotated_suspension(pod.metadata.annotations)
     try:
         return decode_suspension(text) if text else None
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
@@ -325,5 +326,5 @@ def grant_of(pod: Pod) -> tuple[Grant | None, str]:
         return None, ""
     try:
         return decode_grant(text), ""
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         return None, f"the annotation {names.ANNOTATION_GRANT} is no grant: {error}"

@@ -17,6 +17,7 @@ import msgspec
 
 from shared.bus.connection import Connection
 from shared.bus.port import BusError, NoResponder, NoStream, NotConnected, Refused, Unknown
+from shared.formats import UNREADABLE
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -206,7 +207,7 @@ class JetStream:
                 continue
             try:
                 ack = _PUB_ACK.decode(message.data)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise Unknown(f"{subject}: {message.data[:80]!r} is no acknowledgement of a stream") from error
             if ack.error is not None:
                 raise _failure(subject, ack.error)

@@ -7,9 +7,12 @@ of one moment, and the responder keeps nothing between them. Where the answer ca
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
+
+from shared.formats import UNREADABLE
 
 ACCEPT = "Kerf-Accept"
 ACCEPT_PARTS = {ACCEPT: "parts"}
@@ -21,6 +24,7 @@ PART = "Kerf-Part"
 ERROR = "Kerf-Error"
 
 PART_BYTES = 512 * 1024
+_NUMBER = re.compile(r"[0-9]{1,9}")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A larger answer is refused: the server cuts off a client for which more than this waits."""
 
@@ -70,7 +74,7 @@ def error_of(payload: bytes, headers: Mapping[str, str] | None) -> str:
         return ""
     try:
         return msgspec.json.decode(payload, type=_Refused).error or "the answer was not sent, and no reason was given"
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return f"the answer was not sent, and the reason cannot be read: {payload[:80]!r}"
 
 
@@ -95,8 +99,8 @@ class Joiner:
         """The whole answer with its last part. Raises Lost where a part is missing: the server delivers those of one
         answer in order."""
         number, _, count = headers[PART].partition("/")
-        if not (number.isdecimal() and count.isdecimal()):
-            raise Lost(f"the header {PART} is {headers[PART]!r} and not such as 2/7")
+        if not (_NUMBER.fullmatch(number) and _NUMBER.fullmatch(count)):
+            raise Lost(f"the header {PART} is {headers[PART][:80]!r} and not such as 2/7")
         parts = self._answers.setdefault(headers.get(ANSWER, ""), [])
         if int(number) != len(parts) + 1:
             raise Lost(f"part {len(parts) + 1} of {count} of the answer did not arrive")

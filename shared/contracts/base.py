@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from shared.formats import UNREADABLE
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass
@@ -28,7 +30,7 @@ def decode(payload: bytes, kind: type[T]) -> T:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(payload)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         label = getattr(kind, "__name__", str(kind))
         raise ContractError(f"this is no {label}: {error}; it begins {payload[:80]!r}") from error
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 
+from shared.formats import decode_yaml
 from shared.model.life import Turns
 from shared.model.units import QuantityError, milli, whole
 from shared.turns.rules import TurnRules
@@ -95,7 +96,7 @@ def read_queues(text: str) -> QueuePolicy:
     """Raises PolicyError: the text is no YAML, a field is unknown or of another type, or the queues contradict each
     other."""
     try:
-        policy = msgspec.yaml.decode(text, type=QueuePolicy) if text.strip() else QueuePolicy()
+        policy = decode_yaml(text, QueuePolicy) if text.strip() else QueuePolicy()
     except msgspec.DecodeError as error:
         raise PolicyError(f"{QUEUES_KEY}: {error}") from error
     _check(policy)

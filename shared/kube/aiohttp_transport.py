@@ -94,4 +94,4 @@ async def _chunks(answer: aiohttp.ClientResponse, read_timeout_s: float) -> Asyn
 
 
 def _seconds(value: str | None) -> float:
-    return float(value) if value is not None and value.isdigit() else 0.0
+    return float(value) if value is not None and value.isascii() and value.isdigit() else 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from shared.formats import UNREADABLE
 from shared.kube.gangs.decoder import decoder_of
 from shared.kube.resources import Resource
 from shared.model.kinds import KINDS, Object
@@ -81,36 +82,36 @@ class Decoder:
         """(ADDED, MODIFIED or DELETED, object), or (BOOKMARK, _Mark). Raises WatchError, and Undecodable."""
         try:
             head = self._head.decode(line)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Undecodable(f"a watch event of {self.kind.__name__} cannot be read: {error}") from error
-        if head.type == "ERROR":
-            status = self._status.decode(head.object)
-            raise WatchError(status.code, status.message)
         try:
+            if head.type == "ERROR":
+                status = self._status.decode(head.object)
+                raise WatchError(status.code, status.message)
             return head.type, self._mark.decode(head.object) if head.type == "BOOKMARK" else self._object.decode(
                 head.object
             )
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Undecodable(f"{self._title(head.object)}: {error}") from error
 
     def page(self, body: bytes) -> Page:
         """Raises Undecodable if it is not a list; single objects that cannot be decoded are named in the page."""
         try:
             listed = self._list.decode(body)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise Undecodable(f"a list of {self.kind.__name__} cannot be read: {error}") from error
         objects, unreadable = [], []
         for raw in listed.items:
             try:
                 objects.append(self._object.decode(raw))
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 unreadable.append(f"{self._title(raw)}: {error}")
         return Page(tuple(objects), listed.metadata.resource_version, listed.metadata.continue_, tuple(unreadable))
 
     def _title(self, raw: msgspec.Raw) -> str:
         try:
             meta = msgspec.json.decode(raw, type=_Titled).metadata
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return f"a {self.kind.__name__} without a name"
         return f"{self.kind.__name__} {meta.namespace}/{meta.name}"
 

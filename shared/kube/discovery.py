@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from shared.formats import UNREADABLE
 from shared.kube.resources import Resource, quote
 from shared.kube.transport import Transport
 
@@ -44,5 +45,5 @@ async def _read(transport: Transport, path: str, timeout_s: float) -> dict[str, 
         raise DiscoveryError(f"HTTP {response.status} on {path}: {text}")
     try:
         return msgspec.json.decode(response.body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise DiscoveryError(f"{path} is no discovery document ({error}): {text}") from error

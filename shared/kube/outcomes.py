@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from shared.contracts.commands import Outcome
+from shared.formats import UNREADABLE
 from shared.kube.transport import Response
 
 WRITE_TIMEOUT_S = 10.0
@@ -53,7 +54,7 @@ def outcome_of(response: Response) -> Result:
         return Result("done")
     try:
         status = _STATUS.decode(response.body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         status = _Status(message=response.body[:200].decode(errors="replace"))
     message = status.message or f"HTTP {response.status}"
     if response.status == 422 and any(cause.field == "metadata.uid" for cause in status.details.causes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -16,12 +17,21 @@ GpuState = Literal["healthy", "suspect", "unhealthy", "draining"]
 MOST_MIB = 1 << 30
 """A pebibyte: no GPU has it, and sums of many stay far below what the book's arrays hold."""
 MOST_GPUS = 1024
+MOST_GENERATION = (1 << 63) - 1
+_MOST_NUMBER = (1 << 31) - 1
+_CPUS = re.compile(r"(?:[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*)?")
 
 
 def checked(what: str, amount: int, most: int = MOST_MIB) -> None:
     """Raises ValueError where an amount cannot be one; a decoder makes a ValidationError of it."""
     if not 0 <= amount <= most:
         raise ValueError(f"{what} is {amount}; it must be between 0 and {most}")
+
+
+def _checked_number(what: str, number: int) -> None:
+    """Raises ValueError where a number of something on a node cannot be one. -1: it is not known."""
+    if not -1 <= number <= _MOST_NUMBER:
+        raise ValueError(f"{what} is {number}; it must be between -1 and {_MOST_NUMBER}")
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,6 +74,13 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError("a GPU's uuid is empty")
         checked("memory_mib", self.memory_mib)
         checked("foreign_mib", self.foreign_mib)
+        checked("to_device_mb_s", self.to_device_mb_s)
+        checked("from_device_mb_s", self.from_device_mb_s)
+        _checked_number("index", self.index)
+        _checked_number("minor", self.minor)
+        _checked_number("numa_node", self.numa_node)
+        if not _CPUS.fullmatch(self.cpus):
+            raise ValueError(f"cpus is {self.cpus[:80]!r}; it must be a list such as 0-31,64-95")
 
 
 PcieLevel = Literal["internal", "single", "multiple", "hostbridge", "node", "system"]
@@ -81,6 +98,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pcie: PcieLevel = "system"
     p2p: bool = True
 
+    def __post_init__(self) -> None:
+        _checked_number("a", self.a)
+        _checked_number("b", self.b)
+        _checked_number("nvlinks", self.nvlinks)
+
 
 class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A network card for traffic between nodes."""
@@ -94,6 +116,12 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     port; no pod is given it."""
     pods: int = 1
     """How many pods may have it at the same time."""
+
+    def __post_init__(self) -> None:
+        _checked_number("numa_node", self.numa_node)
+        _checked_number("pods", self.pods)
+        for index in self.pcie:
+            _checked_number("the index of a GPU", index)
 
 
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,6 +173,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)
+        checked("generation", self.generation, MOST_GENERATION)
         seen: set[str] = set()
         for gpu in self.gpus:
             if gpu.uuid in seen:

@@ -112,7 +112,7 @@ def encode_grant(grant: Grant) -> str:
 
 
 def decode_grant(text: str) -> Grant:
-    """Raises msgspec.ValidationError or DecodeError, with the path of what is wrong, on text that is no grant."""
+    """Raises one of `formats.UNREADABLE`, most often with the path of what is wrong, on text that is no grant."""
     return _DECODER.decode(text)
 
 

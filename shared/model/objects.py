@@ -265,6 +265,11 @@ class ConfigMap(KubeObject, tag="ConfigMap", tag_field="kind", frozen=True):
     data: dict[str, str] = {}
 
 
+_MAX_VERSION_DIGITS = 20
+"""Of 64 bits."""
+
+
 def version(meta: Meta) -> int:
-    """The resourceVersion as a number (KEP-5504 makes the order of these part of the API); 0 where there is none."""
-    return int(meta.resource_version or 0)
+    """The resourceVersion as a number (KEP-5504 makes the order of these part of the API); 0 where it is none."""
+    text = meta.resource_version
+    return int(text) if text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS else 0

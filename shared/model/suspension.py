@@ -100,7 +100,7 @@ def encode_suspension(suspension: Suspension) -> str:
 
 
 def decode_suspension(text: str) -> Suspension:
-    """Raises msgspec.DecodeError on text that is none."""
+    """Raises one of `formats.UNREADABLE` on text that is none."""
     return _DECODER.decode(text)
 
 

@@ -11,11 +11,14 @@ by the present ones.
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+
+from shared.formats import UNREADABLE, decode_yaml
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 CountOrNone = Annotated[int, msgspec.Meta(ge=0)]
@@ -61,6 +64,10 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 T = TypeVar("T")
 
+_REPR = reprlib.Repr()
+"""Bounded: in YAML a few aliases of lists of aliases are gigabytes as text."""
+_REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 3, 10, 10, 200, 200
+
 
 def read_config(
     service: str, kind: type[T], *, file: Path | None = None, environ: Mapping[str, str] | None = None
@@ -81,10 +88,10 @@ def _read_file(file: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
         # YAML is a superset of JSON, but its reader is slow to import and loose about types; .json files go without it.
-        content = msgspec.json.decode(data) if file.suffix == ".json" else msgspec.yaml.decode(data)
+        content = msgspec.json.decode(data) if file.suffix == ".json" else decode_yaml(data, Any)
     except OSError as error:
         raise ConfigError(f"config file {file}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"config file {file} cannot be read: {error}") from error
     if content is None:
         return {}
@@ -100,7 +107,7 @@ def _overlay(content: dict[str, Any], kind: type, env: Mapping[str, str], prefix
     for field in msgspec.structs.fields(kind):
         name = field.encode_name
         names = (name, former[name]) if name in former else (name,)
-        if former.get(name) in merged:
+        if name in former and former[name] in merged:
             merged.setdefault(name, merged.pop(former[name]))
         variables = (prefix + known.upper().replace("-", "_") for known in names for prefix in prefixes)
         found = next((v for v in variables if v in env and not _is_service_link(v, env[v])), None)
@@ -122,7 +129,7 @@ def _from_text(text: str, name: str) -> Any:
         return text
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{name} looks like JSON and is none: {error}") from error
 
 
@@ -153,4 +160,4 @@ def _explain(text: str, content: dict[str, Any], prefix: str) -> str:
             given = given.get(step, given)
         elif isinstance(given, list) and step.isdecimal():
             given = given[int(step)]
-    return f"setting {prefix}{path}: {problem}; given was {given!r}"
+    return f"setting {prefix}{path}: {problem}; given was {_REPR.repr(given)}"

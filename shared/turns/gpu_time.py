@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from shared.formats import UNREADABLE
 from shared.model import names
 
 MOST = 1 << 60
@@ -44,7 +45,7 @@ def read_gpu_time(annotations: Mapping[str, str]) -> GpuTime | None:
     text = annotations.get(names.ANNOTATION_GPU_TIME)
     try:
         return None if text is None else _DECODER.decode(text)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 

@@ -32,11 +32,13 @@ from services.admission.dialects.base import (
     amount,
     containers,
     refuse_annotations,
+    where_of,
 )
 from services.admission.dialects.nvidia_mig import RESOURCES as MIG
 from services.admission.dialects.nvidia_mig import instances
 from shared.model import names
 from shared.model.request import RequestError
+from shared.model.resize import quoted
 from shared.model.units import QuantityError, mib, quantity
 
 GPU = "nvidia.com/gpu"
@@ -58,6 +60,8 @@ _REFUSED = {
 FRACTION_LIMIT = "gpu-fraction.limit"
 MEMORY_LIMIT = "gpu-memory.limit"
 LIMIT_VARIABLE = "RUNAI_GPU_MEMORY_LIMIT"
+_NUMBER = re.compile(r"[0-9]{1,40}")
+"""Bounded, because Python's int() raises ValueError on more than 4,300 digits."""
 _OF_CONTAINER = re.compile(
     r"(?:nvidia\.com/container\.(?P<nv>[a-z0-9-]+)\.(?P<what>gpu-memory\.(?:request|limit)|gpu-compute\.mode)"
     r"|kai\.scheduler/container\.(?P<kai>[a-z0-9-]+)\.gpu-memory\.portion\.limit)"
@@ -119,8 +123,7 @@ def _plain(pod: Json, annotations: Mapping[str, str]) -> tuple[Place, dict[str, 
     plain, of_nv = dict(annotations), _nv(annotations)
     named = {of["nv"] or of["kai"] for key in annotations if (of := _OF_CONTAINER.fullmatch(key)) is not None}
     name = annotations.get(CONTAINER) or next(iter(of_nv), None)
-    place = _place(pod, name)
-    container = next(one for where, one in containers(pod) if where == place)
+    place, container = _place(pod, name)
     if named - {container.get("name")}:
         raise RequestError(
             "foreign-field",
@@ -136,10 +139,13 @@ def _plain(pod: Json, annotations: Mapping[str, str]) -> tuple[Place, dict[str, 
                 f"gpu-compute.mode is {asked['gpu-compute.mode']!r}; Kerf's slices take turns: write time-slicing, and "
                 f"{names.RESOURCE_GPU_COMPUTE} for a reserved part of the time",
             )
-        request = asked.get("gpu-memory.request") or asked["gpu-memory.limit"]
+        request = asked.get("gpu-memory.request") or asked.get("gpu-memory.limit") or ""
         _set(plain, MEMORY, str(mib(_bytes("gpu-memory.request", request))))
         _set(plain, MEMORY_LIMIT, asked.get("gpu-memory.limit"))
-    for variable in container.get("env") or ():
+    variables = container.get("env") or []
+    if not isinstance(variables, list) or not all(isinstance(variable, dict) for variable in variables):
+        raise RequestError("malformed", f"{where_of(container)}: env is no list of variables with name and value")
+    for variable in variables:
         if variable.get("name") == LIMIT_VARIABLE:
             _set(plain, FRACTION_LIMIT if FRACTION in plain else MEMORY_LIMIT, variable.get("value"))
     return place, plain
@@ -177,23 +183,23 @@ def _limits(annotations: Mapping[str, str]) -> dict[str, str]:
 def _bytes(key: str, text: str) -> int:
     """Bytes. KAI wants a unit, for the request of the same name without one is in MiB."""
     try:
-        value = quantity(text)
+        value = quantity(str(text))
     except QuantityError:
         value = Fraction(0)
     if value <= 0 or value.denominator != 1:
         raise RequestError(
-            "foreign-amount", f"{key} is {text!r}; write an amount of memory with its unit, such as 24Gi"
+            "foreign-amount", f"{key} is {quoted(str(text))}; write an amount of memory with its unit, such as 24Gi"
         )
     return int(value)
 
 
-def _place(pod: Json, name: str | None) -> Place:
-    """The container that gets the share: the one that is named, else the first."""
-    if not name:
-        return ("containers", 0)
+def _place(pod: Json, name: str | None) -> tuple[Place, Json]:
+    """The container that gets the share: the one that is named, else the first. Raises RequestError without one."""
     for place, container in containers(pod):
-        if container.get("name") == name:
-            return place
+        if (container.get("name") == name) if name else place == ("containers", 0):
+            return place, container
+    if not name:
+        raise RequestError("foreign-field", "the pod has no container that could have the share; name one in the spec")
     raise RequestError(
         "foreign-field",
         f"annotation {CONTAINER} is {name!r}, and no container of the pod has that name; write its name",
@@ -231,16 +237,16 @@ def _fraction(text: str, key: str = FRACTION) -> Fraction:
     if not 0 < value < 1:
         raise RequestError(
             "foreign-amount",
-            f"annotation {key} is {text!r}; it is a part of one GPU between 0 and 1, such as 0.5. Whole GPUs are "
-            f"{GPU}, or {names.RESOURCE_GPU}",
+            f"annotation {key} is {quoted(str(text))}; it is a part of one GPU between 0 and 1, such as 0.5. Whole "
+            f"GPUs are {GPU}, or {names.RESOURCE_GPU}",
         )
     return value
 
 
 def _number(annotations: Mapping[str, str], key: str, default: str, what: str) -> int:
     text = str(annotations.get(key, default))
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 24:
-        raise RequestError("foreign-amount", f"annotation {key} is {text!r}; write {what}")
+    if not _NUMBER.fullmatch(text) or not 0 < int(text) < 1 << 24:
+        raise RequestError("foreign-amount", f"annotation {key} is {quoted(text)}; write {what}")
     return int(text)
 
 

@@ -20,6 +20,7 @@ from services.metrics.page.sign_in import Caller, Denied, SignIn
 from shared.bus.port import BusError
 from shared.contracts.base import ContractError
 from shared.contracts.queries import AddNodes, WhatIfQuery
+from shared.formats import UNREADABLE
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -46,6 +47,9 @@ MAX_SESSIONS = 10_000
 MAX_SIGN_INS, SIGN_IN_WINDOW_S = 30, 10.0
 """Tokens that are reviewed at most in such a time: each costs the API server two requests."""
 MAX_STREAMS = 200
+MAX_DIGITS = 18
+MAX_AMOUNT = 1_000_000
+"""Of GPUs, GiB or percent in the what-if form: far above what one pod can ask for."""
 GZIP_FROM_BYTES = 2048
 
 log = structlog.get_logger("page")
@@ -91,6 +95,8 @@ class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raises ValueError where nothing is asked, or an amount cannot be one."""
         if min(self.gpus, self.memory_gib, self.compute_percent) < 0:
             raise ValueError("an amount is below 0")
+        if max(self.gpus, self.memory_gib, self.compute_percent) > MAX_AMOUNT:
+            raise ValueError(f"an amount is above {MAX_AMOUNT}")
         limits: dict[str, str] = {}
         if self.gpus:
             limits["kerf.dev/gpu"] = str(self.gpus)
@@ -196,7 +202,7 @@ class Page:
     async def _open(self, request: web.Request) -> web.Response:
         try:
             token = msgspec.json.decode(await request.read(), type=dict[str, str]).get("token", "")
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise Denied('send {"token": "…"}', 400) from None
         now = self._monotonic()
         if len(self._sign_ins) == MAX_SIGN_INS and now - self._sign_ins[0] < SIGN_IN_WINDOW_S:
@@ -239,7 +245,7 @@ class Page:
         if len(self._streams) >= MAX_STREAMS:
             raise Denied(f"{MAX_STREAMS} pages are open; close one", 503)
         given = request.headers.get("Last-Event-ID") or request.query.get("since", "0")
-        since = int(given) if given.isdecimal() else 0
+        since = int(given) if given.isdecimal() and len(given) <= MAX_DIGITS else 0
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **HEADERS})
         await response.prepare(request)
         task = asyncio.current_task()
@@ -278,7 +284,7 @@ class Page:
     async def _what_if(self, request: web.Request) -> web.Response:
         try:
             query = msgspec.json.decode(await request.read(), type=Asked).query()
-        except (msgspec.DecodeError, ValueError) as error:
+        except (*UNREADABLE, ValueError) as error:
             raise Denied(str(error), 400) from error
         return _json(await self._answers.what_if(query))
 

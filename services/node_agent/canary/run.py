@@ -21,6 +21,7 @@ from services.node_agent.strategies.control_block import ControlBlock, GpuRule, 
 from services.node_agent.strategies.interposer import CONTAINER_DIR
 from services.node_agent.strategies.rules import Policy, plan
 from services.node_agent.strategies.slices import Key, Part, Slice
+from shared.formats import UNREADABLE
 from shared.model.strategies import TIME_SLICE
 from shared.model.units import MIB
 
@@ -280,7 +281,7 @@ class Canary:
             )
         try:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise CanaryError(f"the canary's {what} probe printed invalid JSON: {error}") from error
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from services.node_agent.cdi.host import Host
 from services.node_agent.cdi.spec import ContainerEdits
+from shared.formats import UNREADABLE, decode_yaml
 
 FILES = ("/etc/cdi/nvidia.yaml", "/etc/cdi/nvidia.json", "/run/cdi/nvidia.yaml", "/run/cdi/nvidia.json")
 KIND = "nvidia.com/gpu"
@@ -37,10 +38,10 @@ def common_edits(host: Host, version: str) -> tuple[ContainerEdits | None, str]:
 
 
 def _read(path: Path, host: Host, version: str) -> ContainerEdits | str:
-    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.yaml.decode
     try:
-        spec = decode(path.read_bytes(), type=_Spec)
-    except (OSError, msgspec.DecodeError) as error:
+        data = path.read_bytes()
+        spec = msgspec.json.decode(data, type=_Spec) if path.suffix == ".json" else decode_yaml(data, _Spec)
+    except (OSError, *UNREADABLE) as error:
         return f"cannot be used: {error}"
     edits = spec.container_edits
     if spec.kind != KIND:

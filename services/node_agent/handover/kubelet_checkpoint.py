@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from services.node_agent.handover.slots import CheckpointEntry
 from services.node_agent.kubelet_api.device_plugin_pb2 import ContainerAllocateResponse
+from shared.formats import UNREADABLE
 
 FILE = "kubelet_internal_checkpoint"
 
@@ -61,7 +62,7 @@ def read(payload: bytes, resource: str, kind: str) -> tuple[CheckpointEntry, ...
     try:
         entries = _DECODER.decode(payload).Data.PodDeviceEntries or ()
         return tuple(_holding(entry, kind) for entry in entries if entry.ResourceName == resource)
-    except (msgspec.DecodeError, DecodeError, UnicodeDecodeError) as error:
+    except (*UNREADABLE, DecodeError) as error:
         raise KubeletCheckpointError(
             "the kubelet's device checkpoint is in a format that this version of Kerf does not support "
             f"({error}); upgrade Kerf"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)")
+_VERSION = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})")
 _NVIDIA = "nvidia"
 
 
@@ -52,7 +52,8 @@ def judge_cdi(runtime: Runtime, cdi_dir: str) -> Verdict:
         return Verdict(
             cdi="no", sentence=f"{what} has CDI disabled: set enable_cdi = true in its CRI plugin's configuration"
         )
-    directories = runtime.config.get("cdiSpecDirs")
+    listed = runtime.config.get("cdiSpecDirs")
+    directories = [str(one) for one in listed] if isinstance(listed, list) else None
     if directories is not None and _plain(cdi_dir) not in {_plain(directory) for directory in directories}:
         return Verdict(
             cdi="no",
@@ -71,14 +72,14 @@ def exposure(runtime: Runtime, toolkit_config: str) -> str:
 
     `toolkit_config`: the content of nvidia-container-runtime/config.toml; "" if there is none.
     """
-    containerd = runtime.config.get("containerd") or {}
+    containerd = _inside(runtime.config, "containerd")
     name = str(containerd.get("defaultRuntimeName") or "")
-    options = ((containerd.get("runtimes") or {}).get(name) or {}).get("options") or {}
+    options = _inside(containerd, "runtimes", name, "options")
     if _NVIDIA not in name and _NVIDIA not in str(options.get("BinaryName", "")):
         return ""
     try:
         accepts = tomllib.loads(toolkit_config).get("accept-nvidia-visible-devices-envvar-when-unprivileged", True)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, numbers of thousands of digits, endless nesting
         accepts = True
     if not accepts:
         return ""
@@ -87,6 +88,14 @@ def exposure(runtime: Runtime, toolkit_config: str) -> str:
         "sees every GPU without requesting one: set accept-nvidia-visible-devices-envvar-when-unprivileged = false "
         "in NVIDIA's container runtime configuration"
     )
+
+
+def _inside(config: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The object at the end of these names; empty where there is none, as in a configuration of another form."""
+    at: Any = config
+    for name in names:
+        at = at.get(name) if isinstance(at, dict) else None
+    return at if isinstance(at, dict) else {}
 
 
 def _plain(path: str) -> str:

@@ -13,6 +13,7 @@ from services.node_agent.cdi.host import Host
 from services.node_agent.handover.runtime import Runtime, Verdict, exposure, judge_cdi
 from services.node_agent.kubelet_api.container_runtime_pb2 import StatusRequest, VersionRequest
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import RuntimeServiceStub
+from shared.formats import UNREADABLE
 from shared.service import Context
 
 REFRESH_S = 60.0
@@ -76,7 +77,7 @@ class RuntimeMonitor:
             runtime, self._silence = None, str(error)
             if self._silence != silence_before:
                 self._ctx.log.warning("runtime_not_answering", why=self._silence)
-        except msgspec.DecodeError as error:  # an answer, though one that says nothing
+        except UNREADABLE as error:  # an answer, though one that says nothing
             self._silence = ""
             self._verdict = self._verdict or Verdict(
                 cdi="unknown", sentence=f"the container runtime's configuration cannot be read: {error}"

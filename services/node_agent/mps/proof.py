@@ -20,6 +20,7 @@ from services.node_agent.canary.run import CHUNK_KIB, LIMIT_BYTES, MAX_PROBE_MIB
 from services.node_agent.mps.daemon import Daemon, MpsError
 from services.node_agent.strategies.mps import client_environment
 from services.node_agent.strategies.slices import Part
+from shared.formats import UNREADABLE
 from shared.model.units import MIB
 
 PERCENT = 50
@@ -146,5 +147,5 @@ class MpsProver:
             raise CanaryError(f"the probe `{what[0]}` of MPS ended with status {process.returncode}")
         try:
             return [msgspec.json.decode(line, type=dict[str, Any]) for line in out.splitlines()]
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise CanaryError(f"the probe `{what[0]}` of MPS printed invalid JSON: {error}") from error

@@ -21,6 +21,7 @@ from shared.bus.port import BusError
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.identity import IdentityAnswer, IdentityRequest
+from shared.formats import UNREADABLE
 from shared.service import Context
 
 CERTIFICATE, KEY, BOTH = "tls.crt", "tls.key", "tls.pem"
@@ -72,7 +73,7 @@ class Identity:
     def _valid(self) -> Valid:
         try:
             return msgspec.json.decode((self._folder / VALID).read_bytes(), type=Valid)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             return Valid(asked_s=0.0, until_s=0.0)  # none was obtained, so one is asked for
 
     def _is_due(self) -> bool:

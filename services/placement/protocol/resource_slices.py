@@ -82,6 +82,6 @@ def _described(gpu: Gpu, inventory: Inventory) -> SliceDevice:
 
 def _semantic(version: str) -> str:
     """9.0 as 9.0.0 and 580.65.06 as 580.65.6, as semantic versions are written; empty if it is not a version."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]+){0,2}", version):
+    if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){0,2}", version):
         return ""
     return ".".join([*(str(int(part)) for part in version.split(".")), "0", "0"][:3])

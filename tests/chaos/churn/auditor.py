@@ -53,6 +53,8 @@ class _Taken:
 class Auditor:
     def __init__(self, gpus: Gpus) -> None:
         self.looks = 0
+        self.used: dict[Gpu, tuple[int, int]] = {}
+        """(MiB, milli) of each GPU at the last look: of grants, and of containers that still run."""
         self._gpus = gpus
         self._found: dict[Violation, None] = {}
         self._running: dict[tuple[str, str, str], Started] = {}
@@ -110,6 +112,7 @@ class Auditor:
             for uuid, (mib, milli) in started.gpus.items() if started.at < since else ():
                 if (started.grant_id, started.node, uuid) not in granted:
                     taken[started.node, uuid].add(mib, milli, by)
+        self.used = {gpu: (sums.mib, sums.milli) for gpu, sums in taken.items()}
         self._fits(taken)
 
     def _grant_of(self, pod: Pod) -> Grant | None:

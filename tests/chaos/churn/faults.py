@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -47,15 +48,18 @@ class Faults:
     ) -> None:
         """`killed` is called as soon as a process is dead, before it is started again."""
         self.struck = 0
+        self.kinds: Counter[str] = Counter()
+        """How many of each kind have struck."""
         self._cluster, self._chance, self._killed, self._say = cluster, chance, killed, say
         self._timers: list[asyncio.TimerHandle] = []
 
-    async def go_on(self) -> None:
-        """For ever."""
-        while True:
+    async def go_on(self, count: int = 0) -> None:
+        """Strikes `count` times; 0: for ever."""
+        while not count or self.struck < count:
             await asyncio.sleep(self._chance.uniform(*PAUSE_S))
             fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
             self.struck += 1
+            self.kinds[fault] += 1
             self._say(f"{fault} {await self._strike(fault)}".rstrip())
 
     def calm(self) -> None:

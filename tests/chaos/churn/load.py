@@ -78,6 +78,13 @@ class ChurnLoad(Load):
         spec = {"priorityClassName": kind.priority, "terminationGracePeriodSeconds": 0}
         await self.create(name, kind.ask, metadata=metadata, spec=spec)
 
+    @property
+    def single(self) -> dict[str, Ask]:
+        """The requests of pods that are in no gang, by name, of all that must exist now."""
+        return {
+            name: ask for name, ask in self.asks.items() if names.ANNOTATION_GANG not in self._kinds[name].annotations
+        }
+
     async def gone(self, name: str) -> None:
         """The pod does not exist, and we did not remove it. Its controller creates another."""
         if self.asks.pop(name, None) is not None:

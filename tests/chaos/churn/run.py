@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from tests.chaos.churn.cluster import MEMORY_MIB, NAMESPACE, NODES, ChurnCluster
 from tests.chaos.churn.faults import Faults
 from tests.chaos.churn.load import ChurnLoad
 from tests.chaos.churn.removals import Plans
+from tests.chaos.churn.waits import Waits, fitting
 from tests.chaos.processes import Process
 from tests.chaos.site import on_site
 from tests.support.waiting import within
@@ -46,18 +48,27 @@ class Options(msgspec.Struct, frozen=True):
     """Placement's renew_term_s."""
     pods: int = 330
     """How many exist at the same time."""
+    faults: int = 0
+    """After how many faults it ends, whatever `seconds` says; 0: after `seconds`."""
 
 
 class Report(msgspec.Struct, frozen=True):
     seconds: float
     seed: int
     faults: int
+    kinds: dict[str, int]
+    """Faults by kind."""
     pods_created: int
     max_bound: int
     looks: int
     double_bookings: int
     lost: int
     leaks_mib: int
+    leaks: int
+    stuck: dict[str, float]
+    """By name, the pods that fitted for longer than `waits.STUCK_S`: for how many seconds."""
+    gap_s: float
+    """`Waits.longest_gap_s`, until the last fault."""
     violations: tuple[str, ...]
 
 
@@ -88,6 +99,7 @@ class Churn:
             cluster.site.kube, NAMESPACE, seed=options.seed, memory_mib=MEMORY_MIB, target=options.pods
         )
         self._faults = Faults(cluster, random.Random(options.seed), self._killed, say)
+        self._waits = Waits()
         self._max_bound = 0
         self._told = 0
 
@@ -96,9 +108,12 @@ class Churn:
         await self._cluster.site.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
         await self._cluster.site.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
-        troubles = [asyncio.create_task(work) for work in (*self._load.workers(), self._faults.go_on())]
+        striking = asyncio.create_task(self._faults.go_on(self._options.faults))
+        troubles = [*(asyncio.create_task(work) for work in self._load.workers()), striking]
+        began = time.monotonic()
         try:
-            await self._go_on([auditing, *troubles])
+            await self._go_on([auditing, *troubles], striking)
+            seconds, gap_s = time.monotonic() - began, self._waits.longest_gap_s
             await _end(troubles)
             self._say("calm")
             self._faults.calm()
@@ -111,22 +126,27 @@ class Churn:
                 task.cancel()
         auditor = self._auditor
         return Report(
-            seconds=self._options.seconds,
+            seconds=round(seconds, 1),
             seed=self._options.seed,
             faults=self._faults.struck,
+            kinds=dict(sorted(self._faults.kinds.items())),
             pods_created=self._load.created,
             max_bound=self._max_bound,
             looks=auditor.looks,
             double_bookings=auditor.count("double booking"),
             lost=auditor.count("lost"),
             leaks_mib=leaks_mib,
+            leaks=auditor.count("leak"),
+            stuck={name: round(seconds, 1) for name, seconds in self._waits.stuck.items()},
+            gap_s=round(gap_s, 3),
             violations=tuple(f"{violation.kind}: {violation.text}" for violation in auditor.violations),
         )
 
-    async def _go_on(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Runs for the given time. Raises what one of the tasks raised."""
-        end = time.monotonic() + self._options.seconds
-        while (left := end - time.monotonic()) > 0:
+    async def _go_on(self, tasks: list[asyncio.Task[None]], striking: asyncio.Task[None]) -> None:
+        """Runs for the given time, or until `striking` has struck as often as it should. Raises what one of the tasks
+        raised."""
+        end = time.monotonic() + (math.inf if self._options.faults else self._options.seconds)
+        while (left := end - time.monotonic()) > 0 and not striking.done():
             done, _ = await asyncio.wait(tasks, timeout=min(left, TELL_S), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -150,10 +170,25 @@ class Churn:
         for name, journal in self._cluster.journals.items():
             self._auditor.heard(journal.read(), self._cluster.nodes[name])
         self._auditor.look(pods, self._load.asks, since)
+        self._look_at_waits(pods)
         self._max_bound = max(self._max_bound, sum(bool(pod.spec.node_name) for pod in pods))
         for name in expected - {pod.metadata.name for pod in pods}:
             await self._load.gone(name)
         return pods
+
+    def _look_at_waits(self, pods: list[Pod]) -> None:
+        pending = {pod.metadata.name for pod in pods if not pod.spec.node_name}
+        waiting = {name: ask for name, ask in self._load.single.items() if name in pending}
+        services = self._cluster.site.services
+        running = {
+            node
+            for name, nodes in self._cluster.nodes.items()
+            if services[name].alive and not services[name].frozen
+            for node in nodes
+        }
+        fits = fitting(waiting, self._cluster.gpus, self._auditor.used, running)
+        bound = {pod.metadata.uid for pod in pods if pod.spec.node_name}
+        self._waits.look(time.monotonic(), bound, fits)
 
     def _killed(self, process: Process) -> None:
         journal = self._cluster.journals.get(process.name)
@@ -176,7 +211,8 @@ class Churn:
         )  # fmt: skip
         load = self._load
         pods = f"{load.created} pods made, {len(load.asks)} there, {len(load.vanished)} removed by Kerf"
-        self._say(f"{self._faults.struck} faults; {pods}; {book}")
+        gap = f"longest time without a Binding {self._waits.longest_gap_s:.1f} s"
+        self._say(f"{self._faults.struck} faults; {pods}; {book}; {gap}")
         for violation in self._auditor.violations[self._told :]:
             self._say(f"VIOLATION {violation.kind}: {violation.text}")
         self._told = len(self._auditor.violations)

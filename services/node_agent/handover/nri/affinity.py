@@ -21,6 +21,8 @@ Outcome = Literal["near", "own-cpuset", "whole-node", "too-few-cpus", "cpus-prom
 
 Numbers = frozenset[int]
 """Numbers of CPUs or of memory nodes."""
+MAX_NUMBER = 1 << 16
+"""Above any number of a CPU: Linux knows at most 8192. A list with larger ones would fill the agent's memory."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +96,12 @@ def bind_memory(confined: Confined, gpus: Iterable[Gpu], allowed: Allowed, other
 
 
 def numbers(text: str) -> Numbers:
-    """Parses a list of numbers as the kernel writes it: "0-3,8". Raises ValueError."""
+    """Parses a list of numbers as the kernel writes it: "0-3,8". Raises ValueError, also on numbers that no CPU has."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        begin, end = int(first), int(last or first)
+        if not 0 <= begin <= end <= MAX_NUMBER:
+            raise ValueError(f"{part[:40]!r} is no run of numbers from 0 to {MAX_NUMBER}")
+        found.update(range(begin, end + 1))
     return frozenset(found)

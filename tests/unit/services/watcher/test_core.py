@@ -163,6 +163,13 @@ def test_the_highest_sequence_is_remembered_from_orders_and_from_grants(core: Co
     assert commands == []
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 19, "\u0663"], ids=["5000 digits", "19", "Arabic"])
+def test_a_sequence_that_no_log_reaches_is_not_read(core: Core, number: str) -> None:
+    """A grant that others wrote must neither stop the watcher nor make the log look truncated."""
+    core.facts(build.put(build.pod("a", node="n", annotations={"kerf.dev/grant": f'{{"sequence":{number}}}'})), 10.0)
+    assert core.log_sequence_seen == 0
+
+
 def test_a_snapshot_is_the_state_after_its_number(core: Core) -> None:
     core.facts(build.put(build.pod("a")), 10.0)
     core.facts(build.put(build.pod("b"), build.node("n")), 10.0001)

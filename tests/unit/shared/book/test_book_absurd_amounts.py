@@ -35,6 +35,12 @@ def test_demand_is_cut_where_sums_of_it_still_fit() -> None:
     assert MOST * 10_000 < 2**63
 
 
+def test_a_negative_request_counts_as_none() -> None:
+    """The API server refuses it; in the book it would be room that no node has."""
+    demand = demand_of(build.pod(requests={"cpu": -(2**63) - 1, "memory": "-1Gi", "example.com/x": "-1"}))
+    assert (demand.cpu_milli, demand.memory_bytes, demand.extended) == (0, 0, ())
+
+
 @pytest.mark.parametrize("amount", ["-5", "many", "1e999999999", "-9E"])
 def test_a_node_with_an_invalid_offer_offers_nothing(amount: str) -> None:
     node = build.node("n")

@@ -117,6 +117,13 @@ def test_no_instance_is_created_on_slices_of_foreign_instances() -> None:
     assert room.capacity(40960) == (40192 - 19968, 1000 - 571)
 
 
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_a_node_that_names_an_instance_many_times_offers_no_more_than_the_gpu(on_demand: bool) -> None:
+    """Of a GPU with more compute than it has, placement's tables have no entry: the leader stopped."""
+    room = MigRoom(H100, on_demand, (MigInstance(profile="1g.10gb", start=0),) * 20)
+    assert room.capacity(81559) == ((0, 0) if on_demand else (81152, 1000))
+
+
 @given(st.sampled_from(range(len(GEOMETRIES))), st.integers(1, 200_000), st.integers(0, 1000))
 def test_a_part_is_served_by_the_smallest_profile_that_covers_it(
     place: int, memory_mib: int, compute_milli: int

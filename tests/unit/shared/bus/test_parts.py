@@ -41,9 +41,10 @@ def test_a_missing_part_is_named(left_out: int) -> None:
         joiner.add(*sent[left_out + 1])
 
 
-def test_a_header_that_names_no_part_is_reported() -> None:
+@pytest.mark.parametrize("header", ["second", "1/" + "9" * 5000, "\u0661/\u0661"], ids=["word", "digits", "Arabic"])
+def test_a_header_that_names_no_part_is_reported(header: str) -> None:
     with pytest.raises(parts.Lost, match="not such as 2/7"):
-        parts.Joiner().add(b"", {parts.PART: "second", parts.ANSWER: "a"})
+        parts.Joiner().add(b"", {parts.PART: header, parts.ANSWER: "a"})
 
 
 def test_an_answer_of_any_size_that_no_server_would_hold_is_refused() -> None:

@@ -138,6 +138,9 @@ def test_an_object_that_cannot_be_read_is_named() -> None:
         Decoder(POD).event(broken)
     with pytest.raises(Undecodable, match="cannot be read"):
         Decoder(POD).event(b"<html>")
+    for cannot_be_read in (b"[" * 100_000, b'"\xff"'):
+        with pytest.raises(Undecodable):
+            Decoder(POD).event(b'{"type":"ADDED","object":{"metadata":{"labels":{"a":%b}}}}' % cannot_be_read)
 
 
 def test_a_page_reads_items_without_kind_and_names_broken_ones() -> None:

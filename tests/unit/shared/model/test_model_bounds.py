@@ -28,11 +28,38 @@ def _inventory(*gpus: dict[str, Any]) -> bytes:
         ({"memory_mib": MOST_MIB + 1}, "between 0 and"),
         ({"foreign_mib": -1}, "foreign_mib is -1"),
         ({"foreign_mib": 10**40}, "foreign_mib is 1000"),
+        ({"index": 2**64}, "index is "),
+        ({"numa_node": -2}, "numa_node is -2"),
+        ({"minor": 2**31}, "minor is "),
+        ({"to_device_mb_s": 10**30}, "to_device_mb_s is "),
+        ({"cpus": "node0"}, "cpus is 'node0'"),
+        ({"cpus": "0-"}, "cpus is '0-'"),
+        ({"cpus": "9" * 5000}, "cpus is "),
     ],
 )
 def test_a_gpu_has_a_name_and_a_size(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ContractError, match=words):
         decode(_inventory(GPU | change), Inventory)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"links": [{"a": 0, "b": 2**64}]},
+        {"nics": [{"name": "x", "pods": 2**64}]},
+        {"nics": [{"name": "x", "pcie": {str(2**40): "node"}}]},
+        {"generation": 2**63},
+    ],
+)
+def test_a_node_has_no_numbers_that_placement_cannot_hold(change: dict[str, Any]) -> None:
+    """One agent's report must not stop the leader of the whole cluster."""
+    with pytest.raises(ContractError, match="must be between"):
+        decode(encode({"node": "n", "boot_id": "b", "gpus": [GPU]} | change), Inventory)
+
+
+@pytest.mark.parametrize("cpus", ["", "0", "0-31,64-95", "0,2,4"])
+def test_cpus_beside_a_gpu_are_a_list(cpus: str) -> None:
+    assert decode(_inventory(GPU | {"cpus": cpus}), Inventory).gpus[0].cpus == cpus
 
 
 def test_a_gpu_may_have_no_memory_or_the_maximum() -> None:

@@ -107,6 +107,25 @@ def test_a_renamed_setting_is_read_by_its_former_name_too(
     assert read_config("demo", Renamed, file=file, environ=env)[0] == Renamed(max_size=size)
 
 
+@pytest.mark.parametrize("text", ["null: 1\n", "many: !!int x\n", "when: 2026-13-45\n", "[" * 20_000])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    """PyYAML raises errors of its own kinds, and a key may be none."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError):
+        read_config("placement", Renamed, file=file, environ={})
+
+
+def test_a_value_that_would_fill_the_memory_as_text_is_shown_in_part(tmp_path: Path) -> None:
+    """Each alias stands for eight of the one before: 8^9 words in 500 bytes."""
+    levels = ["&a0 [x,x,x,x,x,x,x,x]", *(f"&a{i} [{','.join([f'*a{i - 1}'] * 8)}]" for i in range(1, 9))]
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"max_size: [{','.join(levels)}]\n")
+    with pytest.raises(ConfigError) as refused:
+        read_config("demo", Renamed, file=file, environ={})
+    assert len(str(refused.value)) < 5000
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: No such file"):
         read_config("demo", Config, file=tmp_path / "none.yaml", environ={})

@@ -193,3 +193,35 @@ def test_a_fraction_is_the_same_part_of_memory_and_compute(percent: int, devices
     annotations = {"gpu-fraction": f"0.{percent:02}", "gpu-fraction-num-devices": str(devices)}
     part = percent * 10
     assert ask(kai(annotations)) == GpuAsk(count=devices, memory_milli=part, compute_milli=part)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"gpu-memory": "9" * 5000},
+        {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "9" * 5000},
+        {"gpu-memory": "2000", "gpu-memory.limit": "9" * 5000},
+        {f"{NV}main.gpu-memory.request": ""},
+    ],
+    ids=["memory", "devices", "limit", "empty"],
+)
+def test_an_amount_that_is_none_is_refused_in_a_short_sentence(annotations: dict[str, str]) -> None:
+    """Python's int() raises ValueError on more than 4,300 digits."""
+    answer = refused(kai(annotations))
+    assert answer.code == "foreign-amount"
+    assert len(answer.sentence) < 400
+
+
+@pytest.mark.parametrize("containers", [None, []])
+def test_a_share_without_a_container_is_refused(containers: list[Any] | None) -> None:
+    manifest = kai({"gpu-fraction": "0.5"})
+    manifest["spec"]["containers"] = containers
+    answer = refused(manifest)
+    assert (answer.code, "no container" in answer.sentence) == ("foreign-field", True)
+
+
+@pytest.mark.parametrize("env", [["RUNAI_GPU_MEMORY_LIMIT"], True, {"name": "RUNAI_GPU_MEMORY_LIMIT"}, [None]])
+def test_variables_that_are_none_are_refused(env: Any) -> None:
+    manifest = kai({"gpu-fraction": "0.5"})
+    manifest["spec"]["containers"][0]["env"] = env
+    assert refused(manifest).code == "malformed"

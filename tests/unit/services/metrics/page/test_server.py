@@ -176,6 +176,8 @@ async def test_a_page_of_another_site_gets_nothing(local: aiohttp.ClientSession)
     [
         (b"{}", "say what the pod asks for"),
         (b'{"gpus": -1}', "an amount is below 0"),
+        (b'{"memory_gib": 1e308}', "an amount is above"),
+        (b'{"model": "\xff"}', "utf-8"),
         (b'{"gpus": "many"}', "Expected `int`, got `str` - at `$.gpus`"),
         (b'{"colour": 1}', "unknown field `colour`"),
         (b"{", "Input data was truncated"),

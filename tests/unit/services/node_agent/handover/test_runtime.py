@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from services.node_agent.handover.runtime import Runtime, exposure, judge_cdi
@@ -30,6 +32,7 @@ def containerd(version: str, **config: object) -> Runtime:
         (Runtime(name="cri-o", version="1.22.5"), "no", "CRI-O 1.23"),
         (Runtime(name="docker", version="29.0"), "unknown", "not known"),
         (Runtime(name="containerd", version="<unknown>"), "unknown", "not known"),
+        (Runtime(name="containerd", version="1." + "9" * 5000), "yes", ""),
     ],
 )
 def test_cdi_support_is_judged_by_runtime_and_version(runtime: Runtime, cdi: str, word: str) -> None:
@@ -60,8 +63,30 @@ CLOSED = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
     [
         (BY_NAME, "", True), (BY_BINARY, "", True), (PLAIN, "", False), (BY_NAME, CLOSED, False),
         (BY_NAME, CLOSED.replace("false", "true"), True), (BY_NAME, "this is = no [toml", True),
+        (BY_NAME, f"x = {'9' * 5000}", True), (BY_NAME, f"x = {'[' * 5000}", True),
         (Runtime(name="cri-o", version="1.34.0"), "", False),
     ],
 )  # fmt: skip
 def test_the_nvidia_default_runtime_exposes_gpus_to_all_pods(runtime: Runtime, config: str, exposed: bool) -> None:
     assert bool(exposure(runtime, config)) is exposed
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"containerd": []},
+        {"containerd": {"defaultRuntimeName": "nvidia", "runtimes": "x"}},
+        {"containerd": {"defaultRuntimeName": "x", "runtimes": {"x": {"options": 5}}}},
+        {"cdiSpecDirs": 5},
+        {"cdiSpecDirs": "/etc/cdi"},
+    ],
+)
+def test_a_configuration_of_another_form_says_nothing(config: dict[str, Any]) -> None:
+    runtime = Runtime(name="containerd", version="2.1.4", config=config)
+    assert judge_cdi(runtime, "/var/run/cdi").cdi == "yes"
+    assert bool(exposure(runtime, "")) is (config.get("containerd", {}) != [] and "nvidia" in str(config))
+
+
+def test_directories_that_are_no_text_are_not_kerfs() -> None:
+    runtime = Runtime(name="containerd", version="2.1.4", config={"cdiSpecDirs": [None, {}]})
+    assert judge_cdi(runtime, "/var/run/cdi").cdi == "no"

@@ -111,6 +111,7 @@ def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
         checkpoint(entry(PodUID=7)),
         checkpoint(entry(AllocResp="AQ==")),
         checkpoint(entry(AllocResp="?")),
+        b'{"x":' + b"[" * 100_000,
     ],
     ids=[
         "empty",
@@ -121,6 +122,7 @@ def test_a_checkpoint_of_a_node_without_pods_is_empty() -> None:
         "another type",
         "no protobuf",
         "no base64",
+        "nested",
     ],
 )
 def test_a_checkpoint_in_an_unknown_format_is_refused(payload: bytes) -> None:

@@ -164,6 +164,15 @@ def test_a_slice_is_ordered_once_and_again_when_it_is_lost_or_out_of_date() -> N
     assert [o.mark for o in slices.due(2 * PUBLISH_AGAIN_S + 1)] == [newer.mark]
 
 
+@pytest.mark.parametrize("version", ["", "x", "580." + "9" * 5000], ids=["none", "word", "5000 digits"])
+def test_a_version_that_is_none_is_left_out(version: str) -> None:
+    book = Book()
+    book.apply(Put(object=build.node()))
+    book.put_inventory(served(driver_version=version))
+    (order,) = Slices(book).due(0.0)
+    assert order.devices[0].versions == {"cudaDriverVersion": "13.0.0"}
+
+
 def test_nodes_that_serve_no_claims_publish_nothing() -> None:
     book = Book()
     book.apply(Put(object=build.node()))

@@ -40,6 +40,13 @@ def test_cpu_lists_are_parsed_as_the_kernel_writes_them(text: str, found: set[in
     assert numbers(text) == found
 
 
+@pytest.mark.parametrize("text", ["0-99999999999", "3-1", "-1", "x", "9" * 5000], ids=lambda text: text[:20])
+def test_a_list_of_numbers_that_no_cpu_has_is_refused(text: str) -> None:
+    """The first one would fill the agent's memory."""
+    with pytest.raises(ValueError, match=r"numbers from 0|invalid literal|integer string"):
+        numbers(text)
+
+
 @pytest.mark.parametrize(
     ("gpus", "milli", "others", "found"),
     [
