@@ -68,7 +68,7 @@ class HeadReservation(msgspec.Struct):
     gpu_milli: int
     starts_by: float | None = None
     """When the last of what it waits for has ended, in seconds since 1970; None where one of these pods does not say
-    when it ends."""
+    when it ends, or there is none."""
     placeholders: list[PodState] = []
     """Its placeholder pods on the book, while the places are booked there."""
 
@@ -152,10 +152,8 @@ class Backfill:
         gang = self._gangs.of(uid)
         if kept.gang == gang.key if gang is not None else uid in kept.places:
             return False
-        first = uid if gang is None else self._queue.first_with(uid)
-        if self._queue.entry_of(first) is None or self._precedes(
-            first, self._queue.first_with(next(iter(kept.places)))
-        ):
+        first, head = self._first(uid), self._first(next(iter(kept.places)))
+        if self._queue.entry_of(first) is None or self._precedes(first, head):
             return False
         members = [first] if gang is None else list(gang.waiting)
         return not all(self._ends_in_time(self._book.pods[member], kept) for member in members)
@@ -271,13 +269,14 @@ class Backfill:
             state.request is not None
             and not state.excluded
             and not self._gangs.unknown_source(state)
-            and (gang is None or (gang.gathered and not gang.satisfied and self._heads(state.uid)))
+            and (gang is None or (gang.gathered and not gang.satisfied and self._first(state.uid) == state.uid))
             and not any(uid in planned for uid in members)
             and self._requests.quota_exceeded(state.uid, self._queue.group_with(state.uid)) is None
         )
 
-    def _heads(self, uid: str) -> bool:
-        return self._queue.first_with(uid) == uid
+    def _first(self, uid: str) -> str:
+        """The pod itself, or the member of its gang that stands for all of them in the queue."""
+        return uid if self._gangs.of(uid) is None else self._queue.first_with(uid)
 
     def _key(self, uid: str) -> str:
         gang = self._gangs.of(uid)
@@ -286,8 +285,8 @@ class Backfill:
     def _for(self, uid: str, accepted: Mapping[str, HeadReservation], now: float) -> HeadReservation | None:
         """The reservation for the pod or gang that `uid` heads, beside more important ones."""
         key, gang = self._key(uid), self._gangs.of(uid)
-        known = self.kept.get(key)
-        if known is not None and self._still_fits(known, accepted):
+        known, most = self.kept.get(key), self._most_milli() - sum(kept.gpu_milli for kept in accepted.values())
+        if known is not None and known.gpu_milli <= most and self._still_fits(known, accepted):
             return known
         if self._pauses.get(key, (now, 0.0))[0] > now:
             return None
@@ -298,7 +297,6 @@ class Backfill:
         milli = 0 if chosen is None else self._milli_of(chosen.places)
         name = self._book.pods[uid].key if gang is None else f"gang {gang.key}"
         self.too_large.pop(key, None)
-        most = self._most_milli() - sum(kept.gpu_milli for kept in accepted.values())
         if chosen is None or milli > most:
             if chosen is not None:
                 self.too_large[key] = (
@@ -357,7 +355,9 @@ class Backfill:
         return found
 
     def _start_of(self, kept: HeadReservation) -> float | None:
-        """When all that it waits for has ended, as far as these pods say."""
+        """When all that it waits for has ended, as far as these pods say; None where it waits for none."""
+        if not kept.awaits:
+            return None
         latest = self._unix_s
         for held in (self._book.grants[grant_id] for grant_id in kept.awaits):
             state = self._book.pods.get(held.uid)

@@ -200,6 +200,18 @@ def test_an_older_pod_of_the_same_priority_is_not_kept_off() -> None:
     assert site.node_of(older) != ""
 
 
+def test_an_older_pod_of_the_same_shape_is_not_kept_off() -> None:
+    """They are in one equivalence group, which has one head."""
+    site = Site({"a": 2, "b": 2}, max_reservations=2)
+    site.runs("old-a", on="a")
+    site.runs("old-b", on="b")
+    first, second = site.arrives("first", gpus=2, at=0), site.arrives("second", gpus=2, at=1)
+    site.wait()
+    backfill = site.placement.core.backfill
+    assert [kept.name for kept in backfill.against(second.metadata.uid)] == ["team/first"]
+    assert backfill.against(first.metadata.uid) == []
+
+
 def test_kept_off_pods_stay_so_when_other_capacity_changes() -> None:
     site = half_free()
     small = site.arrives("small")
