@@ -211,6 +211,8 @@ class Backfill:
         `unix_s`: `now` in seconds since 1970. `first_seen`: by uid, when each waiting pod was. `planned`: uids of pods
         for which a plan reserves places.
         """
+        if not self.kept and not self.enabled:
+            return
         self._unix_s = unix_s
         self._account(now)
         self._drop_placed()
@@ -247,11 +249,20 @@ class Backfill:
         for queue, entry in self._queue.first_waiting(now, self._config.max_reservations, heads):
             state = self._book.pods[entry[3]]
             after_s = self._after_s(state)
-            waits_long = bool(after_s) and now - first_seen.get(state.uid, now) >= after_s
-            if waits_long and self._may_have_some(state, planned):
+            if after_s and state.request is not None and now - first_seen.get(state.uid, now) >= after_s:
                 by_queue.setdefault(queue, []).append(entry)
-        firsts = [entry[3] for waiting in by_queue.values() for entry in heapq.nsmallest(_CANDIDATES_MOST, waiting)]
+        firsts = [uid for waiting in by_queue.values() for uid in self._first_able(waiting, planned)]
         return sorted(firsts, key=cmp_to_key(self._compare))[:_CANDIDATES_MOST]
+
+    def _first_able(self, waiting: list[Entry], planned: Collection[str]) -> list[str]:
+        """Of the waiting pods of a queue the first ones that may have capacity reserved."""
+        found: list[str] = []
+        heapq.heapify(waiting)
+        while waiting and len(found) < _CANDIDATES_MOST:
+            uid = heapq.heappop(waiting)[3]
+            if self._may_have_some(self._book.pods[uid], planned):
+                found.append(uid)
+        return found
 
     def _compare(self, uid: str, other: str) -> int:
         return -1 if self._precedes(uid, other) else 1
@@ -262,12 +273,11 @@ class Backfill:
         return self._config.reserve_after_s if own is None else own
 
     def _may_have_some(self, state: PodState, planned: Collection[str]) -> bool:
-        """Whether it waits for GPUs, and for nothing else as far as that is known."""
+        """Whether it waits for capacity, and for nothing else as far as that is known."""
         gang = self._gangs.of(state.uid)
         members = [state.uid] if gang is None else list(gang.waiting)
         return (
-            state.request is not None
-            and not state.excluded
+            not state.excluded
             and not self._gangs.unknown_source(state)
             and (gang is None or (gang.gathered and not gang.satisfied and self._first(state.uid) == state.uid))
             and not any(uid in planned for uid in members)
