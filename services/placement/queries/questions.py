@@ -71,13 +71,13 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     beside = [
         words for words in (core.preemption.describe(state.uid), core.preemption.suspension_text(state.uid)) if words
     ]
-    reserved = reserved_for(core.backfill, state.uid)
-    if reserved is not None:
-        beside.append(reserved_text(reserved))
     resize = core.resizer.explain(state.uid)
     if resize is not None and resize.phase != "done":
         beside.append(f"its resize is {resize.phase}: {resize.sentence}")
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)), resize=resize)
+    reserved = reserved_for(core.backfill, state.uid)
+    if reserved is not None:
+        explanation = replace(explanation, sentence=f"{explanation.sentence}; {reserved_text(reserved)}")
     turn = turns.standing(state, core.book, core.turns, wall)
     if turn is not None:
         explanation = replace(explanation, sentence=f"{explanation.sentence}; {turns.sentence(turn)}")
