@@ -63,6 +63,8 @@ class Scheduler:
         """When each waiting pod was first seen, by uid."""
         self._full: set[bytes] = set()
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
+        self._behind: list[str] = []
+        """Pods that were put into a group that waits, while capacity is reserved."""
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """Reads the ConfigMap with the queues again. If it has changed, all waiting pods are queued again."""
@@ -100,8 +102,8 @@ class Scheduler:
             self._queue.mark_unschedulable(state.uid, now)
         else:
             self._queue.add(state, self._group_key(state), plain=self._engine.is_plain(state))
-            if self._backfill.kept and not self._backfill.against(state.uid):
-                self._queue.mark_schedulable(state.uid)  # its group may wait for less important pods' sake alone
+            if self._backfill.kept and self._queue.is_unschedulable(state.uid):
+                self._behind.append(state.uid)
         if self._queue.is_unschedulable(state.uid) and gang is None:
             # Its equivalence group waits, so it is not tried; it still gets a reason.
             self._unplaced.note_behind((state.uid,))
@@ -197,6 +199,14 @@ class Scheduler:
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
+
+    def begin_turn(self) -> None:
+        """Before the first attempt in a row, when all that has changed is known. A group whose first pod is kept off
+        reserved capacity may have got a more important one, which is not."""
+        behind, self._behind = self._behind, []
+        for uid in behind:
+            if uid in self._queue and not self._backfill.against(uid):
+                self._queue.mark_schedulable(uid)
 
     def show_all(self) -> None:
         """After the last attempt in a row: the book is as it is, without what is reserved for the head of the queue."""

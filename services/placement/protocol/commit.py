@@ -62,6 +62,7 @@ class Committer:
         of them, suspended pods resume (for no open plan, and not preemptible by it) and slices grow."""
         self._grants.term = term
         self._suspender.begin_turn()
+        self._scheduler.begin_turn()
         out: list[m.Command] = []
         attempts = 0
         while not self._batcher.full and len(self._holds) < self._config.max_holds:

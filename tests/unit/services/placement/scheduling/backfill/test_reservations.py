@@ -279,6 +279,24 @@ def test_what_was_reserved_for_a_gang_that_is_deleted_goes_to_those_that_were_ke
     assert site.node_of(small) != ""
 
 
+@pytest.mark.parametrize("queues", ["", "queues: [{name: team}]"])
+def test_a_snapshot_may_end_the_gang_and_bring_others_at_once(queues: str) -> None:
+    site = Site({"a": 2, "b": 2}, queues=queues)
+    site.runs("old-a", on="a")
+    site.runs("old-b", on="b")
+    site.gang()
+    site.wait()
+    small = site.arrives("small")
+    book = site.placement.core.book
+    kept = [state.pod for state in book.pods.values() if state.gang is None]
+    others = [found for objects in book.others.values() for found in objects.values()]
+    new = build.gpu_pod("new", gpus=1, created=created(1))
+    objects = [*kept, new, *others, *(node.object for node in book.nodes.values())]
+    site.placement.send(m.SnapshotSeen(build.put(*objects), 0))
+    assert site.kept == []
+    assert "" not in (site.node_of(small), site.node_of(new))
+
+
 def test_a_reservation_on_a_node_that_is_gone_is_made_elsewhere() -> None:
     site = Site({"a": 2, "b": 2, "c": 2})
     for age, node in enumerate("abc"):
