@@ -63,7 +63,6 @@ MUTANTS = [
         old="        with self._book.unwitnessed():  # nothing is used by its queue\n",
         new="        if True:\n",
         tests=(_TESTS + "test_a_queue_does_not_use_what_is_reserved_for_it",),
-        survives="what is booked is given back in the same turn, so that its use is only seen by attempts in it",
     ),
     Mutant(
         name="any-share-may-be-reserved",
@@ -79,7 +78,7 @@ MUTANTS = [
         file=_RESERVATIONS,
         old="            if len(accepted) == self._config.max_reservations:\n",
         new="            if False:\n",
-        tests=(_TESTS + "test_one_that_becomes_the_head_of_the_queue_displaces_a_less_important_one",),
+        tests=(_TESTS + "test_no_more_than_the_allowed_number_is_reserved_the_most_important_first",),
     ),
     Mutant(
         name="reservation-outlives-its-gang",

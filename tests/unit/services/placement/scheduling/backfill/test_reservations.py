@@ -24,6 +24,7 @@ def half_free() -> Site:
     return site
 
 
+_HALVES = {"x": "20Gi", "y": "30Gi"}
 _FIFTY = {names.RESOURCE_SLOT: "1", names.RESOURCE_GPU_MEMORY: "50Gi"}
 
 
@@ -348,16 +349,19 @@ def test_nothing_is_booked_between_two_inputs() -> None:
 
 
 def test_a_queue_does_not_use_what_is_reserved_for_it() -> None:
-    site = Site({"a": 2, "b": 2}, queues="queues: [{name: team}]")
+    """Two pods are tried in one turn: for the second one what is reserved is booked already."""
+    site = Site({"a": 2, "b": 2, "c": 1}, queues="queues: [{name: team, limit: {gpus: 6.5}}]")
     site.runs("old-a", on="a")
+    site.runs("old-b", on="b")
     site.gang()
     site.wait()
-    assert len(site.kept) == 1
-    site.arrives("small")
+    assert site.nodes_kept == [["a", "b"]]
+    half = {name: build.gpu_pod(name, memory=amount, created=created(3600)) for name, amount in _HALVES.items()}
+    site.placement.facts(*half.values())
+    assert [site.node_of(pod) for pod in half.values()] == ["c", "c"]
     core = site.placement.core
     assert core.fair.tree is not None
-    assert core.fair.tree.queues["team"].used.gpu_milli == 1000
-    assert core.fair.standing({})[0].gpu_milli_reserved == 0
+    assert core.fair.tree.queues["team"].used.gpu_milli == 2000 + 250 + 375
 
 
 def test_when_says_what_is_reserved_for_the_gang_and_since_when() -> None:
