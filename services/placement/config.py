@@ -8,7 +8,7 @@ import msgspec
 
 from shared.model.policies import POLICIES
 from shared.model.units import MIB, quantity
-from shared.service.settings import Count, Seconds
+from shared.service.settings import Count, Patience, Ratio, Seconds
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +43,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     resize_beyond_request: bool = False
     """Whether a running slice may grow beyond what its pod requests, where no ResourceQuota of its namespace counts
     GPUs. Off, it can shrink, and grow again up to its request: Kueue and LimitRanges know of requests alone."""
+    reserve_after_s: Patience = 0.0
+    """How long the first pod or gang of the queue waits before capacity is reserved for it; 0: none ever is. A queue
+    may have its own (`reserve_after_s` in queues.yaml)."""
+    max_reservations: Count = 1
+    """For how many waiting pods and gangs capacity may be reserved at once."""
+    max_reserved_share: Ratio = 0.5
+    """The part of the cluster's GPUs that may be reserved for them."""
     usage_labels: tuple[str, ...] = ()
     """Keys of pod labels that decisions carry, so that `kerf cost --by label:KEY` can tell usage by them."""
 

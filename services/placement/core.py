@@ -35,6 +35,7 @@ from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.unix_time import UnixTime
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
+from services.placement.scheduling.backfill.reservations import Backfill
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.grants import SessionGrants
@@ -85,7 +86,20 @@ class Core:
         self.late_claims = LateClaims(self.book)
         self.decision_events = DecisionEvents()
         self.remote_places = remote = RemotePlaces(self.engine, self.config.max_slowdown)
-        self.explainer = Explainer(self.book, self.engine, self.gangs, self.fair, self.queue, remote)
+        self._capacity_changes = CapacityChanges()
+        self.backfill = Backfill(
+            self.book,
+            self.engine,
+            gangs=self.gangs,
+            fair=self.fair,
+            queue=self.queue,
+            requests=requests,
+            config=self.config,
+            changed=self._capacity_changes.note,
+        )
+        self.explainer = Explainer(
+            self.book, self.engine, self.gangs, self.fair, self.queue, remote, backfill=self.backfill
+        )
         self.scheduler = Scheduler(
             self.book,
             self.engine,
@@ -96,6 +110,7 @@ class Core:
             unplaced=self.unplaced,
             late_claims=self.late_claims,
             remote=remote,
+            backfill=self.backfill,
             stats=self.stats,
             stopwatch=stopwatch,
         )
@@ -112,7 +127,6 @@ class Core:
         )
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
-        self._capacity_changes = CapacityChanges()
         self.profiles = Profiles(
             self.book, weigh_learned=self.config.weigh_learned, changed=self._capacity_changes.note
         )
@@ -443,6 +457,9 @@ class Core:
         self._out += [m.ForgetNode(name) for name in self._departed.due(now)]
         self._out += self._remote_grants.tick(now)
         self._out += self.preemption.tick(self.term, now) + self.resizer.tick(self.term, now)
+        self.backfill.tick(
+            now, self.unix_time.at(now), self.scheduler.first_seen, self.preemption.reservations.beneficiaries
+        )
         orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))

@@ -9,6 +9,7 @@ from services.placement import messages as m
 from services.placement.engine.engine import Engine, Place
 from services.placement.engine.remote import RemotePlaces
 from services.placement.engine.shape import INFEASIBLE
+from services.placement.scheduling.backfill.reservations import Backfill
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.gangs.domains import may_fit
@@ -49,18 +50,21 @@ class Scheduler:
         unplaced: Unplaced,
         late_claims: LateClaims,
         remote: RemotePlaces,
+        backfill: Backfill,
         stats: Stats,
         stopwatch: Callable[[], float],
     ) -> None:
         self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
         self._requests, self._unplaced, self._late_claims, self._stats = requests, unplaced, late_claims, stats
-        self._remote, self._stopwatch = remote, stopwatch
+        self._remote, self._stopwatch, self._backfill = remote, stopwatch, backfill
         self._turns = TurnPolicy(fair, gangs)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
         self.first_seen: dict[str, float] = {}
         """When each waiting pod was first seen, by uid."""
         self._full: set[bytes] = set()
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
+        self._behind: list[str] = []
+        """Pods that were put into a group that waits, while capacity is reserved."""
 
     def policy_changed(self, now: float) -> list[m.Command]:
         """Reads the ConfigMap with the queues again. If it has changed, all waiting pods are queued again."""
@@ -97,7 +101,9 @@ class Scheduler:
             self._queue.add_to_gang(state, f"? {state.pod.metadata.namespace}/{source}")
             self._queue.mark_unschedulable(state.uid, now)
         else:
-            self._queue.add(state, self._engine.key_of(state), plain=self._engine.is_plain(state))
+            self._queue.add(state, self._group_key(state), plain=self._engine.is_plain(state))
+            if self._backfill.kept and self._queue.is_unschedulable(state.uid):
+                self._behind.append(state.uid)
         if self._queue.is_unschedulable(state.uid) and gang is None:
             # Its equivalence group waits, so it is not tried; it still gets a reason.
             self._unplaced.note_behind((state.uid,))
@@ -166,11 +172,17 @@ class Scheduler:
         self._unplaced.changed = True
         self._fair.look_around()
         self._full.clear()
-        room: dict[bytes, bool] = {}
-        self._queue.wake(lambda uid: self._helped(uid, room))
+        rooms: dict[tuple[str, ...], dict[bytes, bool]] = {}
+
+        def helped(uid: str) -> bool:
+            self._backfill.show_to(uid)
+            return self._helped(uid, rooms.setdefault(self._backfill.shown, {}))
+
+        self._queue.wake(helped, in_order=bool(self._backfill.kept))
+        self._backfill.show_all()
 
     def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
-        """`room`: by shape, whether any node has room, as far as nodes were examined."""
+        """`room`: by shape, whether any node has room, as far as nodes were examined, beside what is reserved."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
         if gang is not None:
             helped = may_fit(gang, [self._book.pods[u] for u in gang.waiting], self._engine)
@@ -188,17 +200,36 @@ class Scheduler:
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
 
+    def begin_turn(self) -> None:
+        """Before the first attempt in a row, when all that has changed is known. A group whose first pod is kept off
+        reserved capacity may have got a more important one, which is not."""
+        behind, self._behind = self._behind, []
+        for uid in behind:
+            if uid in self._queue and not self._backfill.against(uid):
+                self._queue.mark_schedulable(uid)
+
+    def show_all(self) -> None:
+        """After the last attempt in a row: the book is as it is, without what is reserved for the head of the queue."""
+        self._backfill.show_all()
+
+    def _group_key(self, state: PodState) -> bytes:
+        """Its equivalence group's. A pod that ends by itself may fit where others of its shape are kept off."""
+        key, deadline_s = self._engine.key_of(state), state.pod.spec.active_deadline_seconds
+        return key if deadline_s is None or not self._backfill.enabled else b"%s ends in %d" % (key, deadline_s)
+
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """Tries one pod. With a place it leaves the queue; without one, its equivalence group waits for a change."""
         if self._engine.key_of(state) in self._full or self._fair.quota_exceeded((state,)) is not None:
             self._no_place(state, now, alone=False)
             return None, []
+        self._backfill.show_to(state.uid)
         within = self._fair.rows_within(state)
         began = self._stopwatch()
         place = self._engine.decide(state, within)
         if place is None and state.request is not None and state.request.remote is not None:
             place = self._remote.decide(state, within)
-        if place is None and within is None and self._fair.tree is not None and self._engine.is_plain(state):
+        everything = within is None and not self._backfill.shown
+        if place is None and everything and self._fair.tree is not None and self._engine.is_plain(state):
             self._full.add(self._engine.key_of(state))
         elif place is not None and self._fair.quota_exceeded_on(state, place.containers) is not None:
             place = None
@@ -210,7 +241,7 @@ class Scheduler:
         claims = self._late_claims.of(state, place.node)
         if claims:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self._queue.add(state, self._engine.key_of(state), plain=False)
+            self._queue.add(state, self._group_key(state), plain=False)
             self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
             return None, self._late_claims.select(state.uid, claims, now)
         self._queue.remove(state.uid)
@@ -231,6 +262,7 @@ class Scheduler:
             self._queue.pause(uid, now)  # another member is paused, for its Binding was refused
             return Tried([]), []
         began = self._stopwatch()
+        self._backfill.show_to(uid)
         gang.problem = ""
         if self._fair.quota_exceeded(able, need) is not None:
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
@@ -279,7 +311,7 @@ class Scheduler:
     def _no_place(self, state: PodState, now: float, *, alone: bool) -> None:
         self._stats.rejections += 1
         if alone:
-            self._queue.add(state, self._engine.key_of(state), plain=False)
+            self._queue.add(state, self._group_key(state), plain=False)
         self._queue.mark_unschedulable(state.uid, now)
         self._unplaced.note(state.uid)
         self._unplaced.note_behind(self._queue.unschedulable_with(state.uid))

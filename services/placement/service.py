@@ -13,6 +13,7 @@ from services.placement.leader.log_client import LogClient
 from services.placement.leader.session import LeaderSession, LogDeleted
 from shared.bus.port import BusError, Refused
 from shared.contracts.base import ContractError
+from shared.model.units import WHOLE_GPU_MILLI
 from shared.service import Context, Leadership, Service
 
 _AGAIN_S = 1.0
@@ -78,6 +79,17 @@ class Placement(Service):
             labels=("way",),
         )
         m("kerf_placement_owners_known", "Owners of pods of which use of GPUs is known.", of(_owners_known))
+        m(
+            "kerf_placement_reserved_gpus",
+            "GPUs that are reserved for the first pods and gangs of the queue, in use or not.",
+            of(lambda r: r.core.backfill.gpu_milli / WHOLE_GPU_MILLI),
+        )
+        m(
+            "kerf_placement_reserved_idle_gpu_seconds_total",
+            "GPU time for which reserved GPUs were free.",
+            of(lambda r: r.core.backfill.idle_gpu_seconds),
+            kind="counter",
+        )
         m("kerf_placement_inbox", "Inputs that wait for the core.", of(lambda r: r.waiting))
 
     def _slowdown_errors(self) -> dict[tuple[str, ...], float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
@@ -53,6 +54,15 @@ class Ledger:
     def stamp(self) -> int:
         """Another number whenever a Node object, an inventory or an agent's state has changed."""
         return self._stamp
+
+    @contextmanager
+    def unwitnessed(self) -> Iterator[None]:
+        """What is charged and given back within is told to no witness: it is given back before anyone looks."""
+        witness, self.witness = self.witness, None
+        try:
+            yield
+        finally:
+            self.witness = witness
 
     # --- grants and rooms -------------------------------------------------------------------------------------
 

@@ -284,6 +284,20 @@ class TurnStanding(Message, frozen=True):
     """It is suspended for so long at most at a time, because its watchdog ends it then; 0: no bound."""
 
 
+class ReservedCapacity(Message, frozen=True):
+    """What is kept free for a pod or gang at the head of the queue, until it starts there or elsewhere."""
+
+    nodes: tuple[str, ...]
+    gpu_milli: int
+    """GPU milli that are reserved, in use or not."""
+    idle_gpu_milli: int
+    """The part of them that is free already."""
+    since_s: int
+    """For how long capacity has been reserved for it."""
+    awaits: int
+    """How many pods have to end there before it fits."""
+
+
 class WhenExplanation(Message, frozen=True):
     """The earliest time at which a waiting pod could start. `state`: now, known, unknown; or turn: it is suspended, and
     the time is the latest at which its next turn comes."""
@@ -303,6 +317,8 @@ class WhenExplanation(Message, frozen=True):
     """Pods with GPUs whose end is unknown."""
     turn: TurnStanding | None = None
     """None: it takes no turns."""
+    reserved: ReservedCapacity | None = None
+    """Of a pod or gang at the head of the queue; None: nothing is reserved for it."""
 
 
 class AdvisedPlace(Message, frozen=True):

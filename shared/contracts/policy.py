@@ -69,6 +69,9 @@ class QueueDefaults(_Rule, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Never more than this, its children included."""
     turns: Turns = "never"
     """Whether its pods take turns with each other; a pod's annotation kerf.dev/turns says otherwise."""
+    reserve_after_s: int | None = None
+    """How long its first pod or gang waits before capacity is reserved for it, in seconds; 0: none ever is. Left out:
+    as placement's setting of that name."""
 
 
 class QueueRule(QueueDefaults, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +133,10 @@ def _check(policy: QueuePolicy) -> None:
 def _check_amounts(where: str, rule: QueueDefaults) -> None:
     if not 0 <= rule.weight <= _MOST_WEIGHT:
         raise PolicyError(f"{where}: weight is {rule.weight}; write a number from 0 to {_MOST_WEIGHT}")
+    if rule.reserve_after_s is not None and rule.reserve_after_s < 0:
+        raise PolicyError(
+            f"{where}: reserve_after_s is {rule.reserve_after_s}; write a number of seconds, or 0 for never"
+        )
     try:
         pairs = zip(("gpus", "cpu", "memory"), rule.guaranteed.vector(), rule.limit.vector(), strict=True)
     except PolicyError as error:

@@ -45,6 +45,7 @@ class Branch:
     def __init__(self, name: str, rule: QueueDefaults, parent: Branch | None) -> None:
         self.name, self.parent = name, parent
         self.weight, self.priority, self.turns = rule.weight, rule.priority, rule.turns
+        self.reserve_after_s = rule.reserve_after_s
         self.namespaces = rule.namespaces if isinstance(rule, QueueRule) else ()
         self.limit: Bound = rule.limit.vector()
         self.guaranteed: Bound = rule.guaranteed.vector()
@@ -65,9 +66,10 @@ class Branch:
 
     def key(self, capacity: Amount) -> Key:
         """Returns the sort key among its siblings, with its offer already counted as used."""
-        offer = self.offer
-        if offer is None:
-            return (math.inf,)
+        return (math.inf,) if self.offer is None else self.key_with(self.offer, capacity)
+
+    def key_with(self, offer: Offer, capacity: Amount) -> Key:
+        """Returns the sort key that it would have with this offer."""
         after = self.used.plus(offer.amount)
         guaranteed = self.guaranteed
         within = after[0] <= (guaranteed[0] or 0) and all(
@@ -106,6 +108,8 @@ class Tree:
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
+        self.reserves = any(rule.reserve_after_s for rule in (*policy.queues, policy.default))
+        """Whether some queue has capacity reserved for its first pod or gang by its own rule."""
         self.capacity = Amount(1, 1, 1)
         self.root = Branch("", QueueDefaults(), None)
         self.unassigned = Branch(UNASSIGNED, QueueDefaults(limit=Amounts(gpus=0)), self.root)
@@ -171,6 +175,16 @@ class Tree:
             self._bubble(queue)
         self._dirty = {}
         return self.root.offer
+
+    def precedes(self, queue: Branch, offer: Offer, other: Branch, others: Offer) -> bool:
+        """Whether this queue's offer would be tried before that of the other queue, if there were only these two.
+
+        Both are queues of pods, which have no children.
+        """
+        for mine, theirs in zip(reversed(list(queue.path())), reversed(list(other.path())), strict=False):
+            if mine is not theirs:
+                return mine.key_with(offer, self.capacity) < theirs.key_with(others, self.capacity)
+        return offer.order < others.order
 
     def _bubble(self, queue: Branch) -> None:
         at = queue

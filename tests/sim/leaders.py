@@ -134,7 +134,14 @@ class Leader:
         self._run(self._log.replay(), self._lead)
 
     def _lead(self, records: Any) -> None:
-        self.core = Core(self.name, Config(exclude_after_s=EXCLUDE_AFTER_S, resize_beyond_request=True))
+        config = Config(
+            exclude_after_s=EXCLUDE_AFTER_S,
+            resize_beyond_request=True,
+            reserve_after_s=self.simulation.reserve_after_s,
+            max_reservations=2,
+            max_reserved_share=1.0,
+        )
+        self.core = Core(self.name, config)
         self.feed.begin()
         if not self.simulation.network.calm and self.simulation.rng.random() < 0.3:
             # Long enough for a second sync to be sent before the first is answered.

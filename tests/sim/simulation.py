@@ -81,6 +81,8 @@ class Simulation:
         self.lost: set[str] = set()
         """Grants whose server ended with its node, and nodes that were deleted: pods on such GPUs have to be replaced.
         """
+        self.reserve_after_s = self._drawn_patience(seed)
+        """How long the head of the queue waits before capacity is reserved for it; 0: none ever is."""
         self.bound_at: dict[str, float] = {}
         """By uid, when the Binding succeeded."""
         self.clock = Clock(self.rng)
@@ -96,7 +98,7 @@ class Simulation:
         """Pods that some session has excluded: P5 promises them nothing while a Binding of the past may hit them."""
         self._checked: tuple[int, ...] = ()
         self.hint: tuple[str, float] = ("", 0.0)
-        self.bound = 0
+        self.bound = self.reserved = 0
         self._changed_at = self.clock.now
         self.pods = 0
         self.leaders: list[Leader] = []
@@ -117,6 +119,10 @@ class Simulation:
         """Pods with an amendment that is on its way for long: their users wait for it."""
         if self.resizes.random() < 0.4:
             self.clock.after(5.0, self._resize)
+
+    def _drawn_patience(self, seed: int) -> float:
+        rng = random.Random(f"{seed} reservations")  # of its own, so that the other draws stay what they were
+        return rng.choice((1.0, 5.0, 15.0)) if rng.random() < 0.4 else 0.0
 
     def run(self) -> None:
         """Faults for a while, then calm; raises Violation."""
@@ -560,12 +566,18 @@ class Simulation:
             raise Violation(f"P5: holds without an end: {sorted(h.decision.name for h in core.holds.values())}")
         waiting = [s for s in core.book.pods.values() if s.wants_place and s.uid in core.queue]
         for state in waiting:
-            if state.gang is None and core.engine.decide(state) is not None:
-                raise Violation(f"P5: {state.key} waits although it fits")
-            if state.gang is None and core.remote_places.decide(state) is not None:
-                raise Violation(f"P5: {state.key} waits although it fits with a GPU of another node")
+            with core.backfill.shown_to(state.uid):
+                if state.gang is None and core.engine.decide(state) is not None:
+                    raise Violation(f"P5: {state.key} waits although it fits")
+                if state.gang is None and core.remote_places.decide(state) is not None:
+                    raise Violation(f"P5: {state.key} waits although it fits with a GPU of another node")
         for gang in core.gangs.by_key.values():
-            self._check_gang(core, gang)
+            with core.backfill.shown_to(next(iter(gang.waiting), "")):
+                self._check_gang(core, gang)
+        for kept in core.backfill.kept.values():
+            if not self.reserve_after_s or any(uid not in core.queue for uid in kept.places):
+                raise Violation(f"P5: capacity is reserved for {kept.name}, which does not wait for any")
+            self.reserved += 1
         if self.turns.drawn and (unfinished := self.turns.unfinished(core)):
             raise Violation(f"T5: {unfinished}")
         if endless := next(self._resizes(core), ""):

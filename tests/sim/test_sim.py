@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,6 +28,7 @@ from services.placement.protocol.releases import Releases
 from services.placement.protocol.resizing import Resizer
 from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import WriteBatcher
+from services.placement.scheduling.backfill.reservations import Backfill
 from services.preemptor.turns.host_room import HostRoom
 from services.preemptor.turns.options import Options
 from shared.book import host_memory, subgroups
@@ -60,6 +62,32 @@ def test_the_properties_hold_under_faults_drawn_from_a_seed(part: int) -> None:
             pytest.fail(f"seed {seed}: {violation}\n" + "\n".join(simulation.clock.story[-60:]))
         bound += simulation.bound
     assert bound > size, "hardly a pod was bound: this world proves nothing"
+
+
+def test_capacity_is_reserved_in_enough_worlds_to_show_something() -> None:
+    reserved = 0
+    for seed in range(60):
+        simulation = Simulation(seed)
+        simulation.run()
+        reserved += simulation.reserved
+    assert reserved >= 5
+
+
+def test_a_reservation_that_outlives_what_it_is_for_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    tick = Backfill.tick
+
+    def keeps(self: Backfill, *args: Any) -> None:
+        if not self.kept:
+            tick(self, *args)
+
+    monkeypatch.setattr(Backfill, "tick", keeps)
+    monkeypatch.setattr(Backfill, "_drop_placed", lambda self: None)
+    assert _violated(range(100)).startswith("P5")
+
+
+def test_reserved_places_that_stay_booked_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backfill, "show_all", lambda self: None)
+    assert "is booked between two inputs" in _violated(range(100))
 
 
 def test_a_seed_replays_exactly() -> None:

@@ -345,6 +345,13 @@ CONTROL_PLANE = Board(
                 ),
                 Panel(title="Inputs that wait", queries={"{{instance}}": "kerf_placement_inbox"}),
                 Panel(
+                    title="GPUs reserved for the head of the queue",
+                    queries={
+                        "reserved": "sum(kerf_placement_reserved_gpus)",
+                        "free of them": "sum(rate(kerf_placement_reserved_idle_gpu_seconds_total[$__rate_interval]))",
+                    },
+                ),
+                Panel(
                     title="Time until a new leader decides",
                     queries=_quantiles("kerf_term_recovery_seconds"),
                     unit="s",

@@ -19,6 +19,7 @@ from services.placement.explain.runner_up import runner_up
 from services.placement.explain.steps import Steps, finish
 from services.placement.free_capacity import fits_room
 from services.placement.policies.base import largest_ask
+from services.placement.scheduling.backfill.reservations import Backfill, HeadReservation
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.messages import owed_first
 from services.placement.scheduling.gangs.messages import gang_composite, gang_unknown, verdict
@@ -29,21 +30,32 @@ from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.scores import scores
 from services.placement.scores.base import ClusterScore, NodeScore
 from shared.book.book import Book
-from shared.book.gangs import Gangs
+from shared.book.gangs import Gangs, GangState, Verdict
 from shared.book.shares import GpuRoom, fits, missing
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Candidate, GpuReason, NodeExplanation, PodExplanation, Reason
 from shared.model.units import format_mib
 
 _NOT_SELECTED = frozenset({"node-selector", "node-affinity"})
+_NAMED_MOST = 4
+"""So many nodes with reserved capacity are named."""
 
 
 class Explainer:
     def __init__(  # noqa: PLR0917 - all that decides
-        self, book: Book, engine: Engine, gangs: Gangs, fair: Fair, queue: Queue, remote: RemotePlaces | None = None
+        self,
+        book: Book,
+        engine: Engine,
+        gangs: Gangs,
+        fair: Fair,
+        queue: Queue,
+        remote: RemotePlaces | None = None,
+        *,
+        backfill: Backfill | None = None,
     ) -> None:
+        """`backfill`: what is reserved for the head of the queue; None: nothing."""
         self.book, self.engine, self.gangs, self.fair, self.queue = book, engine, gangs, fair, queue
-        self._remote = remote or RemotePlaces(engine)
+        self._remote, self._backfill = remote or RemotePlaces(engine), backfill
 
     @classmethod
     def of(cls, book: Book, engine: Engine) -> Explainer:
@@ -123,8 +135,7 @@ class Explainer:
         if gang is None:
             return finish(self._unplaced(state, base, max_nodes))
         if gang.verdict is None:
-            members = [self.book.pods[uid] for uid in gang.waiting]
-            gang.verdict = verdict(gang, members, self.engine, lambda pod: finish(self._unplaced(pod, base, max_nodes)))
+            gang.verdict = self._verdict(gang, state, base, max_nodes)
         said = gang.verdict
         return replace(
             base,
@@ -134,6 +145,26 @@ class Explainer:
             helps=said.helps,
             nodes=said.nodes,
             gang=said.gang,
+        )
+
+    def _verdict(self, gang: GangState, state: PodState, base: PodExplanation, max_nodes: int) -> Verdict:
+        """Beside what is reserved for the head of the queue, where that keeps the gang off."""
+        members = [self.book.pods[uid] for uid in gang.waiting]
+
+        def found() -> Verdict:
+            return verdict(gang, members, self.engine, lambda pod: finish(self._unplaced(pod, base, max_nodes)))
+
+        against = [] if self._backfill is None else self._backfill.against(state.uid)
+        if self._backfill is None or not against:
+            return found()
+        with self._backfill.shown_to(state.uid):
+            beside = found()
+        why = capacity_reserved(against[0], ", ".join(against[0].nodes[:_NAMED_MOST]))
+        return replace(
+            beside,
+            sentence=f"{beside.sentence}; {why.sentence}",
+            summary=(*beside.summary, why),
+            helps=(*beside.helps, why.helps),
         )
 
     def _placed(self, state: PodState, base: PodExplanation, max_nodes: int) -> PodExplanation:
@@ -177,6 +208,11 @@ class Explainer:
         self, state: PodState, base: PodExplanation, max_nodes: int, *, exists: bool = True, now: float | None = None
     ) -> Steps[PodExplanation]:
         verdicts = yield from judge_all(state, self.book)
+        if exists and self._backfill is not None:
+            fitting = [name for name, reasons in verdicts.items() if not reasons]
+            closed = self._backfill.closed(state.uid, fitting)
+            verdicts |= {name: (capacity_reserved(head, name),) for name, head in closed.items()}
+            now = None if closed else now  # moves would take what is reserved
         feasible = [name for name, reasons in verdicts.items() if not reasons]
         kept = self.fair.keeps_off_all(state, feasible)
         if kept is not None:
@@ -279,6 +315,16 @@ class Explainer:
             if rate is not None:
                 points[score.name] = rate(node) * score.weight
         return points
+
+
+def capacity_reserved(kept: HeadReservation, where: str) -> Reason:
+    """Why a pod is kept off capacity that is free, or will be. `where`: names of nodes."""
+    return Reason(
+        code="capacity-reserved",
+        sentence=f"capacity on {where} is reserved for {kept.name}, which comes before it",
+        helps=f"wait until {kept.name} has started, or give the pod a higher priority, or an activeDeadlineSeconds by "
+        "which it ends before that can start",
+    )
 
 
 def _waits_for_queue(base: PodExplanation, why: Reason, *, exists: bool) -> PodExplanation:

@@ -6,7 +6,7 @@ objects are in its way is tried where and when there would be room first; if so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,41 +14,16 @@ from services.placement.engine.engine import Engine
 from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.migrations import opens
 from services.placement.explain.steps import Steps
+from services.placement.scheduling.backfill.ends import End, end_of
 from services.placement.scheduling.trial import Trial
+from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
-from shared.model.life import STUCK_S, ends_by, started_at
 from shared.model.timestamps import seconds_text
 from shared.scheduling.assignment import assign
 
 _NODES_A_STEP = 16
 _SHOWN_MOST = 20
-
-
-class End(msgspec.Struct, frozen=True, order=True):
-    at: float
-    uid: str
-    by: str
-    key: str
-    """namespace/name"""
-
-
-def end_of(state: PodState, now: float) -> End | None:
-    """When a placed pod ends, as far as it says. A pod that should have ended already counts as unknown; a pod that has
-    not started counts as started now."""
-    deadline_s, expected_s, deleted = state.pod.spec.active_deadline_seconds, state.life.expected_s, ends_by(state.pod)
-    if deadline_s is expected_s is deleted is None:
-        return None
-    started = started_at(state.pod)
-    since = now if started is None else started
-    ends = []
-    if deleted is not None and now < deleted + STUCK_S:
-        ends.append(End(max(now, deleted), state.uid, "deletion", state.key))
-    if deadline_s is not None:
-        ends.append(End(max(now, since + deadline_s), state.uid, "deadline", state.key))
-    if expected_s is not None and since + expected_s >= now:
-        ends.append(End(since + expected_s, state.uid, "expected", state.key))
-    return min(ends, default=None)
 
 
 def when_kept(state: PodState, engine: Engine, now: float, placeholders: Sequence[PodState]) -> Steps[WhenExplanation]:
@@ -64,6 +39,19 @@ def when_kept(state: PodState, engine: Engine, now: float, placeholders: Sequenc
             *told.assumptions[:-1],
             "nodes stay as they are, and no further pods are preempted",
         ),
+    )
+
+
+def when_beside(
+    state: PodState, engine: Engine, now: float, reserve: Callable[[Book], None], *, ahead: int = 0
+) -> Steps[WhenExplanation]:
+    """For a pod that is kept off capacity that is reserved for others, which `reserve` books. The book must not change
+    meanwhile (`undisturbed`)."""
+    trial = Trial(engine)
+    reserve(trial.book)
+    told = yield from when(state, trial.engine, now, ahead=ahead)
+    return msgspec.structs.replace(
+        told, assumptions=(*told.assumptions, "capacity that is reserved now stays reserved")
     )
 
 

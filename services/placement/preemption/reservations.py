@@ -89,6 +89,11 @@ class Reservations(dict[str, Reservation]):
     def book(self) -> Book:
         return self._engine.book
 
+    @property
+    def beneficiaries(self) -> set[str]:
+        """The uids of all pods for which plans reserve places."""
+        return {beneficiary.uid for reserved in self.values() for beneficiary in reserved.plan.beneficiaries}
+
     def refusal(self, plan: Plan, now: float) -> str:
         """Returns why a plan is refused; empty if it may be reserved."""
         states = [self.book.pods.get(b.uid) for b in plan.beneficiaries]

@@ -62,6 +62,7 @@ class Committer:
         of them, suspended pods resume (for no open plan, and not preemptible by it) and slices grow."""
         self._grants.term = term
         self._suspender.begin_turn()
+        self._scheduler.begin_turn()
         out: list[m.Command] = []
         attempts = 0
         while not self._batcher.full and len(self._holds) < self._config.max_holds:
@@ -71,6 +72,8 @@ class Committer:
             if attempts >= ATTEMPTS_PER_TURN:
                 out.append(m.Again())
                 break
+            if self._suspender.has_resumable or self._resizer.has_growing:
+                self._scheduler.show_all()  # these run already: nothing is reserved from them
             out += self._suspender.resume_before(self._book.pods[uid], now)
             out += self._resizer.grow_before(self._book.pods[uid], now)
             gang = self._gangs.of(uid)
@@ -88,6 +91,7 @@ class Committer:
                 grant = self._grants.grant(state, place)
                 self._book.hold(state.uid, place.node, grant)
                 self._record(state, place, grant, now)
+        self._scheduler.show_all()
         out += self._batcher.due(term, now)
         self.idle = attempts == 0
         return out

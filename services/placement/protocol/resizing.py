@@ -292,6 +292,11 @@ class Resizer:
                 out.append(m.SendPatches((_amend(amendment),)))
         return out
 
+    @property
+    def has_growing(self) -> bool:
+        """Whether some slice waits to grow."""
+        return bool(self._waiting)
+
     def grow_before(self, waiter: PodState | None, now: float) -> list[m.Command]:
         """Books what fits, the most important pods first; with `waiter` only of pods that are as important as that
         pending pod, which is about to be tried."""

@@ -274,6 +274,11 @@ class Suspender:
         """Begins a turn of the committer."""
         self._resumable = None
 
+    @property
+    def has_resumable(self) -> bool:
+        """Whether some suspended pod may resume in this turn; true until that is known."""
+        return self._resumable is None or bool(self._resumable)
+
     def resume_before(self, waiter: PodState, now: float) -> list[m.Command]:
         """Resumes suspended pods before a pending pod is tried: those that it could not preempt, and whose turn comes
         before its own.

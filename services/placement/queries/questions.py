@@ -3,17 +3,20 @@ anything."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from services.placement.core import Core
 from services.placement.explain import turns
 from services.placement.explain.consolidation_advice import GPUS_MOST, GROUPS_MOST, Goal, advise
 from services.placement.explain.explainer import Explainer
+from services.placement.explain.reserved import reserved_for, reserved_text
 from services.placement.explain.scale import NODES_MOST as SCALE_NODES_MOST
 from services.placement.explain.scale import scale
 from services.placement.explain.steps import Steps, undisturbed
 from services.placement.explain.what_if_clusters import Impossible, change
-from services.placement.explain.when import when, when_kept
+from services.placement.explain.when import when, when_beside, when_kept
 from services.placement.preemption.consolidation import exclusion_filter
 from services.placement.queries import Answers
 from services.placement.scheduling.unsupported_fields import refusal
@@ -67,6 +70,9 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     if resize is not None and resize.phase != "done":
         beside.append(f"its resize is {resize.phase}: {resize.sentence}")
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)), resize=resize)
+    reserved = reserved_for(core.backfill, state.uid)
+    if reserved is not None:
+        explanation = replace(explanation, sentence=f"{explanation.sentence}; {reserved_text(reserved)}")
     turn = turns.standing(state, core.book, core.turns, wall)
     if turn is not None:
         explanation = replace(explanation, sentence=f"{explanation.sentence}; {turns.sentence(turn)}")
@@ -124,8 +130,16 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
     placeholders = core.preemption.placeholders(state.uid)
     if placeholders:
         told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, placeholders))
+    elif core.backfill.against(state.uid):
+        beside, ahead = partial(core.backfill.reserve_for, state.uid), core.queue.ahead_of(state.uid)
+        told = yield from undisturbed(core.engine, lambda still: when_beside(state, still, wall, beside, ahead=ahead))
     else:
         told = yield from when(state, core.engine, wall, ahead=core.queue.ahead_of(state.uid))
+    reserved = reserved_for(core.backfill, state.uid)
+    if reserved is not None:
+        told = replace(told, reserved=reserved, sentence=f"{told.sentence}; {reserved_text(reserved)}")
+    elif too_large := core.backfill.too_large_for(state.uid):
+        told = replace(told, sentence=f"{told.sentence}; {too_large}")
     if turn is not None:
         told = replace(told, turn=turn, sentence=f"{told.sentence}; {turns.sentence(turn)}")
     return WhenAnswer(when=told)

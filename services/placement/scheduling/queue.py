@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
@@ -52,6 +52,7 @@ class Queue:
         self.groups: dict[bytes, EquivalenceGroup] = {}
         self._fair, self._requests = fair, requests
         self._group_of: dict[str, EquivalenceGroup] = {}
+        self._entry_of: dict[str, Entry] = {}
         self._heads: dict[str, list[tuple[Entry, bytes]]] = {}
         """By queue: heads of groups that may be tried, and stale entries."""
         self._dirty: set[str] = set()
@@ -113,7 +114,7 @@ class Queue:
             state.uid,
         )
         heapq.heappush(group.members, entry)
-        self._group_of[state.uid] = group
+        self._group_of[state.uid], self._entry_of[state.uid] = group, entry
         if not group.unschedulable and group.head == entry:
             self._push_head(group)
 
@@ -125,6 +126,7 @@ class Queue:
             self._pauses.forget(uid)
         if group is None:
             return
+        del self._entry_of[uid]
         was_head = group.head[3] == uid
         group.members = [m for m in group.members if m[3] != uid] if not was_head else group.members
         if was_head:
@@ -193,7 +195,7 @@ class Queue:
         order of arrival."""
         uids = [member[3] for group in self.groups.values() for member in group.members]
         uids.sort(key=lambda uid: self._arrival[uid])
-        self.groups, self._group_of, self._heads = {}, {}, {}
+        self.groups, self._group_of, self._entry_of, self._heads = {}, {}, {}, {}
         self._resumes, self._resume_at, self._dirty = [], {}, set()
         return uids
 
@@ -247,10 +249,12 @@ class Queue:
         if group is not None:
             self._mark_dirty(group)
 
-    def wake(self, helps: Callable[[str], bool]) -> int:
-        """Makes those unschedulable groups schedulable whose head (a uid) `helps` accepts; returns how many."""
+    def wake(self, helps: Callable[[str], bool], *, in_order: bool = False) -> int:
+        """Makes those unschedulable groups schedulable whose head (a uid) `helps` accepts; returns how many.
+
+        `in_order`: `helps` is asked of the most important pods first."""
         woken = 0
-        for group in self.groups.values():
+        for group in sorted(self.groups.values(), key=_head_of) if in_order else self.groups.values():
             if group.unschedulable and helps(group.head[3]):
                 group.unschedulable = False
                 self._push_head(group)
@@ -273,10 +277,32 @@ class Queue:
         group = self._group_of.get(uid)
         if group is None:
             return 0
-        entry = next(m for m in group.members if m[3] == uid)
+        entry = self._entry_of[uid]
         return sum(
             1 for other in self.groups.values() if other.queue == group.queue for m in other.members if m < entry
         )
 
+    def entry_of(self, uid: str) -> Entry | None:
+        """The pod's place in the order of its queue; None if it does not wait."""
+        return self._entry_of.get(uid)
+
+    def first_with(self, uid: str) -> str:
+        """The first pod of its group: of a gang the member whose place in the order all of them have."""
+        group = self._group_of.get(uid)
+        return uid if group is None else group.head[3]
+
+    def first_waiting(self, now: float, count: int, also: Container[str] = ()) -> Iterator[tuple[str, Entry]]:
+        """The first pods, `count` at most, of each group that did not fit when it was last tried, with their queue, in
+        no order. `also`: heads of other groups."""
+        for group in self.groups.values():
+            uid = group.head[3]
+            if group.unschedulable or self._pauses.until(uid) > now or uid in also:
+                for entry in (group.head,) if count == 1 else heapq.nsmallest(count, group.members):
+                    yield group.queue, entry
+
     def oldest(self, limit: int) -> list[str]:
         return [m[3] for m in heapq.nsmallest(limit, (m for group in self.groups.values() for m in group.members))]
+
+
+def _head_of(group: EquivalenceGroup) -> Entry:
+    return group.head

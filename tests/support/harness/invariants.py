@@ -20,6 +20,7 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
     """Raises AssertionError that says what does not hold."""
     _commands_fit_the_phase(core, commands)
     _holds_are_booked(core)
+    _reservations_are_bounded(core)
     if len(core.book.grants) <= MAX_GRANTS_CHECKED:
         for node in core.book.nodes.values():
             _free_capacity_adds_up(core, node)
@@ -48,6 +49,15 @@ def _holds_are_booked(core: Core) -> None:
             held = core.book.grants.get(hold.decision.grant.grant_id)
             assert held is not None, f"the grant of {state.key}'s hold is not booked (R4)"
             assert (held.uid, held.phase) == (uid, "holding"), f"{state.key}'s hold is booked as {held.phase}"
+
+
+def _reservations_are_bounded(core: Core) -> None:
+    """What is reserved for the head of the queue is booked while others are tried, and not afterwards."""
+    kept, config = core.backfill.kept, core.config
+    assert len(kept) <= config.max_reservations, f"capacity is reserved for {len(kept)} at once"
+    for one in kept.values():
+        assert not one.placeholders, f"what is reserved for {one.name} is booked between two inputs"
+        assert not any(f"head/{uid}" in core.book.grants for uid in one.places), f"{one.name} has a grant of no pod"
 
 
 def _cpus_beside_gpus_add_up(node: NodeState) -> None:

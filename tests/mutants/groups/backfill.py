@@ -1,0 +1,131 @@
+"""Weakenings of what is reserved for the head of the queue."""
+
+from tests.mutants.mutant import Mutant
+
+_RESERVATIONS = "services/placement/scheduling/backfill/reservations.py"
+_CHOOSING = "services/placement/scheduling/backfill/choosing.py"
+_SCHEDULER = "services/placement/scheduler.py"
+_TESTS = "tests/unit/services/placement/scheduling/backfill/test_reservations.py::"
+_CHOOSING_TESTS = "tests/unit/services/placement/scheduling/backfill/test_choosing.py::"
+_STARVATION = "tests/unit/services/placement/scheduling/backfill/test_starvation.py::"
+
+MUTANTS = [
+    Mutant(
+        name="later-pods-take-reserved-gpus",
+        what="a pod that comes later is tried on the book without what is reserved",
+        file=_SCHEDULER,
+        old="        self._backfill.show_to(state.uid)\n        within",
+        new="        within",
+        tests=(
+            _TESTS + "test_a_pod_that_comes_later_gets_no_reserved_gpu_and_is_told_for_which_gang",
+            _STARVATION + "test_with_a_reservation_the_gang_starts_within_a_bound",
+        ),
+    ),
+    Mutant(
+        name="later-gangs-take-reserved-gpus",
+        what="a gang that comes later is tried on the book without what is reserved",
+        file=_SCHEDULER,
+        old="        self._backfill.show_to(uid)\n        gang.problem",
+        new="        gang.problem",
+        tests=(_TESTS + "test_a_less_important_gang_is_kept_off_and_told_for_which_one",),
+    ),
+    Mutant(
+        name="reserved-from-more-important-pods",
+        what="pods of higher importance are kept off what is reserved",
+        file=_RESERVATIONS,
+        old="        if self._queue.entry_of(first) is None or self._precedes(first, head):\n",
+        new="        if self._queue.entry_of(first) is None:\n",
+        tests=(
+            _TESTS + "test_a_more_important_pod_takes_reserved_gpus_and_others_are_reserved_instead",
+            _TESTS + "test_an_older_pod_of_the_same_priority_is_not_kept_off",
+        ),
+    ),
+    Mutant(
+        name="more-important-pod-waits-with-its-shape",
+        what="a more important pod waits because a pod of its shape is kept off",
+        file=_SCHEDULER,
+        old="            if uid in self._queue and not self._backfill.against(uid):\n",
+        new="            if False:\n",
+        tests=(_TESTS + "test_a_more_important_pod_is_not_held_up_by_a_kept_off_pod_of_its_shape",),
+    ),
+    Mutant(
+        name="reserved-places-stay-booked",
+        what="what is reserved is booked after the attempts, too, for all to see",
+        file="services/placement/protocol/commit.py",
+        old="        self._scheduler.show_all()\n        out += self._batcher.due(term, now)\n",
+        new="        out += self._batcher.due(term, now)\n",
+        tests=(_TESTS + "test_nothing_is_booked_between_two_inputs",),
+    ),
+    Mutant(
+        name="queue-uses-what-is-reserved",
+        what="a queue counts what is reserved for it as used",
+        file=_RESERVATIONS,
+        old="        with self._book.unwitnessed():  # nothing is used by its queue\n",
+        new="        if True:\n",
+        tests=(_TESTS + "test_a_queue_does_not_use_what_is_reserved_for_it",),
+    ),
+    Mutant(
+        name="any-share-may-be-reserved",
+        what="more of the cluster is reserved than max_reserved_share allows",
+        file=_RESERVATIONS,
+        old="        if chosen is None or milli > most:\n",
+        new="        if chosen is None:\n",
+        tests=(_TESTS + "test_no_more_than_the_allowed_share_of_the_cluster_is_reserved",),
+    ),
+    Mutant(
+        name="any-number-is-reserved",
+        what="capacity is reserved for more than max_reservations at once",
+        file=_RESERVATIONS,
+        old="            if len(accepted) == self._config.max_reservations:\n",
+        new="            if False:\n",
+        tests=(_TESTS + "test_no_more_than_the_allowed_number_is_reserved_the_most_important_first",),
+    ),
+    Mutant(
+        name="reservation-outlives-its-gang",
+        what="capacity stays reserved for a gang that is gone, until the next look",
+        file=_RESERVATIONS,
+        old="            if not waits or (gang is not None",
+        new="            if False and (gang is not None",
+        tests=(_TESTS + "test_a_snapshot_may_end_the_gang_and_bring_others_at_once",),
+    ),
+    Mutant(
+        name="every-deadline-is-in-time",
+        what="pods are let in that end after the gang could start",
+        file=_RESERVATIONS,
+        old="        return self._unix_s + START_S + deadline_s + grace_s(state.pod) + STUCK_S <= kept.starts_by\n",
+        new="        return True\n",
+        tests=(_TESTS + "test_a_pod_that_ends_before_the_gang_can_start_is_let_in",),
+    ),
+    Mutant(
+        name="plans-and-reservations-for-one-pod",
+        what="capacity is reserved for a pod for which a plan reserves a place already",
+        file=_RESERVATIONS,
+        old="            and not any(uid in planned for uid in members)\n",
+        new="",
+        tests=(_TESTS + "test_a_pod_for_which_a_plan_reserves_a_place_has_no_other_reservation",),
+    ),
+    Mutant(
+        name="reserved-twice",
+        what="places are chosen that are reserved for a more important pod",
+        file=_CHOOSING,
+        old="    reserve(trial)\n    lifted",
+        new="    lifted",
+        tests=(_CHOOSING_TESTS + "test_what_is_reserved_for_a_more_important_pod_is_not_reserved_again",),
+    ),
+    Mutant(
+        name="servers-end-soon",
+        what="pods of Deployments are waited for as if they were jobs",
+        file="services/placement/scheduling/backfill/ends.py",
+        old="controller.kind in _SERVERS else 0.0)",
+        new="False else 0.0)",
+        tests=(_CHOOSING_TESTS + "test_pods_of_servers_are_waited_for_last",),
+    ),
+    Mutant(
+        name="more-is-waited-for-than-needed",
+        what="of the pods that end first more are waited for than needed",
+        file=_CHOOSING,
+        old="    while many - few > 1:\n",
+        new="    while False:\n",
+        tests=(_CHOOSING_TESTS + "test_as_few_pods_are_waited_for_as_will_do",),
+    ),
+]  # fmt: skip
