@@ -44,7 +44,7 @@ LOOK_S = 2.0
 START_S = 60.0
 """How long a pod may take from its Binding to its start, for one that has to end before a reservation is needed."""
 _CANDIDATES_MOST = 8
-_AGAIN_FIRST_S, _AGAIN_MOST_S = 10.0, 320.0
+_AGAIN_FIRST_S, _AGAIN_MOST_S = 10.0, 60.0
 """For how long no places are looked for again where none were found; doubled each time."""
 _LATER_S = 1.0
 """A start that is later by less than this is the same."""

@@ -39,6 +39,7 @@ def test_an_empty_text_has_no_queues() -> None:
         ("queues: [{name: a, parent: b}, {name: b, parent: a}]", "is its own ancestor"),
         ("queues: [{name: a, weight: -1}]", "queue a: weight is -1"),
         ("queues: [{name: a, weight: .nan}]", "queue a: weight is nan"),
+        ("queues: [{name: a, reserve_after_s: -1}]", "queue a: reserve_after_s is -1"),
         ("queues: [{name: a, limit: {gpus: -1}}]", "queue a: gpus is -1"),
         ("queues: [{name: a, limit: {gpus: .inf}}]", "queue a: gpus is inf"),
         ("queues: [{name: a, limit: {memory: 1 GiB}}]", "queue a: '1 GiB' is not a Kubernetes quantity"),

@@ -120,3 +120,23 @@ def test_a_pod_with_an_always_refused_binding_blocks_no_other_of_its_shape() -> 
     add(queue, "doomed")
     assert [take(queue), take(queue)] == [other, None]
     assert take(queue, now=1.0) == doomed
+
+
+def test_the_first_pods_of_groups_that_wait_are_listed() -> None:
+    queue = Queue()
+    first, second = add(queue, "first", b"a", created="2026-01-01"), add(queue, "second", b"a", created="2026-02-01")
+    paused, trying = add(queue, "paused", b"b", plain=False), add(queue, "trying", b"c")
+    queue.mark_unschedulable(first, 0)
+    queue.pause(paused, 0)
+    assert {entry[3] for _, entry in queue.first_waiting(0, 1)} == {first, paused}
+    assert {entry[3] for _, entry in queue.first_waiting(0, 2, (trying,))} == {first, second, paused, trying}
+
+
+def test_a_pods_place_in_the_order_is_known_as_long_as_it_waits() -> None:
+    queue = Queue()
+    uid = add(queue, "a", priority=7)
+    entry = queue.entry_of(uid)
+    assert entry is not None
+    assert (entry[0], entry[3]) == (-7, uid)
+    queue.remove(uid)
+    assert queue.entry_of(uid) is None

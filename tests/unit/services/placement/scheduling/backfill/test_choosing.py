@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.placement.scheduling.backfill import choosing
 from tests.unit.services.placement.scheduling.backfill.site import Site
 
 
@@ -89,5 +90,17 @@ def test_cpus_that_pods_without_gpus_have_are_not_waited_for() -> None:
     site.runs("old", on="b", started_s_ago=1000)
     site.daemon("daemon", on="a", cpu="60")
     site.arrives("large", gpus=2, at=0, requests={"cpu": "10"})
+    site.wait()
+    assert site.nodes_kept == [["b"]]
+
+
+def test_where_too_many_pods_would_have_to_end_whole_nodes_are_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The youngest pods are spread over all nodes, and a node is as far from being empty as its oldest pod."""
+    monkeypatch.setattr(choosing, "MOST_AWAITED", 3)
+    site = Site({"a": 2, "b": 2, "c": 2})
+    for node, ages in (("a", (1, 900)), ("b", (2, 800)), ("c", (3, 1000))):
+        for age in ages:
+            site.runs(f"{node}-{age}", on=node, started_s_ago=age)
+    site.arrives("large", gpus=2, at=0)
     site.wait()
     assert site.nodes_kept == [["b"]]

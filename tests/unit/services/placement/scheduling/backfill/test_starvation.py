@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 
+import msgspec
 import pytest
 
 from services.placement.scheduling.backfill.reservations import LOOK_S
 from services.placement.scheduling.pauses import PAUSE_MOST_S
-from shared.model.objects import Pod
+from shared.model.objects import Pod, PodStatus
+from tests.support import build
+from tests.support.whatif import time_of
 from tests.unit.services.placement.scheduling.backfill.site import AFTER_S, Site
 
 LONGEST_S = 300.0
@@ -22,9 +25,14 @@ HORIZON_S = 10 * LONGEST_S
 class World:
     """Small pods run for a random time. Whenever one starts, another one arrives, so that some always wait."""
 
-    def __init__(self, seed: int, *, reserve_after_s: float, gpus: int, step_s: float = 1.0) -> None:
+    def __init__(
+        self, seed: int, *, reserve_after_s: float, gpus: int, step_s: float = 1.0, deadlines: bool = False
+    ) -> None:
+        """`deadlines`: each small pod says when it ends."""
         self.rng, self.numbers, self.step_s = random.Random(seed), itertools.count(), step_s
         self.site = Site({f"n{i}": gpus for i in range(4)}, reserve_after_s=reserve_after_s)
+        self.deadlines, self.let_in = deadlines, 0
+        self.lives: dict[str, int] = {}
         self.waiting: dict[str, Pod] = {}
         self.running: dict[str, tuple[float, Pod]] = {}
         for _ in range(4 * gpus):
@@ -36,16 +44,20 @@ class World:
         return self.site.placement.now
 
     def arrive(self) -> None:
-        number = next(self.numbers)
-        pod = self.site.arrives(f"small{number}", at=round(self.now) + 1)
-        self.waiting[pod.metadata.uid] = pod
+        number, life_s = next(self.numbers), round(self.rng.uniform(0.1, 1.0) * LONGEST_S)
+        says = {"active_deadline_seconds": life_s} if self.deadlines else {}
+        pod = self.site.arrives(f"small{number}", at=round(self.now) + 1, **says)
+        self.waiting[pod.metadata.uid], self.lives[pod.metadata.uid] = pod, life_s
 
     def start(self) -> None:
         """What was bound runs, and for each one more arrives."""
         binds = self.site.placement.binds()
         for uid in [uid for uid in self.waiting if uid in binds]:
             pod = self.site.placement.bind(self.waiting.pop(uid))
-            self.running[uid] = (self.now + self.rng.uniform(0.1, 1.0) * LONGEST_S, pod)
+            status = PodStatus(phase="Running", start_time=time_of(-self.now))
+            self.site.placement.facts(msgspec.structs.replace(build.newer(pod), status=status))
+            self.running[uid] = (self.now + self.lives[uid], pod)
+            self.let_in += any(binds[uid].node in kept.nodes for kept in self.site.kept)
             self.arrive()
 
     def step(self) -> None:
@@ -53,6 +65,10 @@ class World:
         for uid in [uid for uid, (end, _) in self.running.items() if end <= self.now]:
             self.site.ends(self.running.pop(uid)[1])
         self.start()
+
+    @property
+    def idle_gpu_seconds(self) -> float:
+        return self.site.placement.core.backfill.idle_gpu_seconds
 
     def start_of(self, gang: list[Pod]) -> float | None:
         """How long the gang waits; None if it has not started at the horizon."""
@@ -76,7 +92,19 @@ def test_with_a_reservation_the_gang_starts_within_a_bound(seed: int) -> None:
     waited = world.start_of(world.site.gang(count=2, gpus=4, at=0))
     assert waited is not None
     assert waited <= BOUND_S
-    assert world.site.placement.core.backfill.idle_gpu_seconds <= 8 * LONGEST_S
+    assert world.let_in == 0
+    assert world.idle_gpu_seconds <= 8 * LONGEST_S
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pods_that_say_when_they_end_use_what_is_reserved_and_do_not_delay_the_gang(seed: int) -> None:
+    world = World(seed, reserve_after_s=AFTER_S, gpus=4, deadlines=True)
+    for _ in range(round(LONGEST_S)):
+        world.step()
+    waited = world.start_of(world.site.gang(count=2, gpus=4, at=0))
+    assert waited is not None
+    assert waited <= BOUND_S
+    assert world.let_in > 0
 
 
 @pytest.mark.parametrize("seed", range(2))
