@@ -9,7 +9,7 @@ import aiohttp
 from yarl import URL
 
 from shared.kube.access import Access, explain
-from shared.kube.transport import JSON, Response, TransportError
+from shared.kube.transport import JSON, MAX_RETRY_AFTER_S, Response, TransportError
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -94,4 +94,4 @@ async def _chunks(answer: aiohttp.ClientResponse, read_timeout_s: float) -> Asyn
 
 
 def _seconds(value: str | None) -> float:
-    return float(value) if value is not None and value.isascii() and value.isdigit() else 0.0
+    return min(MAX_RETRY_AFTER_S, float(value)) if value is not None and value.isascii() and value.isdigit() else 0.0

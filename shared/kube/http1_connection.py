@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import cast
 
 from shared.kube.http1_parse import ProtocolError, ResponseParser
-from shared.kube.transport import Response, TransportError
+from shared.kube.transport import MAX_RETRY_AFTER_S, Response, TransportError
 
 STREAM_BUFFER_BYTES = 4 << 20
 _BODY_LIMIT_BYTES = 512 << 20
@@ -186,4 +186,4 @@ class Connection(asyncio.Protocol):
 
 def _seconds(value: bytes | None) -> float:
     """Retry-After in seconds; its other form, a date, is read as none."""
-    return float(value) if value is not None and value.isdigit() else 0.0
+    return min(MAX_RETRY_AFTER_S, float(value)) if value is not None and value.isdigit() else 0.0

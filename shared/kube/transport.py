@@ -13,11 +13,15 @@ APPLY_PATCH = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML."""
 
 
+MAX_RETRY_AFTER_S = 60.0
+"""A longer delay that a server, or a proxy before it, asks for would leave Kerf without news of its cluster."""
+
+
 class Response(NamedTuple):
     status: int
     body: bytes
     retry_after_s: float = 0.0
-    """The delay that the server's Retry-After header asks for; 0 without one."""
+    """The delay that the server's Retry-After header asks for, at most MAX_RETRY_AFTER_S; 0 without one."""
 
 
 class TransportError(Exception):

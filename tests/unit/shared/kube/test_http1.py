@@ -174,9 +174,14 @@ async def test_a_path_that_would_break_the_request_is_refused(client: Http1Trans
         await client.request("GET", path)
 
 
-async def test_retry_after_is_passed_on(server: Server, client: Http1Transport) -> None:
-    server.script = server.answer(b"HTTP/1.1 429 Slow\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n")
-    assert await client.request("GET", "/") == Response(429, b"", 3.0)
+@pytest.mark.parametrize(
+    ("header", "delay_s"), [(b"3", 3.0), (b"9" * 400, 60.0), (b"Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (b"-1", 0.0)]
+)
+async def test_retry_after_is_passed_on_up_to_a_minute(
+    server: Server, client: Http1Transport, header: bytes, delay_s: float
+) -> None:
+    server.script = server.answer(b"HTTP/1.1 429 Slow\r\nRetry-After: %b\r\nContent-Length: 0\r\n\r\n" % header)
+    assert await client.request("GET", "/") == Response(429, b"", delay_s)
 
 
 async def test_a_stream_gives_bytes_as_they_come(server: Server, client: Http1Transport) -> None:
