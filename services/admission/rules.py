@@ -97,9 +97,16 @@ def typed(pod: Json) -> Pod:
         raise RequestError("malformed", f"this is no pod that can be read: {error}") from None
 
 
-def _lenient(value: Any) -> Any:
+def _lenient(value: Any, *, of_texts: bool = False) -> Any:
+    """`of_texts`: in a map of texts null is the empty one, as Kubernetes reads it; elsewhere it is nothing."""
+    if isinstance(value, dict) and of_texts:
+        return {key: "" if item is None else _lenient(item) for key, item in value.items()}
     if isinstance(value, dict):
-        return {key: _lenient(item) for key, item in value.items() if item is not None}
+        return {
+            key: _lenient(item, of_texts=key in ("annotations", "labels"))
+            for key, item in value.items()
+            if item is not None
+        }
     if isinstance(value, list):
         return [_lenient(item) for item in value]
     return str(value) if isinstance(value, float) else value

@@ -383,3 +383,10 @@ def test_a_change_that_would_make_pod_and_book_differ_is_refused(
 def test_a_harmless_change_passes(old: dict[str, Any], new: dict[str, Any], user: str) -> None:
     """Labels, a pending pod's wishes, the watcher's grant, and pods without GPUs are none of the webhook's business."""
     assert not isinstance(review(Request(pod=new, old=old, operation="UPDATE", user=user), Policy()), Refused)
+
+
+def test_an_annotation_that_is_null_is_the_empty_text() -> None:
+    """As Kubernetes' own decoder reads it: a grant that is null is one that Kerf did not write."""
+    refused = review(Request(pod=pod(container(gpu=1), annotations={"kerf.dev/grant": None})), Policy())
+    assert isinstance(refused, Refused)
+    assert refused.code == "spoofed-grant"
