@@ -256,14 +256,16 @@ def test_what_a_refused_plan_would_have_disturbed_is_given_back_to_the_next_pree
     assert [q.most_gpu_seconds for _ in range(12) for q in preemptor.asked()] == [20]
 
 
-def test_an_instance_on_standby_follows_the_leader() -> None:
+@pytest.mark.parametrize(("is_refused", "left"), [(False, 9), (True, 20)])
+def test_an_instance_on_standby_follows_the_leader(is_refused: bool, left: int) -> None:
     _, record = proposing(FragmentedCluster(defragmentation_gpu_seconds_per_hour=20))
     standby = FragmentedCluster(defragmentation_gpu_seconds_per_hour=20)
     standby.send(m.Tick(proposes=False))
     standby.send(m.ProtectionRestored(record))
-    standby.send(m.ProtectionRestored(Spared(owner=MIGRATIONS, namespace="")))
+    if is_refused:
+        standby.send(m.ProtectionRestored(Spared(owner=MIGRATIONS, namespace="")))
     standby.waits()
-    assert [question.most_gpu_seconds for question in standby.asked()] == [20]
+    assert [question.most_gpu_seconds for question in standby.asked()] == [left]
 
 
 def test_what_migrations_have_disturbed_protects_no_pod() -> None:
