@@ -7,7 +7,7 @@ _CHOOSING = "services/placement/scheduling/backfill/choosing.py"
 _SCHEDULER = "services/placement/scheduler.py"
 _TESTS = "tests/unit/services/placement/scheduling/backfill/test_reservations.py::"
 _CHOOSING_TESTS = "tests/unit/services/placement/scheduling/backfill/test_choosing.py::"
-_STARVATION = "tests/unit/services/placement/scheduling/backfill/test_starvation.py::"
+_STARVATION = "tests/unit/services/placement/scheduling/backfill/test_reservations_starvation.py::"
 
 MUTANTS = [
     Mutant(
