@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from bench.enforce.__main__ import real
-from bench.enforce.place import FAKE_UUID, Device, build
+from bench.enforce.__main__ import device_for
+from bench.enforce.place import Device, build
 from services.node_agent.canary import verdict
 from services.node_agent.canary.run import LIBRARY, Canary, in_a_namespace
 from services.node_agent.devices.memory_limits import MemoryLimitError
@@ -75,8 +75,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kerf-canary-") as name:
         folder = Path(name)
         (folder / "run").mkdir()
-        device = None if asked.fake else real("libcuda.so.1")
-        device = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+        device = device_for(folder, "libcuda.so.1", fake=asked.fake)
         build(folder, fake=device.fake)
         found = asyncio.run(measure(folder, device, asked.cgroups))
     if asked.json:

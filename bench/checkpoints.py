@@ -4,8 +4,8 @@
 
 Programs that hold memory on the first GPU are locked, checkpointed, restored and unlocked by the agent's own workers:
 one of each size of --mib, then as many side by side as --together says, with the last size but one each. Times are in
-ms, and those of the workers included. `with_library`: the same with the interposer in the program. It also tells how
-much memory of the host a worker has, and of the GPU.
+ms, and those of the workers included. `with_library`: the same with the interposer in the program. `worker_own_mib` is
+the memory of the host that each worker has to itself.
 
 It needs the GPU for itself, root or CAP_SYS_PTRACE, and room on the host for the largest.
 """
@@ -24,8 +24,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.enforce.__main__ import real
-from bench.enforce.place import FAKE_UUID, Device, Place, build
+from bench.enforce.__main__ import device_for
+from bench.enforce.cases import children
+from bench.enforce.place import Place, build
 from bench.fullspeed.node import COPIES
 from services.node_agent.strategies.lock_pool import LockPool
 
@@ -89,29 +90,25 @@ def _spent(pids: Sequence[int]) -> dict[str, int]:
 
 def _host_mib(pids: Sequence[int]) -> dict[str, int]:
     """The memory of the host that these processes have, and what of it is in huge pages or locked."""
-    found = {"Rss": 0, "AnonHugePages": 0, "Anonymous": 0, "Locked": 0}
-    for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in found:
-                found[name] += int(rest.split()[0]) // 1024
-    return found
+    maps = list(map(_memory_kib, pids))
+    return {name: sum(one[name] // 1024 for one in maps) for name in ("Rss", "AnonHugePages", "Anonymous", "Locked")}
+
+
+def _memory_kib(pid: int) -> dict[str, int]:
+    """The sums over a process's memory, by the kernel's names."""
+    lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1] == "kB"}
 
 
 def _workers() -> list[int]:
     """The processes that make the driver's calls: children of this one."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if b"lock_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = children(os.getpid())
+    return [int(pid) for pid in found if b"lock_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def resident_mib(pids: Sequence[int]) -> list[float]:
     """The memory of the host that processes have to themselves."""
-    found = []
-    for pid in pids:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        own = sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
-        found.append(round(own / 1024, 1))
-    return found
+    return [round((one["Private_Clean"] + one["Private_Dirty"]) / 1024, 1) for one in map(_memory_kib, pids)]
 
 
 async def measure(place: Place, sizes: Sequence[int], counts: Sequence[int], *, once: bool) -> dict[str, Any]:
@@ -148,8 +145,7 @@ def main() -> None:
     sizes, counts = ([int(word) for word in words.split(",")] for words in (asked.mib, asked.together))
     with tempfile.TemporaryDirectory(prefix="kerf-checkpoints-") as name:
         folder = Path(name)
-        device = None if asked.fake else real(asked.libcuda)
-        device = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"), memory_mib=max(sizes) * 8)
+        device = device_for(folder, asked.libcuda, fake=asked.fake)
         build(folder, fake=device.fake)
         if device.fake:
             os.environ |= {

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.enforce import cases, others
-from bench.enforce.place import FAKE_UUID, Device, Place, build
+from bench.enforce.place import Device, Place, build, fake_device
 
 KEYS = (
     "device",
@@ -57,6 +57,11 @@ def real(libcuda: str) -> Device | None:
         if result:
             raise SystemExit(f"the driver answers {result} when asked for its first GPU; is another program using it?")
     return Device(name.value.decode(), f"GPU-{UUID(bytes=uuid.raw)}", libcuda, _driver_version(), total.value >> 20)
+
+
+def device_for(folder: Path, libcuda: str, *, fake: bool) -> Device:
+    """The first GPU, or the fake driver in this folder, if there is none or `fake` asks for it."""
+    return (None if fake else real(libcuda)) or fake_device(folder)
 
 
 def _driver_version() -> str:
@@ -129,8 +134,7 @@ def main() -> None:
         arguments.error(f"--seconds is {asked.seconds}; it must be at least 2, for the first second is not measured")
     with tempfile.TemporaryDirectory(prefix="kerf-enforce-") as name:
         folder = Path(name)
-        device = None if asked.fake else real(asked.libcuda)
-        chosen = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+        chosen = device_for(folder, asked.libcuda, fake=asked.fake)
         names = list(cases_of(Place(folder, chosen), asked.seconds))
         if asked.list:
             print("\n".join(names))

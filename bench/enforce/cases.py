@@ -348,7 +348,7 @@ def _after(place: Place, pids: list[int], how: str, times: list[tuple[int, int]]
         locked = [pid for pid in pids if _state(place, environment, pid) == 1]
         if len(locked) != len(pids):
             raise SystemExit(f"of {len(pids)} processes {len(locked)} were locked")
-        workers = [int(pid) for pid in _children(agent.pid)]
+        workers = [int(pid) for pid in children(agent.pid)]
         if how == "all killed":
             for pid in (*workers, agent.pid):
                 os.kill(pid, signal.SIGSTOP)
@@ -367,7 +367,8 @@ def _after(place: Place, pids: list[int], how: str, times: list[tuple[int, int]]
     return left
 
 
-def _children(pid: int) -> list[str]:
+def children(pid: int) -> list[str]:
+    """The PIDs of the processes that the main thread of a process has started."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
 

@@ -41,6 +41,11 @@ class Device:
         return self.name == "fake"
 
 
+def fake_device(folder: Path) -> Device:
+    """The fake driver that `build` puts into this folder."""
+    return Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+
+
 @dataclass
 class Load:
     """A process's work: a request of `depth` kernels of `kernel_us` every `period_us`. With `period_us` 0 the kernels

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 from uuid import NAMESPACE_DNS, uuid5
 
-from bench.enforce.place import FAKE_UUID, ROOT, Device
+from bench.enforce.place import FAKE_UUID, ROOT, Device, fake_device
 from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.config import Config
@@ -123,7 +123,7 @@ async def node(
 ) -> AsyncIterator[Pods]:
     """An agent whose node has GPUs of the fake driver, or one real device. The virtual clock does not run faster than
     the real one."""
-    on = device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+    on = device or fake_device(folder)
     uuids = [uuid_of(index) for index in range(gpus)] if on.fake else [on.uuid]
     for place in ("kubelet", "cgroup", "run"):
         (folder / place).mkdir()

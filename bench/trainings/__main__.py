@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.enforce.__main__ import real
-from bench.enforce.place import FAKE_UUID, Device, build
+from bench.enforce.others import has_mps, mps_daemon
+from bench.enforce.place import Device, build, fake_device
 from bench.fullspeed.figures import percentile
 from bench.fullspeed.node import Pods, node
 from bench.trainings.figures import Step, between, different, full_speed_ns, step_ns, steps_of
@@ -42,7 +42,6 @@ from bench.turns.__main__ import until_signal, world
 from cli.stack import quiet_logs
 from shared.model.suspension import Suspension
 
-CONTROL = "nvidia-cuda-mps-control"
 HERE = Path(__file__).parent
 WHOLE_MILLI = 1000
 LIMIT_MIB, DATA_MIB = 40_960, 1024
@@ -88,10 +87,6 @@ def _begun(command: Sequence[str], more: Mapping[str, str]) -> subprocess.Popen[
     return subprocess.Popen(
         command, env={**os.environ, **more}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     )
-
-
-def _told(command: Sequence[str], more: Mapping[str, str], words: str = "") -> None:
-    subprocess.run(command, input=words, text=True, env={**os.environ, **more}, check=True, timeout=30)
 
 
 class Bench:
@@ -146,17 +141,10 @@ class Bench:
         }
 
     async def under_mps(self, seconds: float) -> dict[str, Any] | None:
-        control = shutil.which(CONTROL)
-        if control is None or self._device.fake:
+        if self._device.fake or not has_mps():
             return None
-        folder = self._folder / "mps"
-        folder.mkdir()
-        where = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
-        await asyncio.to_thread(_told, [control, "-d"], where)
-        try:
+        with mps_daemon(self._folder) as where:
             return await self.together(2, seconds, where)
-        finally:
-            await asyncio.to_thread(_told, [control], where, "quit\n")
 
     async def turns(
         self,
@@ -304,7 +292,7 @@ def main() -> None:
         folder = Path(name)
         if asked.fake:
             os.environ |= world(folder, 1)
-            device: Device | None = Device("fake", FAKE_UUID, str(folder / "libcuda.so.1"))
+            device: Device | None = fake_device(folder)
         else:
             device = real(asked.libcuda)
         if device is None:

@@ -21,8 +21,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from bench.enforce.__main__ import real
-from bench.enforce.place import FAKE_UUID, Device
+from bench.enforce.__main__ import device_for
 from bench.workloads import torch_scripts
 from bench.workloads.cases import measure_one
 from bench.workloads.named import WORKLOADS
@@ -87,8 +86,7 @@ def main() -> None:
         arguments.error(f"there is no workload {unknown[0]}; known are {', '.join(WORKLOADS)}")
     with tempfile.TemporaryDirectory(prefix="kerf-workloads-") as name:
         folder = Path(name)
-        device = None if asked.fake else real(asked.libcuda)
-        place = Bench(folder, device or Device("fake", FAKE_UUID, str(folder / "libcuda.so.1")))
+        place = Bench(folder, device_for(folder, asked.libcuda, fake=asked.fake))
         place.prepare()
         found = summary(place, measure(place, asked.case, asked.results, short=asked.short))
     if asked.json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.moves import Move, MoveError
@@ -25,6 +25,8 @@ from services.node_agent.strategies.stopping import ATTEMPTS, Attempt, Gate, Ope
 MAX_ROUNDS = 3
 """Maximum rounds of checkpoints. A process that starts during one round is found in the next."""
 _OPEN = OpenGate()
+States = Mapping[Path, Mapping[int, int | None]]
+"""By cgroup and process."""
 
 
 class PartialCheckpoint(Exception):
@@ -61,13 +63,22 @@ class Checkpointer:
         stopped: tuple[int, ...] = ()
         first_s: float | None = None
         """How long the copy of what ran at first took; later rounds copy what has begun meanwhile."""
+        is_whole = True
+        """Whether all of the pod ran then, so that its memory and that time tell how fast the copy was."""
+
+        async def running() -> tuple[int, ...]:
+            nonlocal is_whole
+            states = await self._states(uid)
+            if first_s is None:
+                is_whole = not _in_states(states, CHECKPOINTED)
+            return _in_states(states, RUNNING, LOCKED)
+
         try:
             why = await self._take_room(uid, bytes_of)
             if why:
                 return why
-            is_whole = not await self.is_on_host(uid)
             for _ in range(MAX_ROUNDS):
-                stopped = await self._stopper.stop(lambda: self.running(uid), gate)
+                stopped = await self._stopper.stop(running, gate)
                 if not stopped:
                     if is_whole and first_s is not None:
                         self._copied_pod(uid, "out", first_s)
@@ -106,8 +117,9 @@ class Checkpointer:
         try:
             if move is not None:
                 await self._take_along(uid, move)
-            away = [pid for group in (await self._on_gpus(uid, CHECKPOINTED)).values() for pid in group]
-            is_whole = bool(away) and not await self.running(uid)
+            states = await self._states(uid)
+            away = _in_states(states, CHECKPOINTED)
+            is_whole = bool(away) and not _in_states(states, RUNNING, LOCKED)
             begun_s = self._clock()
             await _side_by_side(map(restored, away))
             seconds = self._clock() - begun_s
@@ -130,10 +142,9 @@ class Checkpointer:
         The driver takes no map for a process that sees some GPUs alone (NVIDIA/cuda-checkpoint, issue 35), and tells it
         only when a map leads to other ones. What a program sets for itself while it runs is not seen here.
         """
-        for group in (await self._on_gpus(uid, CHECKPOINTED)).values():
-            for pid in group:
-                if _sees_some(pid):
-                    return "CUDA_VISIBLE_DEVICES is set for one of its processes, so the driver takes no map of GPUs"
+        for pid in _in_states(await self._states(uid), CHECKPOINTED):
+            if _sees_some(pid):
+                return "CUDA_VISIBLE_DEVICES is set for one of its processes, so the driver takes no map of GPUs"
         return ""
 
     async def _take_along(self, uid: str, move: Move) -> None:
@@ -166,16 +177,17 @@ class Checkpointer:
 
     async def is_on_host(self, uid: str) -> bool:
         """Whether a process of the pod is checkpointed. Raises LockError or HostMemoryUnknown if that is unknown."""
-        return bool(await self._on_gpus(uid, CHECKPOINTED))
+        return bool(_in_states(await self._states(uid), CHECKPOINTED))
 
     async def running(self, uid: str) -> tuple[int, ...]:
         """The processes of the pod on GPUs that are not checkpointed. Raises LockError or HostMemoryUnknown."""
-        return tuple([pid for group in (await self._on_gpus(uid, RUNNING, LOCKED)).values() for pid in group])
+        return _in_states(await self._states(uid), RUNNING, LOCKED)
 
     async def no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
         """Why the host has no room for what the pod has on GPUs, besides what is on its way there; empty if it has.
         Raises LockError or HostMemoryUnknown."""
-        found, pod = await self._on_gpus(uid, RUNNING, LOCKED), self._cgroups.path(uid)
+        states, pod = await self._states(uid), self._cgroups.path(uid)
+        found = [folder for folder, group in states.items() if _in_states({folder: group}, RUNNING, LOCKED)]
         if not found or pod is None:
             return ""
         # It is unknown here which container a cgroup belongs to, so each may be the largest.
@@ -212,17 +224,16 @@ class Checkpointer:
             return str(error)
         return ""
 
-    async def _on_gpus(self, uid: str, *states: int) -> dict[Path, tuple[int, ...]]:
-        """Returns the pod's processes in one of these states, by cgroup. A pod without a cgroup has none."""
+    async def _states(self, uid: str) -> States:
+        """Returns the driver's state of each process of the pod; None for one that has nothing on GPUs. A pod
+        without a cgroup has no processes. Raises LockError or HostMemoryUnknown."""
         pod = self._cgroups.path(uid)
-        if pod is None:
-            return {}
-        found = {}
-        for folder, pids in host_memory.processes(pod).items():
-            of_driver = tuple([pid for pid in pids if await self.locks.state(pid) in states])
-            if of_driver:
-                found[folder] = of_driver
-        return found
+        groups = {} if pod is None else host_memory.processes(pod)
+        return {folder: {pid: await self.locks.state(pid) for pid in pids} for folder, pids in groups.items()}
+
+
+def _in_states(states: States, *wanted: int) -> tuple[int, ...]:
+    return tuple(pid for group in states.values() for pid, state in group.items() if state in wanted)
 
 
 async def _side_by_side(calls: Iterable[Coroutine[object, object, None]]) -> None:

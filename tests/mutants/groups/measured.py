@@ -37,7 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="part-of-a-pod-is-learned-as-all",
         what="a copy of what was left of a pod counts as one of all of it",
         file="services/node_agent/strategies/checkpointing.py",
-        old="is_whole = not await self.is_on_host(uid)",
+        old="is_whole = not _in_states(states, CHECKPOINTED)",
         new="is_whole = True",
         tests=(_CHECKPOINTING,),
     ),
