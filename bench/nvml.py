@@ -138,7 +138,7 @@ def links_of_agent(inventory: Inventory) -> Fields:
 
 
 def links_of_smi(text: str) -> Fields:
-    """Of `nvidia-smi topo -m`: a table whose columns are parted by tabs, with an underlined header."""
+    """Of `nvidia-smi topo -m`: a table with tabs between its columns and an underlined header."""
     lines = [[cell.strip() for cell in line.split("\t")] for line in _UNDERLINED.sub("", text).splitlines()]
     header = next(line for line in lines if "GPU0" in line[1:])
     found: Fields = {}

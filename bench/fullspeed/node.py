@@ -121,8 +121,8 @@ async def node(
     program: str = "programs",
     device: Device | None = None,
 ) -> AsyncIterator[Pods]:
-    """An agent whose node has GPUs of the fake driver, or one real device. The virtual clock does not run faster than
-    the real one."""
+    """An agent of a node with GPUs of the fake driver, or with one real device. The virtual clock does not run faster
+    than the real one."""
     on = device or fake_device(folder)
     uuids = [uuid_of(index) for index in range(gpus)] if on.fake else [on.uuid]
     for place in ("kubelet", "cgroup", "run"):

@@ -100,7 +100,7 @@ def graph(seconds: float) -> Figures:
 
 
 def idle(seconds: float) -> Figures:
-    """Bursts of short kernels whose end is learned of by pinned memory, so by no call."""
+    """Bursts of short kernels; the program learns of their end by pinned memory, so by no call."""
     a, flag = torch.ones(256, 256, device="cuda"), torch.zeros(1, pin_memory=True)
 
     def once(_number: int) -> None:

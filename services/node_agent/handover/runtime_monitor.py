@@ -87,8 +87,8 @@ class RuntimeMonitor:
             return True
         if runtime is None:
             if self._verdict is None:
-                nobody = f"no container runtime listens on {', '.join(self._sockets)}"
-                self._ctx.health.set("runtime", ok=not self._silence, detail=self._silence or nobody)
+                unheard = f"no container runtime listens on {', '.join(self._sockets)}"
+                self._ctx.health.set("runtime", ok=not self._silence, detail=self._silence or unheard)
             return False
         self._verdict = judge_cdi(runtime, self._cdi_dir)
         if self.obstacle and self.obstacle != before:
@@ -111,7 +111,7 @@ class RuntimeMonitor:
             try:
                 return await self._ask_at(socket)
             except grpc.aio.AioRpcError as error:
-                # A containerd whose CRI plugin is disabled, as Docker's package has it, is no runtime of a kubelet.
+                # A containerd without its CRI plugin, as Docker's package has it, is no runtime of a kubelet.
                 if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                     silent.append(f"{socket}: {error.details()}")
         if silent:

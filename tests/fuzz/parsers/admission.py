@@ -21,6 +21,7 @@ from shared.model import names
 from shared.model.request_reader import has_gpu_request, read_request
 from tests.fuzz.parser import Parser, promise
 from tests.fuzz.parsers.annotations import ANNOTATIONS
+from tests.unit.services.admission.pods import asked
 
 ROOT = Path(__file__).resolve().parents[3]
 _POLICIES = {
@@ -34,8 +35,8 @@ _ONLY_KERF = (names.ANNOTATION_GRANT, names.ANNOTATION_SUSPENDED, names.ANNOTATI
 
 
 def parsers() -> tuple[Parser, ...]:
-    examples = [_review(pod) for pod in _pods()]
-    examples += [_review(pod, operation="UPDATE", oldObject=pod) for pod in _pods()[::5]]
+    examples = [asked(pod) for pod in _pods()]
+    examples += [asked(pod, operation="UPDATE", oldObject=pod) for pod in _pods()[::5]]
     reviews = (
         Parser(
             name=f"webhook{f'-{name}' if name else ''}",
@@ -86,18 +87,6 @@ def _check_created(asked: Request, final: dict[str, Any], policy: Policy) -> Non
     pod = typed(final)
     if has_gpu_request(pod):
         read_request(pod)
-
-
-def _review(pod: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    request = {
-        "uid": "r1",
-        "kind": {"kind": "Pod"},
-        "namespace": "default",
-        "operation": "CREATE",
-        "userInfo": {"username": "alice"},
-        "object": pod,
-    }
-    return {"apiVersion": webhook.API_VERSION, "kind": "AdmissionReview", "request": request | changes}
 
 
 def _pods() -> list[dict[str, Any]]:

@@ -113,7 +113,7 @@ class Backfill:
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The keys of the reservations whose places are booked now."""
+        """The keys of the reservations with places that are booked now."""
         return tuple(key for key, kept in self.kept.items() if kept.placeholders)
 
     # --- what a waiting pod may see -----------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Backfill:
                 idle += max(0, min(free, part_of(mib, milli, max(1, room.total_mib))))
         return idle
 
-    # --- for whom, and where ------------------------------------------------------------------------------------
+    # --- for what, and where ------------------------------------------------------------------------------------
 
     def tick(self, now: float, unix_s: float, first_seen: Mapping[str, float], planned: Collection[str]) -> None:
         """Reserves capacity for those that have waited for long, and ends reservations that are not needed.

@@ -45,3 +45,16 @@ def limits_of(reviewed: Json, index: int = 0, field: str = "containers") -> Json
     """Without what the container counts under ResourceQuota."""
     limits = reviewed["spec"][field][index]["resources"]["limits"]
     return {name: value for name, value in limits.items() if name != "kerf.dev/quota-gpu-milli"}
+
+
+def asked(manifest: Any, **changes: Any) -> Json:
+    """An AdmissionReview of a pod's creation."""
+    request = {
+        "uid": "r1",
+        "kind": {"kind": "Pod"},
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {"username": "alice"},
+        "object": manifest,
+    }
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | changes}

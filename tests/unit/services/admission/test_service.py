@@ -23,19 +23,7 @@ from services.admission.messages import Policy, Request
 from services.admission.patch import apply
 from services.admission.service import Admission, Config, InsecureError, UnknownDialectError
 from shared.service import Context, Lifecycle, running
-from tests.unit.services.admission.pods import container, pod
-
-
-def asked(manifest: Any, **changes: Any) -> dict[str, Any]:
-    request = {
-        "uid": "r1",
-        "kind": {"kind": "Pod"},
-        "namespace": "default",
-        "operation": "CREATE",
-        "userInfo": {"username": "alice"},
-        "object": manifest,
-    }
-    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | changes}
+from tests.unit.services.admission.pods import asked, container, pod
 
 
 @contextlib.asynccontextmanager
