@@ -188,11 +188,11 @@ class Watched:
             if len(self.bound) >= self.wanted:
                 self.all.set()
 
-    async def until(self, count: int) -> None:
+    async def until(self, count: int, within_s: float = 60.0) -> None:
         self.wanted = count
         if len(self.bound) < count:
             self.all.clear()
-            await asyncio.wait_for(self.all.wait(), 60)
+            await asyncio.wait_for(self.all.wait(), within_s)
 
 
 async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile: str) -> dict[str, Any]:

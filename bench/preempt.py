@@ -222,7 +222,7 @@ async def measure(made: Fleet, kube: Transport, plane: ControlPlane, args: argpa
     await gangs(kube, watched, args.gangs, args.rate)
     watched.wanted = low + args.gangs * MEMBERS
     try:
-        await asyncio.wait_for(watched.until(watched.wanted), WITHIN_S)
+        await watched.until(watched.wanted, WITHIN_S)
     except TimeoutError:
         sys.stderr.write(f"not all are bound: {made.logs()}\n")
     seconds = time.perf_counter() - began

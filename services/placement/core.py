@@ -249,7 +249,7 @@ class Core:
                 self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
                 why = "placement is just taking over; ask again"
-                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason=why)))
+                self._out.append(m.AnswerPlan(Reserved(plan_id=event.plan.plan_id, ok=False, reason=why, again=True)))
             case m.HoldAnswered():
                 self._out += self.preemption.hold_answered(event, self.term, now)
             case m.AbandonAsked():

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from services.preemptor import messages as m
+from services.preemptor.planning.changed_nodes import ChangedNodes
 from services.preemptor.protection import Protection
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -25,6 +26,7 @@ class Cluster:
         self.book = Book()
         self.gangs = Gangs(self.book)
         self.queues = Queues(self.book)
+        self.changed_nodes = ChangedNodes(self.book)
         self._protection = protection
         self._policy: str | None = None
         """The text of the queue policy that was read last."""
@@ -40,11 +42,14 @@ class Cluster:
                 self._protection.end_missing(self.book.pods, now)
                 for state in self.book.pods.values():
                     self._suspend(state)
+                self.changed_nodes.note_all()
                 self._read_policy()
             case m.FactsSeen():
                 for fact in event.facts:
+                    self.changed_nodes.note(self._nodes_of(fact.object))
                     self.book.apply(fact)
                     self._noted(fact.object, now)
+                    self.changed_nodes.note(self._nodes_of(fact.object))
             case m.InventorySeen():
                 self.book.put_inventory(event.inventory)
                 self.book.set_agent_trouble(event.inventory.node, "")
@@ -62,6 +67,14 @@ class Cluster:
         for held in [held for held in self.book.grants.values() if held.phase == "leaving"]:
             if held.grant_id not in known:
                 self.book.release(held.grant_id)
+
+    def _nodes_of(self, seen: Object) -> tuple[str, ...]:
+        """Returns the nodes that a pod uses: its own, and that of its GPUs."""
+        state = self.book.pods.get(seen.metadata.uid) if isinstance(seen, Pod) else None
+        if state is None:
+            return ()
+        held = self.book.grants.get(state.grant_id)
+        return (state.charged, *(() if held is None else held.nodes))
 
     def _noted(self, seen: Object, now: float) -> None:
         match seen:

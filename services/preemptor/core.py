@@ -27,6 +27,7 @@ from services.preemptor.planning.victims import Candidates
 from services.preemptor.plans.builder import build_plan
 from services.preemptor.plans.dry_run import DryRun
 from services.preemptor.plans.execution import PlanExecution
+from services.preemptor.plans.window import Window
 from services.preemptor.protection import Protection, owner_of
 from services.preemptor.turns.circles import Circles
 from services.preemptor.turns.copies import Copies
@@ -43,6 +44,10 @@ from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy
 
 ASK_AGAIN_S = 5.0
+PROPOSE_AGAIN_S = 1.0
+"""How long after a proposal went unanswered it is made again."""
+MAX_PROPOSED_S = 60.0
+"""How long a plan is proposed again. An older one hardly fits the cluster any more."""
 MAX_NODES_CHECKED = 30_000
 """The maximum of nodes that are examined in one tick, about a second of work; at least one group is planned.
 
@@ -82,6 +87,7 @@ class Core:
             self.gangs,
             self._preemption_policy,
             lambda state: self.protection.is_exempt(state, self._now),
+            self._cluster.changed_nodes,
             left=lambda namespace: self.protection.evictions_left(namespace, self._now),
             non_disruptive=allowed(shrinks=config.shrinks, checkpoints=config.checkpoints),
             uses_mib=lambda uid: self._memory_use.max_used_mib(uid, self._now),
@@ -92,6 +98,7 @@ class Core:
         self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
+        self._window = Window(config.max_plans)
         policy = TurnPolicy(self._cluster.queues, self.gangs)
         self.turns = TurnPlanner(
             self.book,
@@ -171,13 +178,10 @@ class Core:
             for one in self.executions.values()
             if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
         ]
+        out += self._propose_again(now)
         planned, self._now = self._planned(now), now
         self.ready = self._candidates.tick(now)
-        groups = (
-            self.pending.due(planned, now)
-            if self.ready and proposes and len(self.executions) < self.config.max_plans
-            else []
-        )
+        groups = self.pending.due(planned, now) if self.ready and proposes and self._plans_left() > 0 else []
         if groups:
             out += self._propose_all(groups, now)
         if self.ready and proposes and self.config.turns and self.turns.is_due(now):
@@ -192,10 +196,36 @@ class Core:
         for members in sorted(
             groups, key=self._preemption_policy.queue_rank
         ):  # of equal standing they stay in their order
-            if len(self.executions) >= self.config.max_plans or checked >= MAX_NODES_CHECKED:
+            if self._plans_left() <= 0 or checked >= MAX_NODES_CHECKED:
                 break
             checked += len(self.book.nodes) + NODES_PER_MEMBER * len(members)
             out += self._propose(members, planner, now)
+        return out
+
+    def _plans_left(self) -> int:
+        """Returns how many plans may be proposed now. What was begun is finished first where answers are late."""
+        negotiated = sum(1 for one in self.executions.values() if one.negotiated)
+        return min(self.config.max_plans - len(self.executions), self._window.limit - negotiated)
+
+    def _propose_again(self, now: float) -> list[m.Command]:
+        """Asks placement again about the plans that it has not answered.
+
+        A plan made anew would cost the planning once more, and placement may have reserved the first one.
+        """
+        due = [
+            one
+            for one in self.executions.values()
+            if one.propose_again_at is not None and one.propose_again_at <= now and not one.executing
+        ]
+        out: list[m.Command] = []
+        for one in due:
+            if now - one.since > MAX_PROPOSED_S:
+                del self.executions[one.plan.plan_id]
+                self.turns.plan_ended(one.plan, now, refused=True)
+                self._retry(one, now, excluded=False)
+                continue
+            one.proposed_at, one.propose_again_at = now, None
+            out.append(m.ProposeAgain(one.plan))
         return out
 
     def _propose_turns(self, now: float) -> list[m.Command]:
@@ -207,7 +237,7 @@ class Core:
             parking=[v.uid for one in self.executions.values() for v in one.plan.victims if v.action == "checkpoint"],
         )
         out: list[m.Command] = []
-        for proposal in self.turns.proposals(under_way, self.config.max_plans - len(self.executions), now):
+        for proposal in self.turns.proposals(under_way, self._plans_left(), now):
             plan = turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s)
             self.executions[plan.plan_id] = self._execution_of(plan, now)
             out.append(m.Propose(plan, PreemptionProposed(plan=plan)))
@@ -312,7 +342,7 @@ class Core:
             or self._busy(now) & set(option.nodes)
         ):
             return []
-        if len(self.executions) >= self.config.max_plans or self.consolidation.must_wait(
+        if self._plans_left() <= 0 or self.consolidation.must_wait(
             option, self.pending.waited_s(option.members, now), now
         ):
             return []
@@ -338,7 +368,10 @@ class Core:
     def _execution_of(self, plan: Plan, now: float) -> PlanExecution:
         known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
         return PlanExecution(
-            plan, now, owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()}
+            plan,
+            now,
+            proposed_at=now,
+            owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()},
         )
 
     def _plan(self, members: list[PodState], options: list[Option], planner: Planner) -> Plan:
@@ -368,6 +401,11 @@ class Core:
         found = self.executions.get(event.answer.plan_id)
         if found is None or found.executing:
             return []
+        if event.answer.again:
+            self._window.unanswered()
+            found.propose_again_at = now + PROPOSE_AGAIN_S
+            return []
+        self._window.answered(now - found.proposed_at)
         under_way = event.answer.under_way
         if under_way is not None:
             # Reserved for an earlier instance, or for this one in an answer that was lost. This instance executes it.
@@ -415,6 +453,7 @@ class Core:
         found = self.executions.get(event.plan_id)
         if found is None:
             return []
+        self._window.answered(now - found.requested_at)
         failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
         done = found.victims_left & set(event.asked) - failed.keys()
         for uid in sorted(done):

@@ -107,6 +107,12 @@ class Propose(Command, frozen=True):
     event: Event
 
 
+class ProposeAgain(Command, frozen=True):
+    """Ask placement again to reserve a plan that it has not answered."""
+
+    plan: Plan
+
+
 class Execute(Command, frozen=True):
     plan_id: str
     evictions: tuple[Evict, ...]

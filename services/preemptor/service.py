@@ -201,6 +201,8 @@ class _Work:
                     )
                 self._plans.add(1, "proposed")
                 group.create_task(self._reserve(command.plan))
+            case m.ProposeAgain():
+                group.create_task(self._reserve(command.plan))
             case m.SaveProtection() if self._leads():
                 save = group.create_task(self._save_protection(command))
                 self._saves.add(save)
@@ -222,10 +224,11 @@ class _Work:
                 pre.Reserved,
             )
         except BusError as error:
-            # It may be reserved: then its deadline releases it, because no instance executes it.
+            # It may be reserved, so the core proposes the same plan again.
             self.ctx.log.warning("reserve_unanswered", plan=plan.plan_id, error=str(error))
-            answer = pre.Reserved(plan_id=plan.plan_id, ok=False)
-        if not answer.ok:
+            self._plans.add(1, "unanswered")
+            answer = pre.Reserved(plan_id=plan.plan_id, ok=False, again=True)
+        if not answer.ok and not answer.again:
             self._plans.add(1, "refused")
             self.ctx.log.info("plan_refused", plan=plan.plan_id, reason=answer.reason)
         self._inbox.put_nowait(m.Answered(answer))

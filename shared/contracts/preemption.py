@@ -117,6 +117,8 @@ class Reserved(Message, frozen=True):
     plan_id: str
     ok: bool
     reason: str = ""
+    again: bool = False
+    """Nothing was decided: placement has just begun to lead. The same plan may be proposed again."""
     plan: Plan | None = None
     """The reserved plan, if it differs from the proposal: some victims do not fit elsewhere and are evicted, not
     moved."""

@@ -113,6 +113,9 @@ class Preemptor:
         match command:
             case pm.Propose():
                 self._propose(command.plan)
+            case pm.ProposeAgain():
+                simulation.clock.tell(f"{self.name} proposes {command.plan.plan_id} again")
+                self._ask(command.plan)
             case pm.SaveProtection():
                 simulation.turns.protection[command.record.owner] = pm.ProtectionRestored(command.record)
             case pm.Execute():
@@ -130,10 +133,14 @@ class Preemptor:
         simulation.clock.tell(
             f"{self.name} proposes {plan.plan_id}{' (turn)' if plan.turn else ''}: {loses} for {gains}"
         )
+        self._ask(plan)
+
+    def _ask(self, plan: Plan) -> None:
+        simulation = self.simulation
         self._asked.add(plan.plan_id)
         for leader in simulation.leaders:
             simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(m.ReserveAsked(plan)))  # type: ignore[misc]
-        self._soon(ANSWER_S, lambda: self.answered(Reserved(plan_id=plan.plan_id, ok=False)))
+        self._soon(ANSWER_S, lambda: self.answered(Reserved(plan_id=plan.plan_id, ok=False, again=True)))
 
     def _execute(self, plan_id: str, orders: tuple[Evict, ...]) -> None:
         if not orders:

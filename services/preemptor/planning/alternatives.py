@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from services.preemptor.planning.bounds import FREE, SEVERITY, Bound, cost_of
-from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.bounds import FREE, SEVERITY, cost_of
+from services.preemptor.planning.candidate import Bound, Candidate
 from shared.contracts.preemption import Action, Alternative
 
 MAX_ALTERNATIVES = 2

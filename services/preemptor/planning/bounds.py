@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import get_args
 
-from services.preemptor.planning.candidate import Candidate, Last
+import msgspec
+
+from services.preemptor.planning.candidate import Bound, Candidate, Last
 from services.preemptor.planning.emptying_cost import NOTHING, EmptyingCost, min_total
 from services.preemptor.planning.fitting import alike, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
-from shared.model.request import PodRequest
 
-Bound = tuple[int, int, int, int, int, Last]
-"""A cost as `cost_of` returns it, without the place."""
 Cost = tuple[int, int, int, int, int, Last, str]
 SEVERITY: dict[Action, int] = {action: severity for severity, action in enumerate(get_args(Action), start=1)}
 NO_PRIORITY = -(1 << 31)
@@ -54,7 +53,8 @@ class Bounds:
     ) -> None:
         self.name = name
         self._candidates, self.area, self._wait_for_release = candidates, area, wait_for_release
-        self._known: list[tuple[PodRequest | None, object, list[tuple[Bound, NodeState]]]] = []
+        self._known: dict[object, list[tuple[Bound, NodeState]]] = {}
+        """By kind of pod."""
 
     def nodes(self, state: PodState, planned_nodes: Collection[str]) -> Iterator[tuple[Bound, NodeState]]:
         """Yields the nodes on which the pod may fit, the lowest bound first.
@@ -68,17 +68,21 @@ class Bounds:
         """Returns the lowest bound of a pod; None if it fits nowhere."""
         return next((bound for bound, _ in self._sorted(state)), None)
 
-    def least_for_group(self, members: Sequence[PodState]) -> Bound | None:
-        """Returns a lower bound of the cost of placing all members; None if they cannot be placed."""
+    def least_for_group(self, members: Sequence[PodState], *, tells_areas_apart: bool = True) -> Bound | None:
+        """Returns a lower bound of the cost of placing all members; None if they cannot be placed.
+
+        `tells_areas_apart`: the bounds of several areas will be compared. For a single area any bound does, and a close
+        one takes as long as the rest of the plan.
+        """
         found = FREE
         for kind in alike(members):
-            bound = self._all_of(kind[0], len(kind))
+            bound = self._all_of(kind[0], len(kind), close=tells_areas_apart)
             if bound is None:
                 return None
             found = max(found, bound)
         return found
 
-    def _all_of(self, state: PodState, count: int) -> Bound | None:
+    def _all_of(self, state: PodState, count: int, *, close: bool) -> Bound | None:
         """Returns the bound of `count` pods with equal requests.
 
         Pods that request whole GPUs share no GPU, and no victim that has only one GPU.
@@ -94,21 +98,35 @@ class Bounds:
                 return least
             else:
                 parts += self._candidates.emptying_costs(ask.count, node)
+            if not close and len(parts) >= count:
+                return least
         costs = min_total(parts, count)
         return None if costs is None else (SEVERITY["evict"] if costs.pods else 0, *costs.figures)
 
     def _sorted(self, state: PodState) -> list[tuple[Bound, NodeState]]:
-        kind = self._candidates.preemption_class(state)
-        for request, known, found in self._known:
-            if request == state.request and known == kind:
-                return found
-        made = [(bound, node) for node in self.area if (bound := self._bound(state, node)) is not None]
-        made.sort(key=lambda item: (item[0], item[1].name))
-        self._known.append((state.request, kind, made))
-        return made
+        kind = self._kind(state)
+        if kind not in self._known:
+            made = [(bound, node) for node in self.area if (bound := self._bound(state, node, kind)) is not None]
+            made.sort(key=lambda item: (item[0], item[1].name))
+            self._known[kind] = made
+        return self._known[kind]
 
-    def _bound(self, state: PodState, node: NodeState) -> Bound | None:
-        if has_room(state, node) or (self._wait_for_release and self._candidates.leaving(node)):
+    def _kind(self, state: PodState) -> object:
+        """Pods of one kind have the same bounds."""
+        return msgspec.msgpack.encode(state.request), self._candidates.preemption_class(state)
+
+    def _bound(self, state: PodState, node: NodeState, kind: object) -> Bound | None:
+        if self._wait_for_release and self._candidates.leaving(node):
+            return FREE
+        known = self._candidates.bounds_on(node)
+        if known is None:
+            return self._computed(state, node)
+        if kind not in known:
+            known[kind] = self._computed(state, node)
+        return known[kind]
+
+    def _computed(self, state: PodState, node: NodeState) -> Bound | None:
+        if has_room(state, node):
             return FREE
         candidates = self._candidates.on(node, state)
         if not candidates:
@@ -118,7 +136,7 @@ class Bounds:
             return min(suspends), NO_PRIORITY, 0, 0, 0, FIRST
         ask = None if state.request is None else state.request.hardest
         if ask is not None and ask.whole and not ask.profile:
-            costs = self._candidates.emptying_costs(ask.count, node)
-            return (SEVERITY["evict"], *costs[0].figures) if costs else None
+            costs = self._candidates.emptying_cost(ask.count, node)
+            return None if costs is None else (SEVERITY["evict"], *costs.figures)
         first = candidates[0]
         return SEVERITY["evict"], first.priority, first.least_gpu_ms, first.gpu_milli, 1, first.last

@@ -29,6 +29,10 @@ class Last(tuple[str, str]):
         return tuple.__le__(self, other)
 
 
+Bound = tuple[int, int, int, int, int, Last]
+"""A cost, or a lower bound of one, as `bounds.cost_of` returns it, without the place."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A pod that could be preempted by one action."""
 

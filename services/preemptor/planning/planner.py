@@ -18,8 +18,8 @@ from services.preemptor.planning.actions.checkpoint import fitting_on_host
 from services.preemptor.planning.alternatives import Alternatives
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.attempt import Attempt
-from services.preemptor.planning.bounds import Bound, Bounds, Cost, cost_of
-from services.preemptor.planning.candidate import Candidate
+from services.preemptor.planning.bounds import Bounds, Cost, cost_of
+from services.preemptor.planning.candidate import Bound, Candidate
 from services.preemptor.planning.fitting import admits, fit, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.book import Book
@@ -160,11 +160,11 @@ class Planner:
 
     def _areas_by_bound(self, members: Sequence[PodState], excluded: frozenset[str]) -> list[tuple[Bound, str, Bounds]]:
         """Returns the areas, sorted by the lower bound of placing all members there."""
-        found = []
-        for area in self._areas.of(members, self._busy | excluded):
+        found, areas = [], self._areas.of(members, self._busy | excluded)
+        for area in areas:
             nodes = [node for node in area.nodes if node.name not in self._busy and node.name not in excluded]
             bounds = Bounds(self._candidates, nodes, area.name, wait_for_release=self._wait_for_release)
-            least = bounds.least_for_group(members)
+            least = bounds.least_for_group(members, tells_areas_apart=len(areas) > 1)
             if least is not None:
                 found.append((least, area.name, bounds))
         return sorted(found, key=lambda item: item[:2])

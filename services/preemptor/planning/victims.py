@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 import msgspec
 
 from services.preemptor.planning.actions.base import SuspensionAction
 from services.preemptor.planning.budgets import Budgets, EvictionsLeft
-from services.preemptor.planning.candidate import Candidate, Last
-from services.preemptor.planning.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_costs
+from services.preemptor.planning.candidate import Bound, Candidate, Last
+from services.preemptor.planning.changed_nodes import ChangedNodes
+from services.preemptor.planning.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_cost, min_emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.disruption_cost import budgets_of, price_of, why_not_disruptable
@@ -30,8 +32,8 @@ For 15,000 nodes at once it would take as long as the leader lease.
 """
 MAX_NODES_RENEWED = 20
 """The maximum of nodes per tick whose candidates are built again in advance."""
-MAX_NODES_PASSED = 1_000
-"""The maximum of nodes that are checked per tick for that."""
+MAX_NODES_CHECKED = 1_000
+"""The maximum of changed nodes whose pods are compared per tick for that."""
 IsExempt = Callable[[PodState], bool]
 """Whether a pod may not be evicted now: it replaces a preempted one, or its namespace's hourly budget is spent."""
 Uses = Callable[[str], int | None]
@@ -65,9 +67,13 @@ class _NodeCandidates(msgspec.Struct):
     """The candidates with regard to their budgets."""
     leaving: tuple[Candidate, ...] = ()
     """The terminating pods and orphaned slices of this round."""
+    any_leaving: bool = False
+    """Whether there is any of them, also one for which nothing waits any more."""
     kinds: tuple[tuple[str, int, bool], ...] = ()
     min_costs: dict[int, list[EmptyingCost]] = {}
-    """By number of GPUs, what `min_emptying_costs` returns; valid until the node's free capacity changes."""
+    """By number of GPUs, what `min_emptying_costs` returns; valid until the node changes."""
+    bounds: dict[object, Bound | None] = {}
+    """By kind of pod, what `Bounds` computes; valid until the node changes."""
 
 
 class Candidates:
@@ -84,6 +90,7 @@ class Candidates:
         gangs: Gangs,
         preemption_policy: Precedes,
         is_exempt: IsExempt,
+        changed: ChangedNodes,
         *,
         left: EvictionsLeft,
         non_disruptive: Sequence[SuspensionAction],
@@ -105,8 +112,10 @@ class Candidates:
         self._suspension_failed: dict[str, float] = {}
         """By uid of pods whose suspension failed: until when they are not suspended again."""
         self._of: dict[str, _NodeCandidates] = {}
-        self._round: list[str] = []
-        """Nodes that are still to be checked before the cycle starts again."""
+        """By node; those that were built longest ago come first."""
+        self._changed = changed
+        self._unchecked: dict[str, None] = {}
+        """Nodes whose candidates may be out of date, because something there has changed."""
         self._made = 0
         """How many nodes' candidates were built in this tick."""
         self.partial = False
@@ -118,9 +127,9 @@ class Candidates:
         self._allowed: dict[str, dict[tuple[str, int, bool], bool]] = {}
         """In this round, by the beneficiary's uid: whether it may preempt a pod, by the pod's preemption class."""
         self._promised: frozenset[str] = frozenset()
+        self._promised_nodes: set[str] = set()
+        """The nodes with a promised pod or its GPUs."""
         self._budgets = Budgets(book, left)
-        self._seen = book.arrays.cursor
-        """The position up to which the book's changes were seen."""
         self._leaving_s = leaving_s
         self._orphaned_since: dict[str, float] = {}
         """By grant id of slices that outlive their pods: when that was first noticed."""
@@ -131,6 +140,7 @@ class Candidates:
         Returns whether none is missing: before that a plan may not be the cheapest.
         """
         self._now, self._made, nodes = now, 0, self._book.nodes
+        self._note_changed()
         for name in [name for name in self._of if name not in nodes]:
             del self._of[name]
         lacking = [node for name, node in nodes.items() if name not in self._of and node.gpus]
@@ -138,23 +148,24 @@ class Candidates:
             self._make(node)
         self._made = min(len(lacking), MAX_NODES_BUILT)
         elsewhere = self._budgets.changed_namespaces()
-        for known in self._of.values() if elsewhere else ():
+        for name, known in self._of.items() if elsewhere else ():
             if any(pod.metadata.namespace in elsewhere for pod, _ in known.pods):
-                known.pods = []
+                self._invalidate(name, known)
         if not lacking:
             self._renew(now)
         return len(lacking) <= MAX_NODES_BUILT
 
     def _renew(self, now: float) -> None:
-        if not self._round:
-            self._round = sorted(self._of)
-        passed, self._round = self._round[:MAX_NODES_PASSED], self._round[MAX_NODES_PASSED:]
-        for at, name in enumerate(passed):
-            known = self._of.get(name)
-            if known is None or (now - known.since < KNOWN_S and known.pods == self._pods(self._book.nodes[name])):
-                continue
+        for name in list(islice(self._unchecked, MAX_NODES_CHECKED)):
             if self._made == MAX_NODES_RENEWED:
-                self._round = passed[at:] + self._round
+                return
+            known = self._of.get(name)
+            if known is not None and known.pods != self._pods(self._book.nodes[name]):
+                self._make(self._book.nodes[name])
+                self._made += 1
+            self._unchecked.pop(name, None)
+        for name, known in list(islice(self._of.items(), MAX_NODES_RENEWED - self._made)):
+            if now - known.since < KNOWN_S:
                 return
             self._make(self._book.nodes[name])
             self._made += 1
@@ -165,7 +176,7 @@ class Candidates:
         `promised`: victims of other plans that the budgets' statuses do not count yet.
         """
         self._now, pods, self.partial = now, self._book.pods, False
-        self._forget_changed()
+        self._note_changed()
         self._looked.clear()
         self._allowed.clear()
         self._exempt.clear()
@@ -173,6 +184,7 @@ class Candidates:
             uid: until for uid, until in self._suspension_failed.items() if until > now and uid in pods
         }
         self._promised = frozenset(promised)
+        self._promised_nodes = {name for uid in self._promised if uid in pods for name in self._nodes_of(pods[uid])}
         self._orphaned_since = {
             grant_id: since for grant_id, since in self._orphaned_since.items() if grant_id in self._book.grants
         }
@@ -211,12 +223,29 @@ class Candidates:
             known.min_costs[count] = min_emptying_costs(count, node, known.emptying)
         return known.min_costs[count]
 
-    def _forget_changed(self) -> None:
-        arrays = self._book.arrays
-        changed, self._seen = arrays.since(self._seen), arrays.cursor
-        names = self._of.keys() if changed is None else (self._book.row_names[row] for row in changed)
-        for known in (self._of[name] for name in names if name in self._of):
-            known.min_costs = {}
+    def emptying_cost(self, count: int, node: NodeState) -> EmptyingCost | None:
+        """Returns the lower bound of the cost of emptying `count` GPUs of a node (`min_emptying_cost`)."""
+        return min_emptying_cost(count, node, self._look(node).emptying)
+
+    def bounds_on(self, node: NodeState) -> dict[object, Bound | None] | None:
+        """Returns the bounds that are known for a node, by kind of pod, to be completed; None where they differ from
+        plan to plan, because of what the plans in progress do there."""
+        return None if node.name in self._promised_nodes else self._look(node).bounds
+
+    def _note_changed(self) -> None:
+        changed = self._changed.take()
+        for name in [name for name in (self._of if changed is None else changed) if name in self._of]:
+            self._of[name].min_costs, self._of[name].bounds = {}, {}
+            self._unchecked[name] = None
+
+    def _invalidate(self, name: str, known: _NodeCandidates) -> None:
+        """Lets a node's candidates be built again, although its pods are the same."""
+        known.pods = []
+        self._unchecked[name] = None
+
+    def _nodes_of(self, state: PodState) -> tuple[str, ...]:
+        held = self._book.grants.get(state.grant_id)
+        return (state.charged, *(() if held is None else held.nodes))
 
     def preemption_class(self, beneficiary: PodState) -> tuple[str, int, bool]:
         """Returns a pod's class: two pods of one class with equal requests may preempt the same pods."""
@@ -227,13 +256,17 @@ class Candidates:
             return self._of[node.name]
         self._looked.add(node.name)
         known = self._of.get(node.name)
-        if known is None or known.pods != self._pods(node):
+        is_unchecked = known is None or node.name in self._unchecked
+        if known is None or (is_unchecked and known.pods != self._pods(node)):
             if self._made < MAX_NODES_BUILT:
                 known = self._make(node)
                 self._made += 1
             else:
                 self.partial, known = True, _NodeCandidates([], (), self._now, {})
                 self._of[node.name] = known
+                self._unchecked[node.name] = None
+        elif is_unchecked:
+            del self._unchecked[node.name]
         spent = known.budgets & self._budgets.spent
         if spent != known.spent:
             known.spent = spent
@@ -243,10 +276,13 @@ class Candidates:
             )
             known.able = tuple(c for c in able if c.is_evictable or c.suspends)
             known.emptying = costs_by_gpu(known.able)
-            known.min_costs = {}
-        known.leaving = self._leave(node)
+            known.min_costs, known.bounds = {}, {}
+        if is_unchecked or known.any_leaving:
+            self._see_leaving(node, known)
         if not self._preemption_policy.by_priority_alone:
-            known.kinds = tuple(self._preemption_policy.preemption_class(self._book.pods[c.uid]) for c in known.able)
+            kinds = tuple(self._preemption_policy.preemption_class(self._book.pods[c.uid]) for c in known.able)
+            if kinds != known.kinds:
+                known.kinds, known.bounds = kinds, {}
         return known
 
     def _make(self, node: NodeState) -> _NodeCandidates:
@@ -256,6 +292,8 @@ class Candidates:
             if s.grant_id and not why_not_disruptable(s, self._book, self._now, stays=True)
         )
         candidates = tuple(sorted((c for c in made if c.is_evictable or c.suspends), key=lambda c: c.cost))
+        self._of.pop(node.name, None)
+        self._unchecked.pop(node.name, None)
         known = self._of[node.name] = _NodeCandidates(
             self._pods(node),
             candidates,
@@ -264,6 +302,7 @@ class Candidates:
             budgets=frozenset(name for c in candidates for name in c.budgets),
             able=candidates,
         )
+        self._see_leaving(node, known)
         return known
 
     def _on(self, node: NodeState) -> list[PodState]:
@@ -278,19 +317,24 @@ class Candidates:
     def _pods(self, node: NodeState) -> list[tuple[Pod, str]]:
         return [(state.pod, state.grant_id) for state in self._on(node)]
 
-    def _leave(self, node: NodeState) -> tuple[Candidate, ...]:
-        ending = [
-            s for s in self._on(node) if s.grant_id and (by := ends_by(s.pod)) is not None and self._now < by + STUCK_S
-        ]
+    def _see_leaving(self, node: NodeState, known: _NodeCandidates) -> None:
+        ending = [(s, by) for s in self._on(node) if s.grant_id and (by := ends_by(s.pod)) is not None]
         left = [
             held
             for held in node.grants.values()
             if held.phase == "leaving"
             and held.uid not in node.pods
             and not (held.client and held.uid in self._book.pods)
-            and self._now - self._orphaned_since.setdefault(held.grant_id, self._now) < self._leaving_s
         ]
-        return (*(self._candidate(state, node.name) for state in ending), *(_slice(held, node.name) for held in left))
+        known.any_leaving = bool(ending or left)
+        known.leaving = (
+            *(self._candidate(state, node.name) for state, by in ending if self._now < by + STUCK_S),
+            *(
+                _slice(held, node.name)
+                for held in left
+                if self._now - self._orphaned_since.setdefault(held.grant_id, self._now) < self._leaving_s
+            ),
+        )
 
     def unit(self, candidate: Candidate, gone: Collection[str], beneficiary: PodState) -> list[Candidate] | None:
         """Returns what ends if this candidate is evicted, besides `gone`.
@@ -353,6 +397,7 @@ class Candidates:
     def promise(self, victims: Sequence[Candidate]) -> None:
         """Records the victims of a plan of this round."""
         self._promised |= {victim.uid for victim in victims}
+        self._promised_nodes |= {victim.node for victim in victims}
         self._budgets.promise(victims)
 
     def _cannot_end(self, state: PodState, *, budgets: bool = True) -> bool:

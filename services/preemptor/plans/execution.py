@@ -20,6 +20,10 @@ from shared.contracts.preemption import ENDS, Plan, Victim
 class PlanExecution(msgspec.Struct):
     plan: Plan
     since: float
+    proposed_at: float = 0.0
+    """When placement was last asked to reserve it."""
+    propose_again_at: float | None = None
+    """When placement is asked again, because it has not answered; None while an answer is awaited, and after it."""
     requested_at: float = 0.0
     """When its evictions were last requested."""
     owners: dict[str, str] = {}
@@ -29,6 +33,11 @@ class PlanExecution(msgspec.Struct):
     """Victims whose eviction the API server has not accepted yet."""
     budgeted: tuple[str, ...] = ()
     """Victims under a budget, in the order of their eviction."""
+
+    @property
+    def negotiated(self) -> bool:
+        """Whether it waits for an answer of placement, or of the API server about an eviction."""
+        return not self.executing or bool(self.victims_left)
 
     def begin(self, book: Book) -> None:
         """Starts the evictions: the plan is reserved.

@@ -25,8 +25,8 @@ MUTANTS = [
         name="stand-by-proposes",
         what="a preemptor on standby proposes plans",
         file=CORE,
-        old="if self.ready and proposes and len(self.executions)",
-        new="if self.ready and len(self.executions)",
+        old="if self.ready and proposes and self._plans_left() > 0",
+        new="if self.ready and self._plans_left() > 0",
         tests=(f"{TEST}::test_a_standby_instance_proposes_nothing",),
     ),
     Mutant(

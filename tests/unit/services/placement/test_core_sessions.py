@@ -6,6 +6,7 @@ from services.placement import messages as m
 from shared.contracts.commands import TouchPod
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
+from shared.contracts.preemption import Plan
 from tests.support import build
 from tests.support.harness.placement import Placement, only
 from tests.unit.services.placement.core_pods import HALF
@@ -22,6 +23,13 @@ def test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_
     placement.facts(touched)
     assert [type(r) for _, r in placement.log] == [ReadyRecord, DecisionBatch]
     assert placement.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
+
+
+def test_a_plan_that_comes_before_the_session_leads_may_be_proposed_again() -> None:
+    placement = Placement(build.gpu_pod("p", **HALF))
+    plan = Plan(plan_id="early", beneficiaries=(), victims=(), deadline_s=1)
+    (answer,) = only(placement.send(m.ReserveAsked(plan)), m.AnswerPlan)
+    assert (answer.answer.plan_id, answer.answer.ok, answer.answer.again) == ("early", False, True)
 
 
 def test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved() -> None:

@@ -183,13 +183,6 @@ def test_a_plan_cancelled_by_placement_is_made_again(preemptor: Preemptor) -> No
     assert len(preemptor.plans()) == 1
 
 
-def test_a_lost_answer_to_a_reservation_blocks_no_pod_forever(preemptor: Preemptor) -> None:
-    """The plan counts as not reserved. If it was, no instance executes it, and its deadline releases it."""
-    (plan,) = preemptor.plans()
-    preemptor.reserve(plan, ok=False, reason="")
-    assert preemptor.victims() == [["cheap"]]
-
-
 def test_pods_rejected_before_the_start_are_found_by_their_condition() -> None:
     preemptor = Preemptor("n", gpus=1)
     low = preemptor.run("low", "n", 0)

@@ -86,8 +86,10 @@ def test_no_option_costs_less_than_its_bound(seed: int) -> None:
         assert option is None or bounds[name] <= option.cost[:6]
 
 
-def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Priority, price or names of the pods decide in advance which node is the cheapest."""
+@pytest.mark.parametrize("gpus", [4, 1])
+def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+    """Priority, price or names of the pods decide in advance which node is the cheapest, also where a pod that costs
+    less there is of higher priority."""
     tried: set[str] = set()
     fit = attempt.fit
 
@@ -101,6 +103,6 @@ def test_of_many_equally_full_nodes_one_is_tried(monkeypatch: pytest.MonkeyPatch
     for node in range(30):
         for gpu in range(4):
             preemptor.run(f"p{node}-{gpu}", f"n{node}", gpu, ran_s=rng.randint(1, 10_000), priority=rng.randint(0, 3))
-    preemptor.wait("high", gpus=4)
+    preemptor.wait("high", gpus=gpus)
     (plan,) = preemptor.plans()
     assert tried == {plan.beneficiaries[0].node}

@@ -1,0 +1,115 @@
+"""Placement or the API server answers late or not at all: the same plan is proposed again, and fewer at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.preemptor import messages as m
+from services.preemptor.core import MAX_PROPOSED_S, PROPOSE_AGAIN_S
+from services.preemptor.plans.window import FIRST, LATE_S
+from shared.contracts.preemption import Plan, Reserved
+from tests.support.harness.preemptor import Preemptor
+
+
+def _full(nodes: int, waiting: int, **settings: int) -> Preemptor:
+    """Nodes of one GPU with a pod of low priority each, and pods of higher priority that want one each."""
+    preemptor = Preemptor(*(f"n{i}" for i in range(nodes)), gpus=1, **settings)
+    for i in range(nodes):
+        preemptor.run(f"low-{i}", f"n{i}", 0, ran_s=100 + i)
+    for i in range(waiting):
+        preemptor.wait(f"high-{i}")
+    return preemptor
+
+
+def _unanswered(preemptor: Preemptor, plan: Plan) -> None:
+    assert preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, again=True))) == []
+
+
+def _proposed_again(preemptor: Preemptor, after_s: float = PROPOSE_AGAIN_S) -> list[Plan]:
+    preemptor.now += after_s
+    return [command.plan for command in preemptor.send(m.Tick()) if isinstance(command, m.ProposeAgain)]
+
+
+def test_an_unanswered_plan_is_proposed_again_and_no_other_is_made(preemptor: Preemptor) -> None:
+    (plan,) = preemptor.plans()
+    _unanswered(preemptor, plan)
+    assert preemptor.plans(PROPOSE_AGAIN_S / 2) == []
+    assert _proposed_again(preemptor) == [plan]
+    assert _proposed_again(preemptor) == []  # an answer is awaited
+    assert preemptor.reserve(plan) == ["cheap"]
+
+
+def test_a_plan_that_is_never_answered_is_given_up_and_another_is_made(preemptor: Preemptor) -> None:
+    (plan,) = preemptor.plans()
+    began = preemptor.now
+    while plan.plan_id in preemptor.core.executions:
+        _unanswered(preemptor, plan)
+        _proposed_again(preemptor, 10.0)
+    assert MAX_PROPOSED_S < preemptor.now - began <= MAX_PROPOSED_S + 10.0
+    (other,) = preemptor.plans()
+    assert other.plan_id != plan.plan_id
+    assert [victim.name for victim in other.victims] == ["cheap"]
+
+
+def test_an_answer_after_a_plan_is_executed_changes_nothing(preemptor: Preemptor) -> None:
+    """Two requests were under way, and the first one was answered late."""
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    _unanswered(preemptor, plan)
+    assert _proposed_again(preemptor) == []
+
+
+def test_fewer_plans_are_proposed_at_once_while_answers_are_missing() -> None:
+    preemptor = _full(20, 20)
+    plans = preemptor.plans()
+    assert len(plans) == FIRST
+    for plan in plans:
+        _unanswered(preemptor, plan)
+    assert _proposed_again(preemptor) == plans
+    for plan in plans[2:]:
+        preemptor.send(m.Ended(plan.plan_id, executed=True))
+    assert preemptor.plans(0.1) == []  # two are left, and one is the limit
+    preemptor.send(m.Ended(plans[1].plan_id, executed=True))
+    preemptor.reserve(plans[0])
+    preemptor.evicted(plans[0])
+    assert len(preemptor.plans()) == 3  # it was answered twice, quickly
+
+
+def test_more_are_proposed_as_answers_come_quickly() -> None:
+    preemptor = _full(3 * FIRST, 3 * FIRST)
+    for plan in preemptor.plans():
+        preemptor.reserve(plan)
+        preemptor.evicted(plan)
+    assert len(preemptor.plans()) == 2 * FIRST
+
+
+def test_plans_whose_victims_are_still_to_be_evicted_count() -> None:
+    """What was begun is finished before more pods are preempted."""
+    preemptor = _full(3 * FIRST, 3 * FIRST)
+    plans = preemptor.plans()
+    preemptor.now += LATE_S
+    for plan in plans:
+        preemptor.reserve(plan)
+    assert preemptor.plans(0.1) == []
+    for plan in plans:
+        preemptor.evicted(plan)
+    assert len(preemptor.plans(0.1)) > 0
+
+
+def test_a_late_answer_of_the_api_server_counts_too() -> None:
+    preemptor = _full(3 * FIRST, 3 * FIRST)
+    plans = preemptor.plans()
+    preemptor.now += LATE_S
+    for plan in plans:
+        preemptor.reserve(plan)
+    preemptor.now += LATE_S + 0.1
+    for plan in plans[:3]:
+        preemptor.evicted(plan)
+    for plan in plans[3:]:
+        preemptor.send(m.Ended(plan.plan_id, executed=True))
+    assert len(preemptor.plans(0.1)) == 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_there_are_never_more_than_the_setting_allows(most: int) -> None:
+    assert len(_full(6, 6, max_plans=most).plans()) == most
