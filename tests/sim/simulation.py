@@ -16,18 +16,22 @@ from shared.contracts.commands import AmendGrant
 from shared.contracts.facts import Fact
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
+from shared.model.objects import Pod
 from shared.model.suspension import annotated_suspension, left_of
 from shared.scheduling.transaction import Transaction
+from tests.sim.checker import GrantChecker
 from tests.sim.clock import Clock, Network
 from tests.sim.leaders import Leader
 from tests.sim.nats import SimNats, Violation
-from tests.sim.nodes import SimNode
+from tests.sim.nodes import SimNode, raise_first
 from tests.sim.rebuild import compare_with_rebuilt
 from tests.sim.turns import RESTING_S, TURNING_S, Turns
 from tests.sim.watchers import Watcher
 
 GPU_MIB, GPU_MILLI = 81920, 1000
 FAULTY_S, CALM_S = 60.0, 400.0
+REST_STEPS = 64
+"""After so many steps it is asked whether the world is at rest."""
 ASKS = (
     {names.RESOURCE_GPU: "1"},
     {names.RESOURCE_GPU: "2"},
@@ -89,6 +93,7 @@ class Simulation:
         self.network = Network(self.clock)
         self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
         self.history: list[Fact] = []
+        self.checker = GrantChecker((GPU_MIB, GPU_MILLI))
         self.gangs: dict[str, dict[str, int]] = {}
         """How many members of each must be decided together: of each subgroup, or "" for a gang without them."""
         self.nats = SimNats(self.clock, self.gangs)
@@ -141,8 +146,9 @@ class Simulation:
     def _until_rest(self, seconds: float, *, rests: bool = True) -> None:
         end = self.clock.now + seconds
         while self.clock.next_at < end:
-            self._step()
-            if rests and self.clock.steps % 64 == 0 and self._at_rest():
+            if not self.clock.skip_idle(end, REST_STEPS):
+                self._step()
+            if rests and self.clock.steps % REST_STEPS == 0 and self._at_rest():
                 break
 
     def _step(self) -> None:
@@ -155,6 +161,10 @@ class Simulation:
         if happened:
             self.history += happened
             self._changed_at = self.clock.now
+        for fact in happened:
+            if isinstance(fact.object, Pod):
+                meta = fact.object.metadata
+                raise_first(self.checker.stored(meta.uid, fact.object.spec.node_name, meta.annotations))
 
     # --- users and faults -------------------------------------------------------------------------------------
 
@@ -586,6 +596,7 @@ class Simulation:
             if not pod["metadata"].get("deletionTimestamp"):
                 self._check_pod(core, pod)
         compare_with_rebuilt(self, core)
+        raise_first(self.checker.linearize())
 
     def _check_pod(self, core: Core, pod: dict[str, Any]) -> None:
         """It is pending, or is bound and runs by the grant with which it was bound."""

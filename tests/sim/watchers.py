@@ -24,6 +24,7 @@ from shared.model import names
 from shared.model.grant import decode_grant
 from shared.model.resize import exceeds
 from shared.model.suspension import annotated_suspension, suspension_patch
+from tests.sim.clock import Poll
 from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
@@ -73,9 +74,16 @@ class Watcher:
             take = end if simulation.network.calm else min(end, self._cursor + rng.randint(1, 4))
             self._say(self.core.facts(simulation.history[self._cursor : take], simulation.clock.now))
             self._cursor = take
-        self._say(self.core.tick(simulation.clock.now))
-        delay = 0.01 if simulation.network.calm else rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
+        if simulation.clock.now >= self.core.due:
+            self._say(self.core.tick(simulation.clock.now))
+        if simulation.network.calm:
+            simulation.clock.poll(Poll(0.01, lambda now: self._is_idle(start, now), lambda: self._loop(start)))
+            return
+        delay = rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
         simulation.clock.after(delay, lambda: self._loop(start))
+
+    def _is_idle(self, start: int, now: float) -> bool:
+        return self._starts == start and self._cursor == len(self.simulation.history) and now < self.core.due
 
     def _cut(self, rng: Any) -> None:
         """The watch is cut. Half the time its place in history is lost too (410), and only comparing lists helps."""
