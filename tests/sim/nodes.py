@@ -42,6 +42,10 @@ NEAR = NetworkLink(rtt_us=5, mib_s=20_000)
 class SimNode:
     def __init__(self, simulation: Simulation, name: str, gpus: int) -> None:
         self.simulation, self.name, self.gpus = simulation, name, gpus
+        self.indices = list(range(gpus))
+        """The numbers of its GPUs, in this boot."""
+        self.ahead_s = 0.0
+        """By how much its monotonic clock is ahead."""
         self._boots = 1
         self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
         self.agent = Agent(name)
@@ -119,6 +123,10 @@ class SimNode:
 
     def _inventory(self) -> None:
         seen = build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")
+        if self.indices != sorted(self.indices):
+            numbered = zip(seen.gpus, self.indices, strict=True)
+            gpus = sorted((msgspec.structs.replace(gpu, index=i) for gpu, i in numbered), key=lambda gpu: gpu.index)
+            seen = msgspec.structs.replace(seen, gpus=tuple(gpus))
         seen = self.simulation.turns.inventory(seen, self.slices.park_mib)
         if self.simulation.remote:
             network = {f"n{i}": NEAR for i in range(3) if f"n{i}" != self.name}
@@ -228,7 +236,7 @@ class SimNode:
     def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
         if not self.alive:
             return []
-        said = self.agent.handle(event, self.simulation.clock.now)
+        said = self.agent.handle(event, self.simulation.clock.now + self.ahead_s)
         for command in said:
             match command:
                 case a.Save():
@@ -399,7 +407,8 @@ class SimNode:
             for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.simulation.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
-                    if said.grant_id != decode_grant(grant).grant_id:
+                    bound_by = decode_grant(grant).grant_id
+                    if said.grant_id != bound_by and bound_by not in self.simulation.revived:
                         raise Violation(
                             f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
                             f"{decode_grant(grant).grant_id}"

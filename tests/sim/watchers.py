@@ -40,6 +40,8 @@ class Watcher:
         self.simulation, self.name = simulation, f"watcher-{index}"
         self._starts = 0
         self.alive = False
+        self.lags_until = 0.0
+        """Until then it sees nothing new."""
         self.restart()
 
     def restart(self) -> None:
@@ -70,7 +72,7 @@ class Watcher:
         if not simulation.network.calm and rng.random() < 0.01:
             self._cut(rng)
         end = len(simulation.history)
-        if self._cursor < end:
+        if self._cursor < end and (simulation.network.calm or simulation.clock.now >= self.lags_until):
             take = end if simulation.network.calm else min(end, self._cursor + rng.randint(1, 4))
             self._say(self.core.facts(simulation.history[self._cursor : take], simulation.clock.now))
             self._cursor = take
@@ -171,6 +173,8 @@ class Watcher:
             made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
             if made not in logged:
                 raise Violation(f"P3: {bind.name} was bound as {made}, the log had {sorted(logged)}")
+            if bind.grant and int(bind.resource_version) <= simulation.restored_at:
+                simulation.revived.add(decode_grant(bind.grant).grant_id)
             simulation.bound += 1
             simulation.bound_at[bind.uid] = simulation.clock.now
         simulation.record()
