@@ -7,10 +7,11 @@ SEEDS ?= 1000
 SECONDS ?= 600
 CASES ?= 10000
 FAULTS ?= 10000
-# How much `make nightly` does: cases of fuzz, seeds of sim, seconds of churn; and the most seconds that the mutants, the
-# versions, and each of the others may take
+# How much `make nightly` does: cases of fuzz, seeds of sim, seconds of guided and of churn; and the most seconds that
+# the mutants, the versions, and each of the others may take
 NIGHTLY_CASES ?= 100000
 NIGHTLY_SEEDS ?= 100000
+NIGHTLY_GUIDED_S ?= 3600
 NIGHTLY_SECONDS ?= 3600
 NIGHTLY_MUTANTS_S ?= 14400
 NIGHTLY_VERSIONS_S ?= 14400
@@ -28,7 +29,7 @@ NEIGHBOURS := lws jobset
 MORE_NEIGHBOURS := trainer mpi-operator kuberay volcano-controllers volcano-admission volcano-scheduler kueue karpenter
 
 .PHONY: interposer demo test test-unit test-node test-page test-install image manifests node-binaries lint schemas \
-  protos model sim mutants chaos churn fuzz soak nightly kube kube-versions versions fakes bench docs picture clean neighbours
+  protos model sim guided mutants chaos churn fuzz soak nightly kube kube-versions versions fakes bench docs picture clean neighbours
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Kerf needs Python 3.11 or later; name one with make PYTHON=python3.12")'
@@ -117,6 +118,9 @@ model: $(STAMP)  ## the protocol, state by state
 sim: $(STAMP)  ## all cores under a simulated clock and drawn faults: make sim SEEDS=100000
 	$(PY) -m tests.sim --seeds $(SEEDS)
 
+guided: $(STAMP)  ## worlds that reached a new state are begun again and go on otherwise: make guided SECONDS=600
+	$(PY) -m tests.sim --guided $(SECONDS)
+
 mutants: $(STAMP) fakes  ## weakens the code line by line; each time a test must fail
 	$(PY) -m tests.mutants
 
@@ -132,8 +136,9 @@ soak: $(STAMP) kube  ## the same until a number of faults has struck: make soak 
 fuzz: $(STAMP)  ## damaged input for every parser that reads what others write: make fuzz CASES=100000
 	@$(PY) -m tests.fuzz --cases $(CASES)
 
-nightly: $(STAMP) fakes kube  ## fuzz, sim, churn, mutants and versions, one after the other, each with its bound
-	@$(PY) -m tools.nightly --cases $(NIGHTLY_CASES) --seeds $(NIGHTLY_SEEDS) --seconds $(NIGHTLY_SECONDS) \
+nightly: $(STAMP) fakes kube  ## fuzz, sim, guided, churn, mutants and versions, one after the other, each with its bound
+	@$(PY) -m tools.nightly --cases $(NIGHTLY_CASES) --seeds $(NIGHTLY_SEEDS) --guided-s $(NIGHTLY_GUIDED_S) \
+	  --seconds $(NIGHTLY_SECONDS) \
 	  --mutants-s $(NIGHTLY_MUTANTS_S) --versions-s $(NIGHTLY_VERSIONS_S) --limit-s $(NIGHTLY_LIMIT_S)
 
 docs: $(VENV)/.docs  ## the documentation as a site in site/; a link that leads nowhere is an error

@@ -1,4 +1,4 @@
-"""What is too long for every change, one after the other: fuzz, sim, churn, mutants, versions.
+"""What is too long for every change, one after the other: fuzz, sim, guided, churn, mutants, versions.
 
 `make nightly` runs it. One line on stdout for each, with its result and the last line that it wrote; all that it wrote
 is in build/nightly. Each has its own amount of work, and none runs longer than its limit. Exit status 1 if one failed.
@@ -33,6 +33,7 @@ def steps(args: argparse.Namespace) -> list[Step]:
     return [
         Step("fuzz", ("make", "--quiet", "fuzz", f"CASES={args.cases}"), args.limit_s),
         Step("sim", ("make", "--quiet", "sim", f"SEEDS={args.seeds}"), args.limit_s),
+        Step("guided", ("make", "--quiet", "guided", f"SECONDS={args.guided_s}"), args.guided_s + args.limit_s),
         Step("churn", ("make", "--quiet", "churn", f"SECONDS={args.seconds}"), args.seconds + args.limit_s),
         Step("mutants", ("make", "--quiet", "mutants"), args.mutants_s),
         Step("versions", ("make", "--quiet", "versions"), args.versions_s),
@@ -70,6 +71,7 @@ def main(todo: Sequence[Step] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.nightly", description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000, help="of fuzz (%(default)s)")
     parser.add_argument("--seeds", type=int, default=100_000, help="of sim (%(default)s)")
+    parser.add_argument("--guided-s", type=float, default=3600, help="of guided, seconds of CPU (%(default).0f)")
     parser.add_argument("--seconds", type=float, default=3600, help="of churn (%(default).0f)")
     parser.add_argument("--mutants-s", type=float, default=14_400, help="at most, of mutants (%(default).0f)")
     parser.add_argument("--versions-s", type=float, default=14_400, help="at most, of versions (%(default).0f)")

@@ -5,6 +5,16 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Poll(NamedTuple):
+    """Something that looks whether there is anything to do, over and over."""
+
+    every_s: float
+    idle: Callable[[float], bool]
+    """Whether it would find nothing at this time, and so would only look again."""
+    look: Callable[[], None]
 
 
 class Clock:
@@ -12,13 +22,17 @@ class Clock:
         self.rng = rng
         self.now = 1_000.0
         self.steps = 0
-        self._things: list[tuple[float, int, Callable[[], None]]] = []
+        self._things: list[tuple[float, int, Callable[[], None] | Poll]] = []
         self._order = 0
         self.story: list[str] = []
 
     def after(self, seconds: float, do: Callable[[], None]) -> None:
         self._order += 1
         heapq.heappush(self._things, (self.now + seconds, self._order, do))
+
+    def poll(self, poll: Poll) -> None:
+        self._order += 1
+        heapq.heappush(self._things, (self.now + poll.every_s, self._order, poll))
 
     def tell(self, text: str) -> None:
         self.story.append(f"{self.now - 1_000.0:9.3f}  {text}")
@@ -29,8 +43,24 @@ class Clock:
             return False
         self.now, _, do = heapq.heappop(self._things)
         self.steps += 1
-        do()
+        (do.look if isinstance(do, Poll) else do)()
         return True
+
+    def skip_idle(self, until: float, stride: int) -> bool:
+        """Takes the steps of polls that find nothing, up to the next multiple of `stride`. Returns whether there were
+        any. They are most steps of a world at rest, and change nothing but time."""
+        things, began = self._things, self.steps
+        while things:
+            at, _, do = things[0]
+            if at >= until or not isinstance(do, Poll) or not do.idle(at):
+                break
+            self.now = at
+            self.steps += 1
+            self._order += 1
+            heapq.heapreplace(things, (at + do.every_s, self._order, do))
+            if not self.steps % stride:
+                break
+        return self.steps > began
 
     @property
     def next_at(self) -> float:

@@ -44,6 +44,8 @@ class Leader:
         self._renew_at = 0.0
         self._held = False
         self._clock_skew_s = simulation.turns.clock_skew_s()
+        self.ahead_s = 0.0
+        """By how much its monotonic clock is ahead."""
         self.feed = FeedReader(
             simulation,
             self.name,
@@ -157,6 +159,9 @@ class Leader:
         """A tick with this machine's clock, which may differ from others'."""
         return m.Tick(self.simulation.clock.now + self._clock_skew_s)
 
+    def wall_jumped(self, seconds: float) -> None:
+        self._clock_skew_s += seconds
+
     def _renew(self) -> None:
         """As the service does: no other input is processed until the log has answered."""
         self._renew_at = self.simulation.clock.now + self.simulation.rng.uniform(5.0, 60.0)
@@ -246,7 +251,7 @@ class Leader:
         if self._held_back is not None:
             self._held_back.append(event)
             return
-        commands = self.core.handle(event, self.simulation.clock.now)
+        commands = self.core.handle(event, self.simulation.clock.now + self.ahead_s)
         try:
             check(self.core, commands)
         except AssertionError as broken:

@@ -4,6 +4,7 @@ lose parts of both."""
 from __future__ import annotations
 
 import contextlib
+import random
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +48,7 @@ class SimNats:
         self._has_log = self._has_mark = False
         self._mark: tuple[bytes | None, int] = (None, 0)
         self._mark_next = 1
+        self._backups: list[tuple[list[LogEntry], int]] = []
         self.provision()
 
     # --- requests of leaders ----------------------------------------------------------------------------------
@@ -185,6 +187,20 @@ class SimNats:
         self.clock.tell(f"the log loses its last records: {[(e.sequence, e.subject.rsplit('.', 1)[1]) for e in lost]}")
         if lost:
             self._next = lost[0].sequence
+
+    def back_up(self) -> None:
+        """All files, as a backup of the whole store has them."""
+        if self._has_log:
+            self._backups.append((list(self.entries), self._next))
+
+    def restore_backup(self, rng: random.Random) -> None:
+        """One of the last backups takes the store's place. The mark was in memory."""
+        if not self._backups:
+            return
+        self.restart()
+        entries, self._next = rng.choice(self._backups[-4:])
+        self.entries, self._has_log = list(entries), True
+        self.clock.tell(f"the files of NATS are as they were, up to record {self._next - 1}")
 
     # --- checks -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +18,7 @@ from shared.model import names
 from shared.model.grant import ContainerGrant, decode_grant
 from shared.model.network import NetworkLink, RemoteAbility
 from shared.model.timestamps import seconds_text
+from tests.sim.checker import Fault, Use
 from tests.sim.idle import Idlers
 from tests.sim.nats import Violation
 from tests.sim.slices import Slices
@@ -27,12 +29,23 @@ if TYPE_CHECKING:
     from tests.sim.preemptors import Preemptor
     from tests.sim.simulation import Simulation
 
+
+def raise_first(faults: Iterable[Fault]) -> None:
+    """Raises what the checker has found."""
+    for fault in faults:
+        raise Violation(f"{fault.rule}: {fault.text}")
+
+
 NEAR = NetworkLink(rtt_us=5, mib_s=20_000)
 
 
 class SimNode:
     def __init__(self, simulation: Simulation, name: str, gpus: int) -> None:
         self.simulation, self.name, self.gpus = simulation, name, gpus
+        self.indices = list(range(gpus))
+        """The numbers of its GPUs, in this boot."""
+        self.ahead_s = 0.0
+        """By how much its monotonic clock is ahead."""
         self._boots = 1
         self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
         self.agent = Agent(name)
@@ -71,7 +84,7 @@ class SimNode:
         if not self.alive:
             self.simulation.clock.tell(f"the agent of {self.name} restarts")
             self.alive = True
-            self.changes += 1
+            self.changed()
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
             self._idlers.agent_begins()
             self._inventory()
@@ -88,18 +101,32 @@ class SimNode:
         self.slices.rebooted()
         self._servers.clear()
         self._orders.clear()
-        self.changes += 1
+        self.changed()
         if self.alive:
             self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
         self.alive = True
         self._idlers.agent_begins()
         self._inventory()
 
+    def changed(self) -> None:
+        """Something else runs here now, or with other amounts: the node's journal says what."""
+        self.changes += 1
+        running = {
+            key: Use(grant_id, {gpu.uuid: (gpu.memory_mib, gpu.compute_milli) for gpu in taken.gpus})
+            for key, (grant_id, share) in self.running.items()
+            for taken in (self.slices.taken(key, share),)
+        }
+        raise_first(self.simulation.checker.ran(self.name, running))
+
     def runs(self, grant_id: str) -> bool:
         return any(running == grant_id for running, _ in self.running.values())
 
     def _inventory(self) -> None:
         seen = build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")
+        if self.indices != sorted(self.indices):
+            numbered = zip(seen.gpus, self.indices, strict=True)
+            gpus = sorted((msgspec.structs.replace(gpu, index=i) for gpu, i in numbered), key=lambda gpu: gpu.index)
+            seen = msgspec.structs.replace(seen, gpus=tuple(gpus))
         seen = self.simulation.turns.inventory(seen, self.slices.park_mib)
         if self.simulation.remote:
             network = {f"n{i}": NEAR for i in range(3) if f"n{i}" != self.name}
@@ -209,7 +236,7 @@ class SimNode:
     def handle(self, event: a.Input, leader: Leader | None = None) -> list[a.Command]:
         if not self.alive:
             return []
-        said = self.agent.handle(event, self.simulation.clock.now)
+        said = self.agent.handle(event, self.simulation.clock.now + self.ahead_s)
         for command in said:
             match command:
                 case a.Save():
@@ -247,7 +274,7 @@ class SimNode:
                     if (order.task.uid, container) in self.running:
                         share = order.task.after.containers[container]
                         self.running[order.task.uid, container] = (order.task.grant_id, share)
-                        self.changes += 1
+                        self.changed()
             self.handle(a.ResizeDone(order.request, order.task, reason), leader)
 
         simulation.clock.after(0.01 if simulation.network.calm else draw.choice((0.0, 0.05, 1.0, 4.0)), done)
@@ -309,7 +336,6 @@ class SimNode:
         key = (order.uid, order.container)
         if not any(order is waiting for waiting in self._orders.get(key, ())):
             return  # the agent that gave it is gone
-        self.changes += 1
         said: a.Input
         if isinstance(order, a.Serve):
             self.simulation.clock.tell(f"{self.name} serves {order.grant_id} to {order.peer}")
@@ -321,6 +347,7 @@ class SimNode:
             self.running.pop(key, None)
             self._servers.discard(key)
             said = a.ServerEnded(*key, order.grant_id)
+        self.changed()
         self._orders[key].pop(0)
         following = self._orders[key][0] if self._orders[key] else None
         self.handle(said)
@@ -335,7 +362,7 @@ class SimNode:
         self.simulation.clock.tell(f"the server of {key} on {self.name} ends by itself")
         grant_id, _ = self.running.pop(key)
         self._servers.discard(key)
-        self.changes += 1
+        self.changed()
         self.handle(a.ServerEnded(*key, grant_id, by_itself="killed"))
 
     # --- the kubelet ------------------------------------------------------------------------------------------
@@ -380,7 +407,8 @@ class SimNode:
             for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.simulation.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
-                    if said.grant_id != decode_grant(grant).grant_id:
+                    bound_by = decode_grant(grant).grant_id
+                    if said.grant_id != bound_by and bound_by not in self.simulation.revived:
                         raise Violation(
                             f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
                             f"{decode_grant(grant).grant_id}"
@@ -389,7 +417,7 @@ class SimNode:
                     share = said.share if said.remote is None else msgspec.structs.replace(said.share, gpus=())
                     self.running[uid, container] = (said.grant_id, share)
                     self.slices.started((uid, container), said.suspension)
-                    self.changes += 1
+                    self.changed()
         if self.simulation.turns.drawn and any(key[0] == uid for key in self.running):
             self._report_start(uid, name)
         if uid in self.simulation.turns.cannot_checkpoint and self.slices.runs(uid):
@@ -427,5 +455,5 @@ class SimNode:
         for key in [k for k in self.running if k[0] == uid and k not in self._servers]:
             del self.running[key]
             self.slices.ended(key)
-            self.changes += 1
+            self.changed()
             self.handle(a.ContainerEnded(*key))

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from services.node_agent.messages import Input
 from services.placement.core import Core
 from services.placement.scheduling.gangs.placing import by_size, place_gang
-from services.simulator.cluster import SimulatedCluster
 from shared.book.gangs import GangState
 from shared.contracts.commands import AmendGrant
-from shared.contracts.facts import Fact
+from shared.contracts.facts import Fact, Put
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
+from shared.model.objects import Pod
 from shared.model.suspension import annotated_suspension, left_of
 from shared.scheduling.transaction import Transaction
+from tests.sim.checker import GrantChecker
 from tests.sim.clock import Clock, Network
+from tests.sim.disasters import Disasters, RestorableCluster
 from tests.sim.leaders import Leader
 from tests.sim.nats import SimNats, Violation
-from tests.sim.nodes import SimNode
+from tests.sim.nodes import SimNode, raise_first
 from tests.sim.rebuild import compare_with_rebuilt
 from tests.sim.turns import RESTING_S, TURNING_S, Turns
 from tests.sim.watchers import Watcher
 
 GPU_MIB, GPU_MILLI = 81920, 1000
 FAULTY_S, CALM_S = 60.0, 400.0
+REST_STEPS = 64
+"""After so many steps it is asked whether the world is at rest."""
 ASKS = (
     {names.RESOURCE_GPU: "1"},
     {names.RESOURCE_GPU: "2"},
@@ -62,9 +66,17 @@ FAULTS = (
 """Methods of Simulation, without their underscore; twice named is twice as likely."""
 
 
+Fork = tuple[float, int]
+"""From this time on everything is drawn from another generator, that of the number."""
+
+
 class Simulation:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, forks: Iterable[Fork] = ()) -> None:
         self.seed = seed
+        self._forks = list(forks)
+        self.observe: Callable[[Simulation], None] | None = None
+        """Called after each step that has changed something."""
+        self.last_fault = ""
         self.rng = random.Random(seed)
         # Each world has a part of the kinds, often or seldom. If all of them happened all the time, no state would last
         # long enough for failures that take a while.
@@ -72,12 +84,18 @@ class Simulation:
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
         self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
         self.turns = Turns(self, seed)
+        self.disasters = Disasters(self, seed)
         # Of its own, so that the other draws stay what they were.
         self.remote_rng = random.Random(f"{seed} remote")
         self.remote = self.remote_rng.random() < 0.4 and not self.turns.drawn
         """Whether nodes serve their GPUs to each other, and some pods agree to that. Such pods take no turns."""
         self.remote_bound: set[str] = set()
         """Grants of pods that were bound with a GPU of another node."""
+        self.revived: set[str] = set()
+        """Grants of bound pods that came back with a backup of etcd, as they were then; and those of Bindings that were
+        under way and found their pod at its old version again."""
+        self.restored_at = 0
+        """The last resourceVersion before which an object may have come back."""
         self.lost: set[str] = set()
         """Grants whose server ended with its node, and nodes that were deleted: pods on such GPUs have to be replaced.
         """
@@ -87,8 +105,9 @@ class Simulation:
         """By uid, when the Binding succeeded."""
         self.clock = Clock(self.rng)
         self.network = Network(self.clock)
-        self.api = SimulatedCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
+        self.api = RestorableCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
         self.history: list[Fact] = []
+        self.checker = GrantChecker((GPU_MIB, GPU_MILLI))
         self.gangs: dict[str, dict[str, int]] = {}
         """How many members of each must be decided together: of each subgroup, or "" for a gang without them."""
         self.nats = SimNats(self.clock, self.gangs)
@@ -108,6 +127,7 @@ class Simulation:
         self.leaders = [Leader(self, i) for i in range(2)]
         self.watchers = [Watcher(self, i) for i in range(2)]
         self.turns.begin()
+        self.disasters.begin()
         for _ in range(self.rng.randint(4, 20)):
             self.clock.after(self.rng.uniform(0, FAULTY_S * 0.8), self._create_pod)
         for number in range(self.rng.randint(0, 2)):
@@ -117,8 +137,23 @@ class Simulation:
         self.resized = 0
         self._late: set[str] = set()
         """Pods with an amendment that is on its way for long: their users wait for it."""
-        if self.resizes.random() < 0.4:
+        self.resizing = self.resizes.random() < 0.4
+        """Whether users resize running pods."""
+        if self.resizing:
             self.clock.after(5.0, self._resize)
+
+        for at_s, number in self._forks:
+            self.clock.after(at_s - self.clock.now, functools.partial(self._fork, number))
+
+    def _fork(self, number: int) -> None:
+        """The past stays as it was, and another future is drawn."""
+        own = (self.rng, self.turns.rng, self.disasters.rng, self.resizes, self.remote_rng)
+        for which, rng in enumerate(own):
+            rng.seed(f"{self.seed} fork {number} {which}")
+
+    @property
+    def faulty_until(self) -> float:
+        return 1_000.0 + FAULTY_S
 
     def _drawn_patience(self, seed: int) -> float:
         rng = random.Random(f"{seed} reservations")  # of its own, so that the other draws stay what they were
@@ -126,7 +161,7 @@ class Simulation:
 
     def run(self) -> None:
         """Faults for a while, then calm; raises Violation."""
-        while self.clock.next_at < 1_000.0 + FAULTY_S:
+        while self.clock.next_at < self.faulty_until:
             self._step()
         self._calm()
         if self.turns.drawn:
@@ -141,8 +176,9 @@ class Simulation:
     def _until_rest(self, seconds: float, *, rests: bool = True) -> None:
         end = self.clock.now + seconds
         while self.clock.next_at < end:
-            self._step()
-            if rests and self.clock.steps % 64 == 0 and self._at_rest():
+            if not self.clock.skip_idle(end, REST_STEPS):
+                self._step()
+            if rests and self.clock.steps % REST_STEPS == 0 and self._at_rest():
                 break
 
     def _step(self) -> None:
@@ -155,6 +191,25 @@ class Simulation:
         if happened:
             self.history += happened
             self._changed_at = self.clock.now
+        for fact in happened:
+            if isinstance(fact.object, Pod):
+                meta = fact.object.metadata
+                raise_first(self.checker.stored(meta.uid, fact.object.spec.node_name, meta.annotations))
+
+    def restored(self, facts: list[Fact]) -> None:
+        """The API server's objects are those of a backup. `facts`: those that differ from what was there before.
+
+        Pods come back that had ended or were deleted since, and their nodes have given their grants back for good.
+        """
+        for fact in facts:
+            if isinstance(fact.object, Pod) and isinstance(fact, Put) and fact.object.spec.node_name:
+                text = fact.object.metadata.annotations.get(names.ANNOTATION_GRANT)
+                self.revived |= {decode(text).grant_id} if text else set()
+        self.restored_at = self.api.version
+        self._changed_at = self.clock.now
+        for name in self.nodes:
+            # One that the backup does not have registers again.
+            self.clock.after(self.disasters.rng.uniform(0.5, 5.0), functools.partial(self._add_node, name))
 
     # --- users and faults -------------------------------------------------------------------------------------
 
@@ -277,7 +332,8 @@ class Simulation:
     def _fault(self) -> None:
         if self.network.calm:
             return
-        getattr(self, f"_{self.rng.choice(self._faults)}")()
+        self.last_fault = self.rng.choice(self._faults)
+        getattr(self, f"_{self.last_fault}")()
         self.record()
         self.clock.after(self.rng.uniform(0.2, self._pause_s), self._fault)
 
@@ -481,6 +537,8 @@ class Simulation:
         if state == self._checked:
             return
         self._checked = state
+        if self.observe is not None:
+            self.observe(self)
         used: dict[tuple[str, str], list[int]] = {}
         counted: dict[str, Grant] = {}
         for pod in self.api.all("Pod"):
@@ -496,7 +554,7 @@ class Simulation:
                         f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its "
                         "node will never hand over"
                     )
-            else:
+            elif grant.grant_id not in self.revived:  # of those only what runs is promised to fit (0261)
                 counted[grant.grant_id] = grant
                 for name, container in grant.containers.items():
                     _count(self._taken(pod, name, container, grant), used)
@@ -536,9 +594,11 @@ class Simulation:
         )
 
     def _is_lost(self, grant: Grant, pod: dict[str, Any]) -> bool:
-        """Whether its GPU is one of another node, and one of the two nodes went away with it."""
+        """Whether it came back with a backup of etcd, or its GPU is one of another node, and one of the two nodes went
+        away with it."""
         serving = serving_node(grant)
-        return bool(serving) and bool(self.lost & {grant.grant_id, serving, pod["spec"]["nodeName"]})
+        gone = bool(self.lost & {grant.grant_id, serving, pod["spec"]["nodeName"]})
+        return grant.grant_id in self.revived or (bool(serving) and gone)
 
     def leading(self) -> Core | None:
         for leader in self.leaders:
@@ -586,6 +646,7 @@ class Simulation:
             if not pod["metadata"].get("deletionTimestamp"):
                 self._check_pod(core, pod)
         compare_with_rebuilt(self, core)
+        raise_first(self.checker.linearize())
 
     def _check_pod(self, core: Core, pod: dict[str, Any]) -> None:
         """It is pending, or is bound and runs by the grant with which it was bound."""

@@ -141,7 +141,7 @@ class Slices:
                 held.on_host |= held.on_gpu
             else:
                 held.on_gpu = True
-        node.changes += 1
+        node.changed()
         mib = max((gpu.memory_mib for key in mine for gpu in node.running[key][1].gpus), default=0)
         seconds = FIXED_S + mib / MIB_PER_S if copies else 0.01
         how = "" if calm else draw.choice(("",) * 8 + ("slow", "fails", "fails in part"))
@@ -173,7 +173,7 @@ class Slices:
                 held.on_gpu = False
             else:
                 held.on_host = False
-        self._node.changes += 1
+        self._node.changed()
         fails = how.startswith("fails")
         job.results.append(a.SuspendResult(task, how if fails else "", is_partial=how == "fails in part"))
         self._node.simulation.turns.happened[

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -49,28 +50,61 @@ from tests.sim.turns import Turns
 SEEDS, PARTS = 1000, 8
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+class Ran(NamedTuple):
+    """What is asked of a world afterwards."""
+
+    violation: str
+    bound: int
+    reserved: int
+    remote: bool
+    remote_bound: int
+    pure: bool
+    happened: Counter[tuple[str, str | None]]
+
+
+@functools.cache
+def _ran(seed: int) -> Ran:
+    """Several tests ask the same worlds. They are in one group, so one of pytest's workers runs them."""
+    simulation = Simulation(seed)
+    violation = ""
+    try:
+        simulation.run()
+    except Violation as found:
+        violation = f"seed {seed}: {found}\n" + "\n".join(simulation.clock.story[-60:])
+    return Ran(
+        violation,
+        simulation.bound,
+        simulation.reserved,
+        simulation.remote,
+        len(simulation.remote_bound),
+        simulation.turns.pure,
+        simulation.turns.happened,
+    )
+
+
+ASKED = pytest.mark.xdist_group("worlds-that-are-asked")
+_PARTS = [pytest.param(part, marks=ASKED) if part < 2 else pytest.param(part) for part in range(PARTS)]
+
+
+@pytest.mark.parametrize("part", _PARTS)
 def test_the_properties_hold_under_faults_drawn_from_a_seed(part: int) -> None:
-    """P1 to P4, T1 to T4 after every step, the others when all is calm. Replay: python -m tests.sim --seed N --story"""
+    """P1 to P4, T1 to T4, C1 to C4 after every step, the others when all is calm.
+
+    Replay: python -m tests.sim --seed N --story
+    """
     size = SEEDS // PARTS
     bound = 0
     for seed in range(part * size, (part + 1) * size):
-        simulation = Simulation(seed)
-        try:
-            simulation.run()
-        except Violation as violation:
-            pytest.fail(f"seed {seed}: {violation}\n" + "\n".join(simulation.clock.story[-60:]))
-        bound += simulation.bound
+        ran = _ran(seed)
+        if ran.violation:
+            pytest.fail(ran.violation)
+        bound += ran.bound
     assert bound > size, "hardly a pod was bound: this world proves nothing"
 
 
+@ASKED
 def test_capacity_is_reserved_in_enough_worlds_to_show_something() -> None:
-    reserved = 0
-    for seed in range(60):
-        simulation = Simulation(seed)
-        simulation.run()
-        reserved += simulation.reserved
-    assert reserved >= 5
+    assert sum(_ran(seed).reserved for seed in range(60)) >= 5
 
 
 def test_a_reservation_that_outlives_what_it_is_for_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,14 +132,22 @@ def test_a_seed_replays_exactly() -> None:
     assert first.clock.steps == second.clock.steps
 
 
-def _violated(seeds: range) -> str:
-    for seed in seeds:
-        simulation = Simulation(seed)
+def _violated(seeds: range, where: Callable[[Simulation], bool] = lambda _: True) -> str:
+    """The first violation. Only worlds that can show it are run."""
+    for simulation in filter(where, map(Simulation, seeds)):
         try:
             simulation.run()
         except Violation as violation:
             return str(violation)
     return ""
+
+
+def _remote(simulation: Simulation) -> bool:
+    return simulation.remote
+
+
+def _resizing(simulation: Simulation) -> bool:
+    return simulation.resizing
 
 
 def test_freeing_on_deletion_alone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,13 +325,13 @@ def _one_at_a_time(
 
 def test_a_growth_that_is_not_booked_before_it_is_written_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "grow", lambda self, grant_id, grant: None)
-    assert _violated(range(300)).startswith("P1")
+    assert _violated(range(300), _resizing).startswith("P1")
 
 
 def test_a_new_leader_that_forgets_growths_under_way_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The growths of an earlier leader are neither taken over from the log nor feared without it."""
     monkeypatch.setattr(Resizer, "adopt", lambda self, recovery, *, complete, now: None)
-    assert _violated(range(2000)).startswith(("P1", "P7"))
+    assert _violated(range(100, 2000), _resizing).startswith(("P1", "P7"))
 
 
 def test_amending_a_grant_before_its_node_promises_less_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,14 +341,14 @@ def test_amending_a_grant_before_its_node_promises_less_would_be_detected(monkey
         return self._amend_once(state, smaller, now)
 
     monkeypatch.setattr(Resizer, "_shrink", at_once)
-    assert _violated(range(300)).startswith("P7")
+    assert _violated(range(300), _resizing).startswith("P7")
 
 
 def test_an_amendment_for_whatever_version_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         resizing, "_amend", lambda amendment: msgspec.structs.replace(_AMEND(amendment), resource_version="")
     )
-    assert _violated(range(300)).startswith(("P1", "P3", "P7"))
+    assert _violated(range(300), _resizing).startswith(("P1", "P3", "P7"))
 
 
 _AMEND = resizing._amend
@@ -324,24 +366,23 @@ def test_ending_a_growth_by_time_would_be_detected(monkeypatch: pytest.MonkeyPat
         return ticks(self, term, now)
 
     monkeypatch.setattr(Resizer, "tick", gives_up)
-    assert _violated(range(2000)).startswith(("P1", "P7"))
+    assert _violated(range(100, 2000), _resizing).startswith(("P1", "P7"))
 
 
 def test_telling_a_node_before_the_grant_is_amended_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GrantState, "given", property(lambda self: self.whole or self.grant))
-    assert _violated(range(300)).startswith(("P1", "P7", "P5"))
+    assert _violated(range(300), _resizing).startswith(("P1", "P7", "P5"))
 
 
 # --- GPUs of other nodes --------------------------------------------------------------------------------------------
 
 
+@ASKED
 def test_pods_get_gpus_of_other_nodes_in_these_worlds() -> None:
     """Else the tests below, and the properties, say nothing of them."""
-    worlds = [simulation for simulation in map(Simulation, range(125)) if simulation.remote]
-    for simulation in worlds:
-        simulation.run()
+    worlds = [ran for ran in map(_ran, range(125)) if ran.remote]
     assert len(worlds) > 30
-    assert sum(len(simulation.remote_bound) for simulation in worlds) > 20
+    assert sum(ran.remote_bound for ran in worlds) > 20
 
 
 def test_believing_a_client_that_it_has_given_back_the_gpu_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +395,7 @@ def test_believing_a_client_that_it_has_given_back_the_gpu_would_be_detected(mon
         return released(self, msgspec.structs.replace(event, node=held.node) if held and is_client else event, now)
 
     monkeypatch.setattr(Releases, "released", believes)
-    assert _violated(range(600)).startswith(("P1", "P6"))
+    assert _violated(range(600), _remote).startswith(("P1", "P6"))
 
 
 def test_a_node_that_does_not_report_its_servers_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,7 +405,7 @@ def test_a_node_that_does_not_report_its_servers_would_be_detected(monkeypatch: 
         return tuple(slice_ for slice_ in live(self, node) if slice_.remote is None)
 
     monkeypatch.setattr(GrantStore, "live", without_servers)
-    assert _violated(range(1000)).startswith(("P1", "P6"))
+    assert _violated(range(1000), _remote).startswith(("P1", "P6"))
 
 
 def test_freeing_a_gpu_because_its_clients_node_is_gone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +414,7 @@ def test_freeing_a_gpu_because_its_clients_node_is_gone_would_be_detected(monkey
         return []
 
     monkeypatch.setattr(Nodes, "void_by_client", frees)
-    assert _violated(range(1000)).startswith(("P1", "P6"))
+    assert _violated(range(1000), _remote).startswith(("P1", "P6"))
 
 
 def test_a_server_that_ends_with_its_release_still_ordered_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +429,7 @@ def test_a_server_that_ends_with_its_release_still_ordered_would_be_detected(mon
         return release(self, received, now)
 
     monkeypatch.setattr(Agent, "_release", at_once)
-    assert _violated(range(300)).startswith(("P1", "P4"))
+    assert _violated(range(300), _remote).startswith(("P1", "P4"))
 
 
 # --- turns ----------------------------------------------------------------------------------------------------------
@@ -409,14 +450,14 @@ def _turns_violated(count: int, start: int = 0) -> str:
     return ""
 
 
+@ASKED
 def test_jobs_take_turns_in_these_worlds() -> None:
     """Else the tests below, and the properties, say nothing of them."""
     happened: Counter[tuple[str, str | None]] = Counter()
     pure = 0
-    for simulation in _with_turns(60):
-        simulation.run()
-        happened += simulation.turns.happened
-        pure += simulation.turns.pure
+    for ran in map(_ran, itertools.islice(filter(Turns.draws, itertools.count()), 60)):
+        happened += ran.happened
+        pure += ran.pure
     assert pure > 10
     least = {
         ("executed", "turn of a new job"): 40,
@@ -492,7 +533,7 @@ def test_plans_of_a_log_that_is_not_trusted_would_be_detected(monkeypatch: pytes
         return readopt(self, recovery, term, now) if goes_on else []
 
     monkeypatch.setattr(Preemption, "readopt", forgets)
-    assert _turns_violated(300).startswith(("P6", "T1", "T5"))
+    assert _turns_violated(300, 300).startswith(("P6", "T1", "T5"))
 
 
 def test_a_job_that_stays_idle_though_it_wants_its_gpu_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,4 +547,4 @@ def test_a_job_that_stays_idle_though_it_wants_its_gpu_would_be_detected(monkeyp
         return state.uid in idle
 
     monkeypatch.setattr(TurnPolicy, "is_idle", stays_idle)
-    assert _violated(range(100)).endswith("has not resumed")
+    assert _turns_violated(30).endswith("has not resumed")

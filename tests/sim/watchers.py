@@ -24,6 +24,7 @@ from shared.model import names
 from shared.model.grant import decode_grant
 from shared.model.resize import exceeds
 from shared.model.suspension import annotated_suspension, suspension_patch
+from tests.sim.clock import Poll
 from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Watcher:
         self.simulation, self.name = simulation, f"watcher-{index}"
         self._starts = 0
         self.alive = False
+        self.lags_until = 0.0
+        """Until then it sees nothing new."""
         self.restart()
 
     def restart(self) -> None:
@@ -69,13 +72,20 @@ class Watcher:
         if not simulation.network.calm and rng.random() < 0.01:
             self._cut(rng)
         end = len(simulation.history)
-        if self._cursor < end:
+        if self._cursor < end and (simulation.network.calm or simulation.clock.now >= self.lags_until):
             take = end if simulation.network.calm else min(end, self._cursor + rng.randint(1, 4))
             self._say(self.core.facts(simulation.history[self._cursor : take], simulation.clock.now))
             self._cursor = take
-        self._say(self.core.tick(simulation.clock.now))
-        delay = 0.01 if simulation.network.calm else rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
+        if simulation.clock.now >= self.core.due:
+            self._say(self.core.tick(simulation.clock.now))
+        if simulation.network.calm:
+            simulation.clock.poll(Poll(0.01, lambda now: self._is_idle(start, now), lambda: self._loop(start)))
+            return
+        delay = rng.choice((0.005, 0.02, 0.1, 1.0 if rng.random() < 0.1 else 0.02))
         simulation.clock.after(delay, lambda: self._loop(start))
+
+    def _is_idle(self, start: int, now: float) -> bool:
+        return self._starts == start and self._cursor == len(self.simulation.history) and now < self.core.due
 
     def _cut(self, rng: Any) -> None:
         """The watch is cut. Half the time its place in history is lost too (410), and only comparing lists helps."""
@@ -163,6 +173,8 @@ class Watcher:
             made = (bind.node, decode_grant(bind.grant).grant_id if bind.grant else "")
             if made not in logged:
                 raise Violation(f"P3: {bind.name} was bound as {made}, the log had {sorted(logged)}")
+            if bind.grant and int(bind.resource_version) <= simulation.restored_at:
+                simulation.revived.add(decode_grant(bind.grant).grant_id)
             simulation.bound += 1
             simulation.bound_at[bind.uid] = simulation.clock.now
         simulation.record()

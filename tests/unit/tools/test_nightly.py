@@ -68,10 +68,10 @@ def test_all_run_and_the_status_says_whether_one_failed(
 
 
 def test_each_step_is_a_target_of_the_makefile_with_its_amount() -> None:
-    given = argparse.Namespace(cases=1, seeds=2, seconds=3.0, mutants_s=4.0, versions_s=5.0, limit_s=6.0)
+    given = argparse.Namespace(cases=1, seeds=2, guided_s=7.0, seconds=3.0, mutants_s=4.0, versions_s=5.0, limit_s=6.0)
     made = steps(given)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert [one.name for one in made] == ["fuzz", "sim", "churn", "mutants", "versions"]
+    assert [one.name for one in made] == ["fuzz", "sim", "guided", "churn", "mutants", "versions"]
     assert {one.command[2] for one in made} <= targets
-    assert [one.command[3:] for one in made] == [("CASES=1",), ("SEEDS=2",), ("SECONDS=3.0",), (), ()]
-    assert [one.limit_s for one in made] == [6.0, 6.0, 9.0, 4.0, 5.0]
+    assert [one.command[3:] for one in made] == [("CASES=1",), ("SEEDS=2",), ("SECONDS=7.0",), ("SECONDS=3.0",), (), ()]
+    assert [one.limit_s for one in made] == [6.0, 6.0, 13.0, 9.0, 4.0, 5.0]
