@@ -274,12 +274,12 @@ class Nodes:
             said = self._under_this_term(command)
             self._unanswered[key] = (said, now)
             out.append(said)
-        for held in self.book.grants.values():
-            if (held.grant_id, held.node) in self._unanswered:
-                continue
-            if held.phase == "leaving":
+        # Ten times a second, so it may not look at every grant there is.
+        for held in self.book.leaving.values():
+            if (held.grant_id, held.node) not in self._unanswered:
                 out += self.leaving(held, now)
-            elif held.grant_id in self._void:
+        for held in [self.book.grants[one] for one in self._void if one in self.book.grants]:
+            if held.phase != "leaving" and (held.grant_id, held.node) not in self._unanswered:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
