@@ -207,6 +207,8 @@ class Core:
         self._out: list[m.Command] = []
         self._listed: list[Change] = []
         """By the parts of a snapshot that is not whole yet."""
+        self._parts = 0
+        """How many facts they had."""
         self.inputs = Inputs()
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
@@ -283,10 +285,13 @@ class Core:
         if isinstance(event, m.SnapshotPart):
             if self.phase == "listing":
                 self._listed += [change for fact in event.facts for change in self.book.apply(fact)]
+                self._parts += len(event.facts)
             return
         gangs = dict(self.book.others.get("Gang", {}))
-        changes = [*self._listed, *self.book.apply_snapshot(event.facts)]
-        self._listed = []
+        # Nothing can be gone that a session's first snapshot had in its parts.
+        booked = self.phase == "listing" and self._parts == len(event.facts)
+        changes = self._listed if booked else [*self._listed, *self.book.apply_snapshot(event.facts)]
+        self._listed, self._parts = [], 0
         self._out += self.scheduler.policy_changed(now)
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
