@@ -440,7 +440,8 @@ class Core:
         self._out += self.committer.turn(self.term, now)
         if self.committer.idle:
             self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)
-            self._out += self.pending_reasons.explain_one(now)
+            if not self.takeover.asks_nodes(now):
+                self._out += self.pending_reasons.explain_one(now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 

@@ -77,6 +77,10 @@ class Nodes:
     def synced_count(self) -> int:
         return sum(1 for term in self._synced.values() if term == self.term)
 
+    @property
+    def has_unanswered_syncs(self) -> bool:
+        return bool(self._sync_sent)
+
     def is_synced(self, node: str) -> bool:
         return self._synced.get(node) == self.term
 

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _PROTOCOL = "services/placement/leader/log_protocol.py"
 _STEPS = "tests/unit/services/placement/leader/test_log_protocol.py::"
 _CLIENT = "tests/unit/services/placement/leader/test_log_client.py::"
+_BEGUN = "tests/unit/services/placement/test_core_sessions.py::"
 _SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
 _CORE_SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
@@ -178,6 +179,31 @@ MUTANTS = [
         old=" or self._decisions >= self.ctx.config.renew_term_decisions\n",
         new="\n",
         tests=(_SESSION + "test_a_leader_renews_its_term_after_so_many_decisions",),
+    ),
+    Mutant(
+        name="reasons-before-answers",
+        what="a new session explains pods while its nodes have yet to answer",
+        file="services/placement/core.py",
+        old="            if not self.takeover.asks_nodes(now):\n",
+        new="            if True:\n",
+        tests=(_BEGUN + "test_no_reasons_are_given_before_the_nodes_have_answered_a_new_session",),
+    ),
+    Mutant(
+        name="reasons-kept-back-for-good",
+        what="a node that never answers keeps every reason back",
+        file="services/placement/takeover.py",
+        old="return now < self._asked_until and self._nodes.has_unanswered_syncs",
+        new="return self._nodes.has_unanswered_syncs",
+        tests=(_BEGUN + "test_a_node_that_never_answers_keeps_no_reason_back_for_good",),
+    ),
+    Mutant(
+        name="silent-nodes-hold-the-others-up",
+        what="syncs that are repeated come before those that were never sent",
+        file="services/placement/protocol/nodes.py",
+        old="due = sorted((at, node) for node, at in self._sync_sent.items() if now - at >= RESEND_S)",
+        new="due = [(at, node) for node, at in reversed(self._sync_sent.items()) if now - at >= RESEND_S]",
+        tests=("tests/unit/services/placement/protocol/test_nodes.py::"
+               "test_a_node_that_does_not_answer_its_sync_keeps_no_other_waiting",),
     ),
     Mutant(
         name="replay-of-the-own-term",

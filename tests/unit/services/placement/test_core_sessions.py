@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from services.placement import messages as m
-from shared.contracts.commands import TouchPod
+from services.placement.takeover import FIRST_ANSWERS_S
+from shared.contracts.commands import ReportPending, TouchPod
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.model.grant import ContainerGrant, GpuShare, Grant
@@ -232,3 +233,33 @@ def test_a_running_pod_of_the_first_snapshot_is_told_to_its_node_by_the_sync_alo
     assert [grant.grant.grant_id for sync in only(placement.commands, m.SendSync) for grant in sync.sync.grants] == [
         "1-1"
     ]
+
+
+def test_no_reasons_are_given_before_the_nodes_have_answered_a_new_session() -> None:
+    """Nothing fits on a node that has not answered. To say so of each waiting pod would keep the answers waiting: on
+    5,000 nodes a reason takes longer than an answer."""
+    pod = build.gpu_pod("p", gpus=9)
+    placement = Placement(build.node("n"), pod)
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.answer = False
+    said = placement.facts(build.newer(pod))
+    said += placement.send(m.Appended(placement.sequence + 1))
+    (sync,) = only(said, m.SendSync)
+    assert placement.core.phase == "leading"
+    assert reported(placement.tick(1.0)) == []
+    answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=sync.sync.term, accepted=True, number=sync.sync.number)
+    assert reported(placement.send(m.SyncAnswered(answer))) == ["p"]
+
+
+def test_a_node_that_never_answers_keeps_no_reason_back_for_good() -> None:
+    pod = build.gpu_pod("p", gpus=9)
+    placement = Placement(build.node("n"), pod)
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.answer = False
+    placement.facts(build.newer(pod))
+    placement.send(m.Appended(placement.sequence + 1))
+    assert reported(placement.tick(FIRST_ANSWERS_S)) == ["p"]
+
+
+def reported(said: list[m.Command]) -> list[str]:
+    return [p.name for order in only(said, m.SendPatches) for p in order.patches if isinstance(p, ReportPending)]
