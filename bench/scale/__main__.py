@@ -90,14 +90,19 @@ async def _undisturbed(site: Site, load: Load, until: int) -> dict[str, Any]:
     await load.reached(until)
     seconds, pods = loop.time() - began, len(load.bound) - first
     after, spent = await site.status(), site.cpu()
-    if before is None or after is None or before.term != after.term:
-        raise RuntimeError("the leader changed while nothing disturbed it")
+    # On a machine with too little CPU a leader may lose its lease by itself; its successor counts decisions anew.
+    decisions = None
+    if before is not None and after is not None and before.term == after.term:
+        decisions = after.decisions - before.decisions
     return {
         "pods": pods,
         "seconds": round(seconds, 1),
-        "decisions_per_s": round((after.decisions - before.decisions) / seconds, 1),
+        "leader_changed": decisions is None,
+        "decisions_per_s": None if decisions is None else round(decisions / seconds, 1),
         "bindings_per_s": round(pods / seconds, 1),
-        "decide_us": {"p50": round(after.decide_us_p50, 1), "p99": round(after.decide_us_p99, 1)},
+        "decide_us": None
+        if after is None
+        else {"p50": round(after.decide_us_p50, 1), "p99": round(after.decide_us_p99, 1)},
         "cpu_us_a_pod": measured.added({name: round((spent[name] - at) * 1e6 / pods) for name, at in cpu.items()}),
         "nats_a_pod": measured.traffic(site.monitor).since(nats, pods),
     }
