@@ -7,7 +7,6 @@ import functools
 from typing import Any
 
 from bench.scale.load import Load
-from bench.scale.measured import longest_gap_s
 from bench.scale.site import PATIENCE_S, Site
 from shared.bus.port import KvEntry
 from shared.contracts import subjects
@@ -72,7 +71,7 @@ async def upgrade(site: Site, load: Load) -> dict[str, Any]:
     return {
         "restart_s": restarts,
         "seconds": round(loop.time() - began, 1),
-        "longest_gap_s": round(longest_gap_s(load.times, began, loop.time()), 2),
+        "longest_gap_s": load.longest_gap_s(began),
     }
 
 
@@ -100,7 +99,7 @@ async def storm(site: Site, load: Load) -> dict[str, float]:
         "nodes": nodes,
         "noticed_s": round(noticed_s, 2),
         "recovery_s": round(recovery_s, 2),
-        "longest_gap_s": round(longest_gap_s(load.times, began, loop.time()), 2),
+        "longest_gap_s": load.longest_gap_s(began),
     }
 
 

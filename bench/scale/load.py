@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from bench.scale.measured import longest_gap_s
 from shared.contracts.facts import Fact, Put
 from shared.model.objects import Pod
 
@@ -116,6 +117,12 @@ class Load:
             max(0.0, self.bound[name] - self.created[name]) * 1000
             for name in (f"scale-{number}" for number in range(first, self._next))
         ]
+
+    def longest_gap_s(self, since: float) -> float:
+        """The longest time since then in which pods waited and none was bound; 0 if all had been bound before."""
+        done = len(self.bound) >= self.target
+        until = self.times[-1] if done else self._loop.time()
+        return round(longest_gap_s(self.times, since, until), 2) if until > since else 0.0
 
     async def _one(self) -> None:
         number, self._next = self._next, self._next + 1

@@ -128,6 +128,18 @@ async def test_waiting_for_a_number_of_bound_pods_ends_when_they_are_seen() -> N
     assert len(cluster.load.times) == 2
 
 
+async def test_a_gap_is_not_one_where_no_pod_waits() -> None:
+    cluster = Cluster(2)
+    now = asyncio.get_running_loop().time()
+    await cluster.load.create_all()
+    cluster.bind("scale-0")
+    assert cluster.load.longest_gap_s(now - 100.0) == pytest.approx(100.0, abs=1.0)
+    cluster.bind("scale-1")
+    cluster.load.times[:] = [now + 1.0, now + 8.0]
+    assert cluster.load.longest_gap_s(now) == 7.0, "it ends with the last Binding"
+    assert cluster.load.longest_gap_s(now + 9.0) == 0.0
+
+
 async def test_a_latency_is_not_negative_where_the_watch_was_ahead() -> None:
     cluster = Cluster(1)
     cluster.bind("scale-0")
