@@ -13,6 +13,8 @@ from shared.contracts import subjects
 from tests.support.waiting import eventually
 
 LOOK_S = 0.1
+STATUS_LOOK_S = 1.0
+"""How often placement is asked for its state: at this size an answer takes it tens of milliseconds."""
 CAUGHT_UP = 200
 """So many Bindings after a fault it counts as over."""
 
@@ -66,7 +68,7 @@ async def upgrade(site: Site, load: Load) -> dict[str, Any]:
         await site.start(process)
         await _ready(site, process.name)
         restarts[process.name] = round(loop.time() - at, 2)
-    await eventually(site.whole, within_s=PATIENCE_S, every_s=LOOK_S, what="a whole cluster after the upgrade")
+    await eventually(site.whole, within_s=PATIENCE_S, every_s=STATUS_LOOK_S, what="a whole cluster after the upgrade")
     await _caught_up(load)
     return {
         "restart_s": restarts,
@@ -88,11 +90,11 @@ async def storm(site: Site, load: Load) -> dict[str, float]:
         status = await site.status()
         return status is not None and status.agents_ready <= site.nodes - nodes
 
-    await eventually(noticed, within_s=PATIENCE_S, every_s=LOOK_S, what="a leader that misses the nodes")
+    await eventually(noticed, within_s=PATIENCE_S, every_s=STATUS_LOOK_S, what="a leader that misses the nodes")
     noticed_s = loop.time() - began
     back = loop.time()
     await site.start(*killed)
-    await eventually(site.whole, within_s=PATIENCE_S, every_s=LOOK_S, what="a whole cluster after the storm")
+    await eventually(site.whole, within_s=PATIENCE_S, every_s=STATUS_LOOK_S, what="a whole cluster after the storm")
     recovery_s = loop.time() - back
     await _caught_up(load)
     return {
