@@ -215,8 +215,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.pods > max_pods(args.nodes * GPUS):
         parser.error(f"{args.nodes} nodes have room for {max_pods(args.nodes * GPUS)} pods")
-    if args.pods < 10 * WARM:
-        parser.error(f"--pods must be at least {10 * WARM}")
+    if args.pods < 15 * WARM:
+        parser.error(f"--pods must be at least {15 * WARM}: a killed leader must leave some undecided")
     struck = [name for name in FAULTS if name in args.faults.split(",")]
     if unknown := sorted({*args.faults.split(",")} - {*FAULTS, ""}):
         parser.error(f"there is no fault {unknown[0]}; known are {', '.join(FAULTS)}")

@@ -8,8 +8,8 @@ from bench.scale.__main__ import measure
 
 
 async def test_a_small_cluster_is_measured_through_a_takeover(tmp_path: Path) -> None:
-    found = await measure(tmp_path, 20, 400, lambda _: None, simulated=True, struck=("takeover",), idle_s=0.5)
-    assert found["bound_seen"] == 400
+    found = await measure(tmp_path, 80, 1600, lambda _: None, simulated=True, struck=("takeover",), idle_s=0.5)
+    assert found["bound_seen"] == 1600
     assert found["end"]["double_bookings_in_book"] == 0
     assert found["takeover"].keys() == {"gap_s", "from_kill_s", "from_lease_s"}
     undisturbed = found["undisturbed"]
