@@ -18,6 +18,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """For pods that name none: kerf, binpack, spread or least-loaded-nearest."""
     renew_term_s: Seconds = 6 * 3600
     """How often a leader takes a new term, so that no record that it needs ages out of the log."""
+    renew_term_decisions: Count = 100_000
+    """It also takes one after so many decisions, so that its successor reads no more of the log than these."""
     max_holds: Count = 256
     """Decisions whose Binding has not been seen. At this many, placement waits for the API server."""
     max_batch: Count = 64

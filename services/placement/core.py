@@ -205,6 +205,10 @@ class Core:
         )
         self.recovery = self.takeover.recovery
         self._out: list[m.Command] = []
+        self._listed: list[Change] = []
+        """By the parts of a snapshot that is not whole yet."""
+        self._parts = 0
+        """How many facts they had."""
         self.inputs = Inputs()
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
@@ -214,7 +218,7 @@ class Core:
                 self._out += self.takeover.begin(event, now)
             case m.TermRenewed():
                 self._out += self.takeover.renew(event.term, now)
-            case m.SnapshotSeen():
+            case m.SnapshotPart() | m.SnapshotSeen():
                 self._snapshot(event, now)
             case m.FactsSeen():
                 self._facts(event, now)
@@ -277,9 +281,17 @@ class Core:
         self._out += self.suspension.annotation_seen(state, now)
         self._out += self.resizer.seen(state, now)
 
-    def _snapshot(self, event: m.SnapshotSeen, now: float) -> None:
+    def _snapshot(self, event: m.SnapshotPart | m.SnapshotSeen, now: float) -> None:
+        if isinstance(event, m.SnapshotPart):
+            if self.phase == "listing":
+                self._listed += [change for fact in event.facts for change in self.book.apply(fact)]
+                self._parts += len(event.facts)
+            return
         gangs = dict(self.book.others.get("Gang", {}))
-        changes = self.book.apply_snapshot(event.facts)
+        # Nothing can be gone that a session's first snapshot had in its parts.
+        booked = self.phase == "listing" and self._parts == len(event.facts)
+        changes = self._listed if booked else [*self._listed, *self.book.apply_snapshot(event.facts)]
+        self._listed, self._parts = [], 0
         self._out += self.scheduler.policy_changed(now)
         self._changes(changes, now)
         for source in (gangs | self.book.others.get("Gang", {})).values():
@@ -363,7 +375,10 @@ class Core:
             self._out.append(m.Publish(event, namespace=meta.namespace, uid=state.uid))
             if hold.decision.grant is not None and hold.decision.grant.grant_id != state.grant_id:
                 self._out += self.nodes.voided(hold.decision, now)
-        if state.grant_id and self.phase != "idle":
+        # A running pod of the first snapshot is in the sync that its node gets when the session leads. A suspension is
+        # an order of its own, which the node has to answer.
+        listed = self.phase == "listing" and state.suspension is None
+        if state.grant_id and self.phase != "idle" and not listed:
             self._out += self.nodes.granted(self.book.grants[state.grant_id], now)
 
     def _ended(self, change: Change, now: float) -> None:
@@ -425,7 +440,8 @@ class Core:
         self._out += self.committer.turn(self.term, now)
         if self.committer.idle:
             self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)
-            self._out += self.pending_reasons.explain_one(now)
+            if not self.takeover.asks_nodes(now):
+                self._out += self.pending_reasons.explain_one(now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from shared.contracts.commands import Answer, Bind, Patch
@@ -41,6 +43,17 @@ class SnapshotSeen(Input, frozen=True):
 
     facts: tuple[Fact, ...]
     log_sequence_seen: int = 0
+
+
+class SnapshotPart(Input, frozen=True):
+    """Objects of the snapshot that follows whole. A new session books it part by part: while an input is handled its
+    process renews no lease, and to read 100,000 pods takes longer than the lease lasts."""
+
+    facts: tuple[Fact, ...]
+
+
+def parts_of(facts: tuple[Fact, ...], size: int = 50) -> Iterator[SnapshotPart]:
+    return (SnapshotPart(facts[i : i + size]) for i in range(0, len(facts), size))
 
 
 class FactsSeen(Input, frozen=True):

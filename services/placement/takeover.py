@@ -27,6 +27,9 @@ from shared.contracts.commands import Answer
 from shared.contracts.events import TermTaken
 from shared.model.state_machine import Transitions
 
+FIRST_ANSWERS_S = 10.0
+"""So long at most no reasons are given while nodes have yet to answer. Some agents may be gone for good."""
+
 Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
 PHASES = Transitions[Phase](
     {
@@ -68,6 +71,7 @@ class Takeover:
         self.term = 0
         self.phase: Phase = "idle"
         self._began = 0.0
+        self._asked_until = float("-inf")
 
     def begin(self, event: m.TermTaken, now: float) -> list[m.Command]:
         """The process has taken a term."""
@@ -135,6 +139,7 @@ class Takeover:
         """The ready record is in the log: from now on the session leads."""
         self._enter("leading")
         self._nodes.open = True
+        self._asked_until = now + FIRST_ANSWERS_S
         event = TermTaken(
             term=self.term,
             holder=self._holder,
@@ -148,6 +153,11 @@ class Takeover:
             *self._binding.send(self._holds.late(now, at_once=True)),
             m.Publish(event, node=self._holder),
         ]
+
+    def asks_nodes(self, now: float) -> bool:
+        """Whether nodes have yet to answer a session that has just begun to lead. Until then nothing fits on them, and
+        to say so of each waiting pod would keep the answers waiting: a reason looks at every node."""
+        return now < self._asked_until and self._nodes.has_unanswered_syncs
 
     def _enter(self, phase: Phase) -> None:
         self.phase = PHASES.move(self.phase, phase)

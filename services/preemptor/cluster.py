@@ -64,7 +64,7 @@ class Cluster:
         Their nodes have said so already, and say it once; a finished pod's object may stay for weeks. Where a node is
         not that far, placement refuses what is planned too early.
         """
-        for held in [held for held in self.book.grants.values() if held.phase == "leaving"]:
+        for held in tuple(self.book.leaving.values()):
             if held.grant_id not in known:
                 self.book.release(held.grant_id)
 

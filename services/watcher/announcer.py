@@ -15,6 +15,9 @@ from shared.model.objects import Pod
 
 QUEUE_LIMIT = 2000
 REPORT_INTERVAL_S = 5.0
+FLUSH_S = 2.0
+"""So long at most Events are written at the end: each costs the server what a Binding does, and behind a full queue a
+rolling upgrade would wait for the whole drain time-out."""
 PAUSE_S = 0.01
 QUIET_S = 0.5
 """Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
@@ -99,9 +102,10 @@ class Announcer:
                 await asyncio.sleep(PAUSE_S if not self._busy() and await self._step() else 10 * PAUSE_S)
 
     async def flush(self) -> None:
-        """Writes the Events that wait, without regard to rhythm; for the end. A server that does not answer ends it."""
-        failures = 0
-        while self._events and failures < 3:
+        """Writes the Events that wait, without regard to rhythm, for FLUSH_S; for the end. A server that does not
+        answer ends it."""
+        failures, until = 0, time.monotonic() + FLUSH_S
+        while self._events and failures < 3 and time.monotonic() < until:
             failures = 0 if await self._announce(self._events.popleft()) else failures + 1
         self.shed += len(self._events)
         self._events.clear()

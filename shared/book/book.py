@@ -198,6 +198,7 @@ class Book(Ledger):
         if held.phase == "leaving":
             return []
         held.enter("leaving")
+        self.leaving[held.grant_id] = held
         return [Change("ended", state.uid, held.grant_id)]
 
     def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:
@@ -284,7 +285,7 @@ class Book(Ledger):
         node.agent_trouble = "the node is gone"
         node.read_capacity()
         # R6: with the node goes whatever was still to be given back there.
-        for held in [h for h in self.grants.values() if h.node == name and h.phase == "leaving"]:
+        for held in [h for h in self.leaving.values() if h.node == name]:
             self.release(held.grant_id)
         self._rebuild_gpus(node)
         self._write_room(node)

@@ -27,6 +27,7 @@ class Fork(Book):
         self.arrays = _twin(origin.arrays)
         self.nodes, self.row_names = dict(origin.nodes), list(origin.row_names)
         self.grants, self.exclusive_pods = dict(origin.grants), dict(origin.exclusive_pods)
+        self.leaving = dict(origin.leaving)
         self.remote, self.parked = dict(origin.remote), set(origin.parked)
         self.pods, self.uid_by_key = dict(origin.pods), dict(origin.uid_by_key)
         self.others = {kind: dict(objects) for kind, objects in origin.others.items()}

@@ -40,6 +40,8 @@ class Ledger:
         self.row_names: list[str] = []
         """Node name by row; empty for a row without a node."""
         self.grants: dict[str, GrantState] = {}
+        self.leaving: dict[str, GrantState] = {}
+        """Of these, those whose nodes have not given their capacity back."""
         self.parked: set[str] = set()
         """Of these, the ids of those whose GPU memory is on the host, or may be (`GrantState.parked`)."""
         self.remote: dict[str, GrantState] = {}
@@ -69,6 +71,8 @@ class Ledger:
     def _book(self, held: GrantState) -> None:
         self._unbook(held.grant_id)  # a pod's end may be reported twice, and its grant is freed once
         self.grants[held.grant_id] = held
+        if held.phase == "leaving":
+            self.leaving[held.grant_id] = held
         if held.parked:
             self.parked.add(held.grant_id)
         for name in _nodes_of(held.grant):
@@ -208,6 +212,7 @@ class Ledger:
         if held is None:
             return None
         self.parked.discard(grant_id)
+        self.leaving.pop(grant_id, None)
         nodes = [self.nodes[name] for name in _nodes_of(held.grant)]
         if self.remote.pop(grant_id, None) is not None:
             client = self.nodes[held.client]

@@ -183,7 +183,10 @@ def _look(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, State
     newest = max((i for i, record in enumerate(before) if record[0] == "T"), default=len(before))
     own = before[newest:] if off != "evidence-until-ready" else before
     ready = any(record[0] == "R" for record in own) and trusted
-    decided = {(r[2], r[3]) for r in before if r[0] == "D"} | {hold for r in before if r[0] == "R" for hold in r[2]}
+    # From the term on that wrote the newest `ready`: what was open before it is in the log again.
+    readied = max((i for i, record in enumerate(before) if record[0] == "R"), default=0)
+    read = before[max((i for i, record in enumerate(before[:readied]) if record[0] == "T"), default=0) :]
+    decided = {(r[2], r[3]) for r in read if r[0] == "D"} | {hold for r in read if r[0] == "R" for hold in r[2]}
     holds = frozenset((pod, version) for pod, version in decided if s.pods[pod] == (0, version))
     pods = s.pods
     if not ready and off != "touch-after-loss":

@@ -12,6 +12,7 @@ from services.placement.config import Config
 from services.placement.core import Core
 from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
 from shared.bus.port import NoStream, Refused, Unknown
+from shared.contracts.facts import Fact
 from tests.sim import holds
 from tests.sim.feeds import UNANSWERED_S, FeedReader
 from tests.sim.nats import Violation
@@ -51,10 +52,15 @@ class Leader:
             self.name,
             awake=self.awake,
             session=lambda: self._session if self.core is not None else 0,
-            snapshot=lambda facts, seen: self._feed(m.SnapshotSeen(facts, seen)),
+            snapshot=self._snapshot,
             facts=lambda facts: self._feed(m.FactsSeen(facts)),
         )
         simulation.clock.after(simulation.rng.uniform(0, 1), self._candidate)
+
+    def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:
+        for part in m.parts_of(facts, 5):
+            self._feed(part)
+        self._feed(m.SnapshotSeen(facts, seen))
 
     # --- life -------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,9 @@ class SimNats:
             case p.ReadNewestTerm():
                 self._need(self._has_log)
                 return next((e for e in reversed(self.entries) if e.subject == subjects.LOG_TERM), None)
+            case p.ReadNewestReady():
+                self._need(self._has_log)
+                return next((e for e in reversed(self.entries) if e.subject == subjects.LOG_READY), None)
             case p.ReadLog(start):
                 self._need(self._has_log)
                 return [e for e in self.entries if e.sequence >= start]

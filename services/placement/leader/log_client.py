@@ -81,6 +81,8 @@ class LogClient:
                 )
             case p.ReadNewestTerm():
                 return await self._bus.newest(subjects.LOG_TERM)
+            case p.ReadNewestReady():
+                return await self._bus.newest(subjects.LOG_READY)
             case p.ReadLog(start):
                 return [entry async for entry in self._bus.read_log(start=start)]
             case p.ReadMark():

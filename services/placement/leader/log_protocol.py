@@ -56,6 +56,10 @@ class ReadNewestTerm(Request, frozen=True):
     """Answer: the newest LogEntry on the subject of terms, or None."""
 
 
+class ReadNewestReady(Request, frozen=True):
+    """Answer: the newest LogEntry on the subject of `ready` records, or None."""
+
+
 class ReadLog(Request, frozen=True):
     """Answer: a list of all LogEntry from `start` to the end that the log has now."""
 
@@ -143,13 +147,24 @@ class LogProtocol:
     # --- records ----------------------------------------------------------------------------------------------
 
     def replay(self) -> Steps[Replayed]:
-        """All records before this term. Raises ContractError for one that cannot be read: none may be missing."""
-        entries: list[LogEntry] = yield ReadLog(1)
+        """The records before this term that a new leader needs: those from the term on that last wrote all of its
+        `ready`, for that term wrote again what was open before it; and the marked one, wherever it is. Raises
+        ContractError for one that cannot be read: none may be missing."""
+        newest: LogEntry | None = yield ReadNewestReady()
+        entries: list[LogEntry] = yield ReadLog(self._needed_from(newest))
         return tuple(
             (e.sequence, decode(e.payload, _KIND_OF[e.subject]))
             for e in entries
             if e.sequence < self.term and e.subject in _KIND_OF
         )
+
+    def _needed_from(self, newest: LogEntry | None) -> int:
+        """Reading more than is needed is safe. So the whole log is read where its newest `ready` has other parts to
+        come, is a later session's, or stands in a log without a mark."""
+        if newest is None or newest.sequence > self.term or self.found_mark is None:
+            return 1
+        ready = decode(newest.payload, ReadyRecord)
+        return 1 if ready.more else max(1, min(ready.term, self.found_mark.sequence))
 
     def append(self, record: Record) -> Steps[int]:
         """Appends and marks. When this returns, the record may be acted on. Raises Refused when the session is over."""

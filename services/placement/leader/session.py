@@ -20,7 +20,7 @@ from shared.contracts import commands, node_commands, preemption, queries, subje
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.events import CapacityWanted, PolicyRead
 from shared.contracts.facts import Fact
-from shared.contracts.log import TermRecord
+from shared.contracts.log import DecisionBatch, TermRecord
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -56,6 +56,8 @@ class LeaderSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
+        self._decisions = 0
+        """Logged since the term was taken or renewed."""
         self._excluded: dict[str, str] = {}
         self._askers: dict[str, list[Incoming]] = {}
         """By plan id: the requests that wait for its result."""
@@ -76,7 +78,7 @@ class LeaderSession:
             event = await self._inbox.get()
             await self._carry_out(self.core.handle(event, time.monotonic()))
             turns += 1
-            if turns % _YIELD_EVERY == 0:
+            if turns % _YIELD_EVERY == 0 or isinstance(event, m.SnapshotPart):
                 await asyncio.sleep(0)  # a full inbox never waits, and the bus must be served
             if isinstance(event, m.Tick):
                 self._name_excluded()
@@ -111,6 +113,9 @@ class LeaderSession:
         listen(await bus.subscribe(subjects.CMD_ABANDON, self._abandon))
 
     async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:
+        if self.core.phase == "listing":
+            for part in m.parts_of(facts):
+                self._put(part)
         self._put(m.SnapshotSeen(facts, seen))
 
     async def _facts(self, facts: tuple[Fact, ...]) -> None:
@@ -295,7 +300,10 @@ class LeaderSession:
         )
 
     async def _append(self, command: m.Append) -> None:
-        self._put(m.Appended(await self.log_client.append(command.record)))
+        sequence = await self.log_client.append(command.record)
+        if isinstance(command.record, DecisionBatch):
+            self._decisions += len(command.record.decisions)
+        self._put(m.Appended(sequence))
 
     async def _send_binds(self, command: m.SendBinds) -> None:
         batch = commands.BindBatch(term=self.core.term, sequence=command.sequence, binds=command.binds)
@@ -362,9 +370,10 @@ class LeaderSession:
     async def _renew_if_due(self) -> None:
         """R5. Runs in the loop, so that no append of the old term is under way while the new one is taken."""
         loop = asyncio.get_running_loop()
-        if loop.time() < self._renew_at or not self.core.may_renew:
+        due = loop.time() >= self._renew_at or self._decisions >= self.ctx.config.renew_term_decisions
+        if not due or not self.core.may_renew:
             return
-        self._renew_at = loop.time() + self.ctx.config.renew_term_s
+        self._renew_at, self._decisions = loop.time() + self.ctx.config.renew_term_s, 0
         term = await self.log_client.renew_term()
         await self._carry_out(self.core.handle(m.TermRenewed(term), time.monotonic()))
 

@@ -26,6 +26,9 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
 from shared.model.turn_terms import rehearsed
 
 RESEND_S = 3.0
+SYNCS_AT_ONCE = 200
+"""Syncs of one input: each names all grants of its node, and those of thousands of nodes would take longer than the
+leader lease lasts. The others follow with the ticks, ten times a second."""
 CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 10.0
@@ -73,6 +76,10 @@ class Nodes:
     @property
     def synced_count(self) -> int:
         return sum(1 for term in self._synced.values() if term == self.term)
+
+    @property
+    def has_unanswered_syncs(self) -> bool:
+        return bool(self._sync_sent)
 
     def is_synced(self, node: str) -> bool:
         return self._synced.get(node) == self.term
@@ -125,9 +132,10 @@ class Nodes:
 
     def sync_all(self, now: float) -> list[m.Command]:
         self._first_number.clear()
-        return [
-            c for name, node in self.book.nodes.items() if node.inventory is not None for c in self._sync(name, now)
-        ]
+        names = [name for name, node in self.book.nodes.items() if node.inventory is not None]
+        if self.open:
+            self._sync_sent |= dict.fromkeys(names[SYNCS_AT_ONCE:], float("-inf"))
+        return [command for name in names[:SYNCS_AT_ONCE] for command in self._sync(name, now)]
 
     def _sync(self, node: str, now: float) -> list[m.Command]:
         if not self.open or self.book.nodes[node].object is None:
@@ -259,7 +267,8 @@ class Nodes:
 
     def tick(self, now: float) -> list[m.Command]:
         out: list[m.Command] = []
-        for node in [n for n, at in self._sync_sent.items() if now - at >= RESEND_S]:
+        due = sorted((at, node) for node, at in self._sync_sent.items() if now - at >= RESEND_S)
+        for _, node in due[:SYNCS_AT_ONCE]:
             state = self.book.nodes.get(node)
             if state is not None and state.inventory is not None and state.object is not None:
                 out += self._sync(node, now)
@@ -274,12 +283,12 @@ class Nodes:
             said = self._under_this_term(command)
             self._unanswered[key] = (said, now)
             out.append(said)
-        for held in self.book.grants.values():
-            if (held.grant_id, held.node) in self._unanswered:
-                continue
-            if held.phase == "leaving":
+        # Ten times a second, so it may not look at every grant there is.
+        for held in self.book.leaving.values():
+            if (held.grant_id, held.node) not in self._unanswered:
                 out += self.leaving(held, now)
-            elif held.grant_id in self._void:
+        for held in [self.book.grants[one] for one in self._void if one in self.book.grants]:
+            if held.phase != "leaving" and (held.grant_id, held.node) not in self._unanswered:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}

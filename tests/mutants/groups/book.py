@@ -68,7 +68,10 @@ MUTANTS = [
         name="terminal-phase-frees-the-gpu",
         what="GPUs come back when their pod has ended, before the node has given them back",
         file="shared/book/book.py",
-        old='        held.enter("leaving")\n        return [Change("ended", state.uid, held.grant_id)]',
+        old=(
+            '        held.enter("leaving")\n        self.leaving[held.grant_id] = held\n'
+            '        return [Change("ended", state.uid, held.grant_id)]'
+        ),
         new='        self.release(held.grant_id)\n        return [Change("ended", state.uid, held.grant_id)]',
         tests=(_CORE_RELEASES + "test_a_terminal_phase_alone_frees_no_gpu",),
     ),
@@ -183,7 +186,7 @@ MUTANTS = [
         what="what a deleted node had still to give back stays booked for ever",
         file="shared/book/book.py",
         old=(
-            '        for held in [h for h in self.grants.values() if h.node == name and h.phase == "leaving"]:\n'
+            "        for held in [h for h in self.leaving.values() if h.node == name]:\n"
             "            self.release(held.grant_id)\n"
         ),
         new="",

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _PROTOCOL = "services/placement/leader/log_protocol.py"
 _STEPS = "tests/unit/services/placement/leader/test_log_protocol.py::"
 _CLIENT = "tests/unit/services/placement/leader/test_log_client.py::"
+_BEGUN = "tests/unit/services/placement/test_core_sessions.py::"
 _SESSION = "tests/unit/services/placement/leader/test_session.py::"
 _CORE = "tests/unit/services/placement/test_core.py::"
 _CORE_SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
@@ -151,9 +152,58 @@ MUTANTS = [
         name="replay-not-from-the-beginning",
         what="the replay begins near the end of the log",
         file=_PROTOCOL,
-        old="yield ReadLog(1)",
+        old="yield ReadLog(self._needed_from(newest))",
         new="yield ReadLog(max(1, self.term - 2))",
         tests=(_CLIENT + "test_a_successor_replays_terms_and_records_and_finds_the_mark",),
+    ),
+    Mutant(
+        name="replay-without-the-marked-record",
+        what="the replay begins behind the record that the mark names, which then counts as lost",
+        file=_PROTOCOL,
+        old="min(ready.term, self.found_mark.sequence)",
+        new="ready.term",
+        tests=(_STEPS + "test_a_marked_record_before_the_newest_ready_is_read_too",),
+    ),
+    Mutant(
+        name="replay-from-half-a-ready",
+        what="the replay begins at a term of which only a part of its ready is in the log",
+        file=_PROTOCOL,
+        old="1 if ready.more else max(",
+        new="max(",
+        tests=(_STEPS + "test_the_whole_log_is_read_where_its_newest_ready_has_more_parts_to_come",),
+    ),
+    Mutant(
+        name="term-without-end",
+        what="a term has any number of decisions, and a successor reads all of them",
+        file="services/placement/leader/session.py",
+        old=" or self._decisions >= self.ctx.config.renew_term_decisions\n",
+        new="\n",
+        tests=(_SESSION + "test_a_leader_renews_its_term_after_so_many_decisions",),
+    ),
+    Mutant(
+        name="reasons-before-answers",
+        what="a new session explains pods while its nodes have yet to answer",
+        file="services/placement/core.py",
+        old="            if not self.takeover.asks_nodes(now):\n",
+        new="            if True:\n",
+        tests=(_BEGUN + "test_no_reasons_are_given_before_the_nodes_have_answered_a_new_session",),
+    ),
+    Mutant(
+        name="reasons-kept-back-for-good",
+        what="a node that never answers keeps every reason back",
+        file="services/placement/takeover.py",
+        old="return now < self._asked_until and self._nodes.has_unanswered_syncs",
+        new="return self._nodes.has_unanswered_syncs",
+        tests=(_BEGUN + "test_a_node_that_never_answers_keeps_no_reason_back_for_good",),
+    ),
+    Mutant(
+        name="silent-nodes-hold-the-others-up",
+        what="syncs that are repeated come before those that were never sent",
+        file="services/placement/protocol/nodes.py",
+        old="due = sorted((at, node) for node, at in self._sync_sent.items() if now - at >= RESEND_S)",
+        new="due = [(at, node) for node, at in reversed(self._sync_sent.items()) if now - at >= RESEND_S]",
+        tests=("tests/unit/services/placement/protocol/test_nodes.py::"
+               "test_a_node_that_does_not_answer_its_sync_keeps_no_other_waiting",),
     ),
     Mutant(
         name="replay-of-the-own-term",
@@ -191,7 +241,7 @@ MUTANTS = [
         name="leader-never-renews",
         what="a leader never renews its term, so that open holds age out of the log",
         file="services/placement/leader/session.py",
-        old="if loop.time() < self._renew_at or not self.core.may_renew:",
+        old="if not due or not self.core.may_renew:",
         new="if True:",
         tests=(_SESSION + "test_a_leader_renews_its_term_when_it_is_due",),
     ),

@@ -34,8 +34,8 @@ MUTANTS = [
         name="void-client-is-told-once",
         what="the release that a void client causes is ordered once, and the GPU stays taken if that is lost",
         file=_NODES,
-        old="            elif held.grant_id in self._void:\n",
-        new="            elif False:\n",
+        old="for one in self._void if one in self.book.grants]:\n",
+        new="for one in ()]:\n",
         tests=(_TWO_NODES + "test_a_client_that_gives_back_a_living_pods_grant_has_it_released_where_it_is_served",),
     ),
     Mutant(

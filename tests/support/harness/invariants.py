@@ -21,6 +21,8 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
     _commands_fit_the_phase(core, commands)
     _holds_are_booked(core)
     _reservations_are_bounded(core)
+    leaving = {held.grant_id for held in core.book.grants.values() if held.phase == "leaving"}
+    assert core.book.leaving.keys() == leaving, "the index of leaving grants is not what is booked"
     if len(core.book.grants) <= MAX_GRANTS_CHECKED:
         for node in core.book.nodes.values():
             _free_capacity_adds_up(core, node)

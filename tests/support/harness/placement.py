@@ -80,7 +80,7 @@ class Placement:
                 self.log.append((self.sequence, command.record))
                 return [m.Appended(self.sequence)]
             case m.TakeSnapshot():
-                return [m.SnapshotSeen(self.objects, self.log_sequence_seen)]
+                return [*m.parts_of(self.objects, 2), m.SnapshotSeen(self.objects, self.log_sequence_seen)]
             case m.SendSync():
                 boot = self.core.book.nodes[command.sync.node].inventory
                 answer = NodeSyncAnswer(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from services.placement import messages as m
-from shared.contracts.commands import TouchPod
+from services.placement.takeover import FIRST_ANSWERS_S
+from shared.contracts.commands import ReportPending, TouchPod
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.contracts.preemption import Plan
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.objects import Pod
 from tests.support import build
 from tests.support.harness.placement import Placement, only
 from tests.unit.services.placement.core_pods import HALF
@@ -189,3 +194,80 @@ def test_unanswered_messages_to_a_node_are_sent_again_under_the_renewed_term() -
     placement.gone(bound)
     placement.send(m.TermRenewed(term=900))
     assert {c.release.term for c in only(placement.tick(5.0), m.SendRelease)} == {900}
+
+
+def listing(*objects: Any) -> Placement:
+    """A session that has taken its term and has no snapshot yet."""
+    placement = Placement(*objects, begins=False)
+    placement.answer = False
+    placement.send(placement.beginning)
+    assert placement.core.phase == "listing"
+    return placement
+
+
+def running(name: str) -> Pod:
+    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=40_960, compute_milli=500)
+    grant = Grant(grant_id="1-1", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))})
+    return build.bound(build.gpu_pod(name, **HALF), "n", grant)
+
+
+def test_the_parts_of_a_snapshot_and_the_whole_are_as_the_whole_alone() -> None:
+    objects = build.put(build.node("n"), running("runs"), build.gpu_pod("waits", **HALF))
+    whole, parts = listing(), listing()
+    for part in m.parts_of(objects, 1):
+        assert parts.send(part) == []
+    assert parts.core.phase == "listing", "nothing is decided before all objects are known"
+    touched = [[order.patches for order in one.send(m.SnapshotSeen(objects))] for one in (parts, whole)]
+    assert touched[0] == touched[1] != []
+    for one in (whole, parts):
+        assert set(one.core.book.pods) == {"uid-team-runs", "uid-team-waits"}
+        assert one.core.book.grants["1-1"].phase == "bound"
+
+
+def test_a_part_that_comes_when_the_session_leads_changes_nothing() -> None:
+    placement = Placement().nodes("n")
+    placement.send(m.SnapshotPart(build.put(build.node("other"))))
+    assert "other" not in placement.core.book.nodes
+
+
+def test_a_running_pod_of_the_first_snapshot_is_told_to_its_node_by_the_sync_alone() -> None:
+    """A grant for each of 100,000 pods besides, and the answer to each, would delay what the new leader is there
+    for."""
+    pod = running("runs")
+    placement = Placement(build.node("n"), pod, build.gpu_pod("waits", **HALF))
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.facts(build.newer(placement.core.book.pods["uid-team-waits"].pod))
+    assert only(placement.commands, m.SendGrant) == []
+    assert [grant.grant.grant_id for sync in only(placement.commands, m.SendSync) for grant in sync.sync.grants] == [
+        "1-1"
+    ]
+
+
+def test_no_reasons_are_given_before_the_nodes_have_answered_a_new_session() -> None:
+    """Nothing fits on a node that has not answered. To say so of each waiting pod would keep the answers waiting: on
+    5,000 nodes a reason takes longer than an answer."""
+    pod = build.gpu_pod("p", gpus=9)
+    placement = Placement(build.node("n"), pod)
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.answer = False
+    said = placement.facts(build.newer(pod))
+    said += placement.send(m.Appended(placement.sequence + 1))
+    (sync,) = only(said, m.SendSync)
+    assert placement.core.phase == "leading"
+    assert reported(placement.tick(1.0)) == []
+    answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=sync.sync.term, accepted=True, number=sync.sync.number)
+    assert reported(placement.send(m.SyncAnswered(answer))) == ["p"]
+
+
+def test_a_node_that_never_answers_keeps_no_reason_back_for_good() -> None:
+    pod = build.gpu_pod("p", gpus=9)
+    placement = Placement(build.node("n"), pod)
+    placement.send(m.InventorySeen(build.inventory("n")))
+    placement.answer = False
+    placement.facts(build.newer(pod))
+    placement.send(m.Appended(placement.sequence + 1))
+    assert reported(placement.tick(FIRST_ANSWERS_S)) == ["p"]
+
+
+def reported(said: list[m.Command]) -> list[str]:
+    return [p.name for order in only(said, m.SendPatches) for p in order.patches if isinstance(p, ReportPending)]

@@ -641,6 +641,18 @@ async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPa
     assert harness.events() == ["r0", "r1", "r2"]
 
 
+async def test_the_end_does_not_wait_for_more_events_than_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full queue would hold a rolling upgrade up until the drain is broken off, and the Events would be lost too."""
+    monkeypatch.setattr(announcing, "FLUSH_S", 0.0)
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    for number in range(5):
+        harness.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
+    await harness.announcer.flush()
+    assert harness.events() == []
+    assert (harness.announcer.waiting, harness.announcer.shed) == (0, 5)
+
+
 async def test_only_the_newest_report_of_a_pod_is_written() -> None:
     harness = ExecutorHarness()
     pod = harness.pod()

@@ -11,7 +11,7 @@ from services.placement.leader import log_protocol as p
 from shared.bus.port import LogEntry, NoResponder, NoStream, Refused, Unknown
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode
-from shared.contracts.log import LogMark, ReadyRecord, TermRecord
+from shared.contracts.log import DecisionBatch, LogMark, ReadyRecord, TermRecord
 
 READY = ReadyRecord(term=7)
 
@@ -53,6 +53,8 @@ class Log:
                 return self.append(subject, payload)
             case p.ReadNewestTerm():
                 return next((e for e in reversed(self.entries) if e.subject == subjects.LOG_TERM), None)
+            case p.ReadNewestReady():
+                return next((e for e in reversed(self.entries) if e.subject == subjects.LOG_READY), None)
             case p.ReadLog(start):
                 return [e for e in self.entries if e.sequence >= start]
             case p.ReadMark():
@@ -389,3 +391,85 @@ def test_an_unanswered_append_that_an_election_follows_is_looked_up_and_not_writ
     log.after, log.before = lost, fail
     assert log.run(protocol.append(READY)) == 8
     assert len(log.entries) == 2
+
+
+# --- what a successor reads ------------------------------------------------------------------------------------------
+
+
+def replayed(log: Log) -> tuple[int, list[int]]:
+    """Where a new session began to read, and the sequences that it got."""
+    protocol = session("successor")
+    log.run(protocol.take_term())
+    records = log.run(protocol.replay())
+    start = next(request.start for request in reversed(log.asked) if isinstance(request, p.ReadLog))
+    return start, [sequence for sequence, _ in records]
+
+
+def led(log: Log, *, name: str = "me") -> p.LogProtocol:
+    """A session that has written its `ready` and a record after it."""
+    protocol = session(name)
+    term = log.run(protocol.take_term())
+    log.run(protocol.append(DecisionBatch(term=term, decisions=())))  # what was open before, again
+    log.run(protocol.append(ReadyRecord(term=term)))
+    log.run(protocol.append(DecisionBatch(term=term, decisions=())))
+    return protocol
+
+
+def test_a_successor_reads_from_the_term_on_that_wrote_the_newest_ready() -> None:
+    log = Log()
+    led(log)
+    second = led(log, name="second")
+    assert replayed(log) == (second.term, [second.term + i for i in range(4)])
+
+
+def test_a_term_without_ready_of_its_own_is_read_behind_the_one_that_has_it() -> None:
+    """Its record shows the successor that the log may be incomplete."""
+    log = Log()
+    first = led(log)
+    unready = log.run(session("unready").take_term())
+    assert replayed(log) == (first.term, [*range(first.term, unready + 1)])
+
+
+def test_a_renewed_term_shortens_what_a_successor_reads() -> None:
+    log = Log()
+    protocol = led(log)
+    term = log.run(protocol.renew_term())
+    log.run(protocol.append(ReadyRecord(term=term)))
+    assert replayed(log) == (term, [term, term + 1])
+
+
+def test_a_marked_record_before_the_newest_ready_is_read_too() -> None:
+    """Its session died between the record and its mark: whether the log has what was acted on shows by the older
+    mark."""
+    log = Log()
+    first = led(log)
+    marked, revision = log.mark
+    second = led(log, name="second")
+    log.mark = (marked, revision)
+    assert replayed(log)[0] == first.term + 3 < second.term
+
+
+def test_the_whole_log_is_read_where_its_newest_ready_has_more_parts_to_come() -> None:
+    log = Log()
+    protocol = led(log)
+    term = log.run(protocol.renew_term())
+    log.run(protocol.append(ReadyRecord(term=term, more=True)))
+    assert replayed(log)[0] == 1
+
+
+def test_the_whole_log_is_read_where_there_is_no_mark_or_no_ready() -> None:
+    log = Log()
+    log.run(session().take_term())
+    assert replayed(log)[0] == 1
+    led(log)
+    log.mark = (None, 99)
+    assert replayed(log)[0] == 1
+
+
+def test_the_ready_of_a_later_session_does_not_hide_what_was_before() -> None:
+    log = Log()
+    first = led(log)
+    late = session("late")
+    log.run(late.take_term())
+    led(log, name="later")
+    assert [sequence for sequence, _ in log.run(late.replay())] == [first.term + i for i in range(4)]

@@ -22,12 +22,13 @@ from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, TouchPod
 from shared.contracts.facts import SnapshotPage
-from shared.contracts.log import ReadyRecord, TermRecord
+from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
 from shared.contracts.samples import UsageSample
 from shared.service import Context, running
 from shared.service.base import Health
 from shared.telemetry import Metrics, Telemetry
+from tests.support import build
 from tests.support.waiting import eventually
 
 LIMIT_S = 10.0
@@ -51,11 +52,14 @@ async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
     await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
 
 
-async def new_session(bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0) -> LeaderSession:
+async def new_session(
+    bus: NatsBus, *, meanwhile: Meanwhile = nothing, renew_term_s: float = 3600.0, renew_term_decisions: int = 100
+) -> LeaderSession:
     """A session that has taken its term. `meanwhile` happens when it requests its first snapshot."""
     await watch_nothing(bus, meanwhile)
     ctx = Context(
-        service="placement", config=Config(renew_term_s=renew_term_s), instance="one", log=structlog.get_logger(),
+        service="placement", instance="one", log=structlog.get_logger(),
+        config=Config(renew_term_s=renew_term_s, renew_term_decisions=renew_term_decisions),
         telemetry=Telemetry("placement", ratio=0.0, otlp_endpoint=""), metrics=Metrics(), health=Health(), bus=bus,
     )  # fmt: skip
     log = LogClient(bus, "one", "one/1")
@@ -114,6 +118,47 @@ async def test_a_leader_renews_its_term_when_it_is_due(bus: NatsBus) -> None:
     finally:
         task.cancel()
         await session.close()
+
+
+async def test_a_leader_renews_its_term_after_so_many_decisions(bus: NatsBus) -> None:
+    """Its successor reads the log from the newest term on, so the decisions of a term bound how long that takes."""
+    session = await new_session(bus, renew_term_decisions=3)
+    first = session.log_client.term
+    task = asyncio.create_task(session.run())
+    try:
+        await eventually(lambda: session.core.phase == "leading", within_s=LIMIT_S)
+        two = DecisionBatch(term=first, decisions=(_decision("a"), _decision("b")))
+        await session._append(m.Append(two))
+        await eventually(lambda: session.waiting == 0, within_s=LIMIT_S)
+        assert session.core.term == first
+        await session._append(m.Append(two))
+        await eventually(lambda: readies(bus, "renewed"), within_s=LIMIT_S)
+        assert session.core.term > first
+    finally:
+        task.cancel()
+        await session.close()
+
+
+def _decision(uid: str) -> Decision:
+    return Decision(uid=uid, namespace="team", name=uid, resource_version="1", node="n")
+
+
+async def test_a_new_session_books_its_first_snapshot_part_by_part(bus: NatsBus) -> None:
+    """One input for a whole large cluster would hold the loop for longer than the leader lease lasts."""
+    session = await new_session(bus)
+    facts = build.put(*(build.node(f"n{i}") for i in range(450)))
+    session.core.handle(m.TermTaken(session.log_client.term, mark=session.log_client.found_mark), 0.0)
+    await session._snapshot(facts, 0)
+    sizes = [len(event.facts) for event in queued(session) if isinstance(event, m.SnapshotPart)]
+    assert (sum(sizes), max(sizes)) == (450, 50)
+    session.core.handle(m.SnapshotSeen(facts, 0), 0.0)
+    await session._snapshot(facts, 0)
+    assert [type(event) for event in queued(session)] == [m.SnapshotSeen], "a leader takes a later one as a whole"
+    await session.close()
+
+
+def queued(session: LeaderSession) -> list[m.Input]:
+    return [session._inbox.get_nowait() for _ in range(session.waiting)]
 
 
 async def test_a_session_ends_by_a_reported_newer_term_only_if_the_log_has_one(bus: NatsBus, connect) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.protocol import nodes
 from services.placement.protocol.nodes import RESEND_S, SILENT_S
 from services.placement.queries import reader
 from shared.contracts.commands import AnnounceEvent, DeletePod
@@ -277,6 +278,31 @@ def test_an_unanswered_grant_is_sent_again_under_the_renewed_term() -> None:
     placement.bind(pod)
     placement.send(m.TermRenewed(term=900))
     assert [c.grant.term for c in only(placement.tick(RESEND_S), m.SendGrant)] == [900]
+
+
+def test_the_syncs_of_a_large_cluster_are_spread_over_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new or renewed term asks every node. In one go, thousands of them would take longer than a lease lasts."""
+    placement = Placement().nodes("a", "b", "c", "d", "e")
+    monkeypatch.setattr(nodes, "SYNCS_AT_ONCE", 2)
+
+    def synced(said: list[m.Command]) -> list[str]:
+        return [command.sync.node for command in only(said, m.SendSync)]
+
+    assert synced(placement.send(m.TermRenewed(term=900))) == ["a", "b"]
+    assert placement.core.nodes.synced_count == 2
+    assert synced(placement.tick(0.1)) == ["c", "d"]
+    assert synced(placement.tick(0.1)) == ["e"]
+    assert placement.core.nodes.synced_count == 5
+
+
+def test_a_node_that_does_not_answer_its_sync_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    placement = Placement().nodes("a", "b", "c")
+    monkeypatch.setattr(nodes, "SYNCS_AT_ONCE", 1)
+    placement.answer = False
+    first = only(placement.send(m.TermRenewed(term=900)), m.SendSync)
+    placement.send(m.Appended(placement.sequence + 1))
+    later = [command.sync.node for _ in range(3) for command in only(placement.tick(RESEND_S), m.SendSync)]
+    assert [first[0].sync.node, *later] == ["a", "b", "c", "a"]
 
 
 def test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound() -> None:
