@@ -26,6 +26,8 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
 from shared.model.turn_terms import rehearsed
 
 RESEND_S = 3.0
+LOOK_S = 0.5
+"""How often all grants and nodes are looked through for what is due."""
 CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 10.0
@@ -57,7 +59,7 @@ class Nodes:
         """Where the clients of GPUs of other nodes were told to find them, by grant id."""
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
-        self._term_checked_at = float("-inf")
+        self._term_checked_at = self._looked_at = float("-inf")
         self.heartbeats: dict[str, float] = {}
         """By node: when its agent was heard for the last time."""
         self._labels: dict[str, float] = {}
@@ -258,6 +260,9 @@ class Nodes:
         self._unanswered.pop((grant_id, node), None)
 
     def tick(self, now: float) -> list[m.Command]:
+        if now - self._looked_at < LOOK_S:
+            return []
+        self._looked_at = now
         out: list[m.Command] = []
         for node in [n for n, at in self._sync_sent.items() if now - at >= RESEND_S]:
             state = self.book.nodes.get(node)
@@ -283,11 +288,14 @@ class Nodes:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
+        self._note_silent(now)
+        return out
+
+    def _note_silent(self, now: float) -> None:
         self.heartbeats = {node: at for node, at in self.heartbeats.items() if node in self.book.nodes}
         for node, at in self.heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
-        return out
 
     def _is_void_at(self, grant_id: str, node: str) -> bool:
         """Whether an order has no addressee: the node is gone, and no capacity waits for its answer."""

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement.protocol.nodes import RESEND_S, SILENT_S
+from services.placement.protocol.nodes import LOOK_S, RESEND_S, SILENT_S
 from services.placement.queries import reader
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
@@ -277,6 +277,17 @@ def test_an_unanswered_grant_is_sent_again_under_the_renewed_term() -> None:
     placement.bind(pod)
     placement.send(m.TermRenewed(term=900))
     assert [c.grant.term for c in only(placement.tick(RESEND_S), m.SendGrant)] == [900]
+
+
+def test_what_is_due_is_looked_for_not_at_every_tick() -> None:
+    """All grants are walked through for it."""
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(pod := build.gpu_pod("p", gpus=1))
+    placement.answer = False
+    placement.bind(pod)
+    placement.tick(RESEND_S - LOOK_S / 4)
+    assert only(placement.tick(LOOK_S / 2), m.SendGrant) == []
+    assert len(only(placement.tick(LOOK_S / 2), m.SendGrant)) == 1
 
 
 def test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound() -> None:
