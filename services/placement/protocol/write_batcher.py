@@ -9,7 +9,7 @@ from services.placement import messages as m
 from shared.contracts.base import encode
 from shared.contracts.log import Amendment, Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
-GATHER_S = 0.02
+GATHER_S = 0.04
 """The interval of appends under load. Each append costs a synced write, a mark, a command to the watcher and its
 answer, whether it has one decision or sixty. A single decision is appended at once."""
 RECORD_MOST_BYTES = 900_000
