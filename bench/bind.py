@@ -205,7 +205,6 @@ class Watched:
 
 async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile: str) -> dict[str, Any]:
     kube = await cluster.transport(plane)
-    events_before = await _scheduled_events(kube)
     async with fleet(state) as made:
         hollow = state / "hollow.json"
         hollow.write_text(
@@ -263,7 +262,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
     found = await cluster.pods(kube)
     latencies = sorted((watched.bound[name] - at) * 1000 for name, at in watched.created.items())
     cpu = {name: round((after[name] - before[name]) * 1e6 / pods) for name in after}
-    scheduled = await _scheduled_events(kube) - events_before
+    scheduled = await _scheduled_events(kube, {pod["metadata"]["uid"] for pod in found})
     await cluster.remove_pods(kube)
     await kube.close()
     return {
@@ -285,9 +284,11 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
     }
 
 
-async def _scheduled_events(kube: Any) -> int:
+async def _scheduled_events(kube: Any, uids: set[str]) -> int:
+    """Of these pods: those of earlier rounds are still there."""
     events = await kube.request("GET", f"/apis/events.k8s.io/v1/namespaces/{cluster.NAMESPACE}/events", timeout_s=60)
-    return sum(1 for e in msgspec.json.decode(events.body)["items"] if e.get("reason") == "Scheduled")
+    found = (e for e in msgspec.json.decode(events.body)["items"] if e.get("reason") == "Scheduled")
+    return sum(1 for e in found if e["regarding"].get("uid") in uids)
 
 
 async def _ready(made: Fleet, bus: NatsBus, nodes: int) -> None:
