@@ -1,6 +1,6 @@
 """Created to bound: a loop that does nothing else, kube-scheduler, and Kerf, on one machine in one run.
 
-    python -m bench.bind --pods 2000 --nodes 500 [--json] [--profile placement]
+    python -m bench.bind --pods 2000 --nodes 500 [--rounds 5] [--json] [--profile placement]
 
 The ceiling: canonical pods created and bound by one client under the same admission policies, 16 and 64 in flight, the
 higher counts. kube-scheduler: client limits lifted (2,000 a second, bursts of 4,000), as many pods with one extended
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -86,28 +87,35 @@ async def create(kube: Any, body: bytes) -> dict[str, Any]:
     return made
 
 
+async def create_and_bind(kube: Any, binder: Any, name: str, node: str) -> dict[str, Any]:
+    """A pod of half a GPU, bound with a grant as Kerf's are; returns its metadata."""
+    meta: dict[str, Any] = (await create(kube, half_gpu(name)))["metadata"]
+    binding = {
+        "metadata": {
+            "name": meta["name"],
+            "uid": meta["uid"],
+            "resourceVersion": meta["resourceVersion"],
+            "annotations": {"kerf.dev/grant": _GRANT},
+        },
+        "target": {"kind": "Node", "name": node},
+    }
+    await cluster.must(binder, "POST", f"{PODS}/{meta['name']}/binding", binding)
+    return meta
+
+
+_GRANT = (
+    '{"version":1,"grant_id":"193a5c2f0b1-1","term":1,"sequence":1,"containers":{"c":{"strategy":"advisory",'
+    '"gpus":[{"node":"node-0","uuid":"GPU-00000000-0000-0000-0000-000000000000","memory_mib":40960,'
+    '"compute_milli":500}]}}}'
+)
+
+
 async def ceiling(plane: ControlPlane, pods: int, nodes: int, limit: int) -> float:
     """Pods per second of create and bind in a loop."""
     kube, binder = await cluster.transport(plane), await cluster.transport(plane, watcher=True)
-    note = (
-        '{"version":1,"grant_id":"193a5c2f0b1-1","term":1,"sequence":1,"containers":{"c":{"strategy":"advisory",'
-        '"gpus":[{"node":"node-0","uuid":"GPU-00000000-0000-0000-0000-000000000000","memory_mib":40960,'
-        '"compute_milli":500}]}}}'
-    )
 
     async def one(i: int) -> None:
-        made = await create(kube, half_gpu(f"ceiling-{limit}-{i}"))
-        meta = made["metadata"]
-        binding = {
-            "metadata": {
-                "name": meta["name"],
-                "uid": meta["uid"],
-                "resourceVersion": meta["resourceVersion"],
-                "annotations": {"kerf.dev/grant": note},
-            },
-            "target": {"kind": "Node", "name": f"node-{i % nodes}"},
-        }
-        await cluster.must(binder, "POST", f"{PODS}/{meta['name']}/binding", binding)
+        await create_and_bind(kube, binder, f"ceiling-{limit}-{i}", f"node-{i % nodes}")
 
     before, mine, began = (
         plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)),
@@ -254,8 +262,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
     found = await cluster.pods(kube)
     latencies = sorted((watched.bound[name] - at) * 1000 for name, at in watched.created.items())
     cpu = {name: round((after[name] - before[name]) * 1e6 / pods) for name in after}
-    events = await kube.request("GET", f"/apis/events.k8s.io/v1/namespaces/{cluster.NAMESPACE}/events", timeout_s=60)
-    scheduled = sum(1 for e in msgspec.json.decode(events.body)["items"] if e.get("reason") == "Scheduled")
+    scheduled = await _scheduled_events(kube, {pod["metadata"]["uid"] for pod in found})
     await cluster.remove_pods(kube)
     await kube.close()
     return {
@@ -275,6 +282,13 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
         "decide_us_p99": round(status.decide_us_p99, 1),
         "scheduled_events": scheduled,
     }
+
+
+async def _scheduled_events(kube: Any, uids: set[str]) -> int:
+    """Of these pods: those of earlier rounds are still there."""
+    events = await kube.request("GET", f"/apis/events.k8s.io/v1/namespaces/{cluster.NAMESPACE}/events", timeout_s=60)
+    found = (e for e in msgspec.json.decode(events.body)["items"] if e.get("reason") == "Scheduled")
+    return sum(1 for e in found if e["regarding"].get("uid") in uids)
 
 
 async def _ready(made: Fleet, bus: NatsBus, nodes: int) -> None:
@@ -334,21 +348,54 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
             kube = await cluster.transport(plane)
             await cluster.create_nodes(kube, args.nodes, gpus=GPUS, extended=EXTENDED)
             await kube.close()
-            result: dict[str, Any] = {"pods": args.pods, "nodes": args.nodes}
             if not args.only_kerf:
                 await ceiling(plane, min(300, args.pods), args.nodes, 16)  # the first burst of a fresh server is slow
-                rates = {str(limit): await ceiling(plane, args.pods, args.nodes, limit) for limit in (16, 64)}
-                say(f"create and bind in a loop: {rates}")
-                result |= {"ceiling_by_in_flight": rates, "ceiling_pods_per_s": max(rates.values())}
-                result["kube_scheduler_pods_per_s"] = await kube_scheduler(plane, args.pods)
-                say(f"kube-scheduler: {result['kube_scheduler_pods_per_s']}")
-            (state / "kerf").mkdir()
-            result |= await kerf(plane, args.pods, args.nodes, state / "kerf", args.profile)
-            if not args.only_kerf:
-                result["ratio_to_ceiling"] = round(result["kerf_pods_per_s"] / result["ceiling_pods_per_s"], 3)
-            return result
+            rounds = []
+            for number in range(args.rounds):
+                (state / f"kerf-{number}").mkdir()
+                rounds.append(await _round(plane, args, state / f"kerf-{number}"))
+                say(f"round {number + 1}: {json.dumps(rounds[-1])}")
+            result: dict[str, Any] = {"pods": args.pods, "nodes": args.nodes}
+            return result | (rounds[0] if args.rounds == 1 else {"rounds": rounds, "summary": summary(rounds)})
         finally:
             plane.stop()
+
+
+async def _round(plane: ControlPlane, args: argparse.Namespace, state: Path) -> dict[str, Any]:
+    """The loop, kube-scheduler and Kerf, one after another."""
+    result: dict[str, Any] = {}
+    if not args.only_kerf:
+        rates = {str(limit): await ceiling(plane, args.pods, args.nodes, limit) for limit in (16, 64)}
+        result |= {"ceiling_by_in_flight": rates, "ceiling_pods_per_s": max(rates.values())}
+        result["kube_scheduler_pods_per_s"] = await kube_scheduler(plane, args.pods)
+    result |= await kerf(plane, args.pods, args.nodes, state, args.profile)
+    if not args.only_kerf:
+        result["ratio_to_ceiling"] = round(result["kerf_pods_per_s"] / result["ceiling_pods_per_s"], 3)
+        result["ratio_to_kube_scheduler"] = round(result["kerf_pods_per_s"] / result["kube_scheduler_pods_per_s"], 3)
+    return result
+
+
+SUMMED = (
+    "ceiling_pods_per_s",
+    "kube_scheduler_pods_per_s",
+    "kerf_pods_per_s",
+    "ratio_to_ceiling",
+    "ratio_to_kube_scheduler",
+    "kerf_cpu_us_per_pod",
+)
+
+
+def summary(rounds: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Median, smallest and largest of what was measured in each of the rounds."""
+    found = {key: [one[key] for one in rounds] for key in SUMMED if key in rounds[0]}
+    found |= {
+        f"kerf_cpu_us_per_pod: {name}": [one["kerf_cpu_us_per_pod_by_process"][name] for one in rounds]
+        for name in rounds[0]["kerf_cpu_us_per_pod_by_process"]
+    }
+    return {
+        key: {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        for key, values in found.items()
+    }
 
 
 def main() -> None:
@@ -357,6 +404,7 @@ def main() -> None:
     )
     parser.add_argument("--pods", type=int, default=2000)
     parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=1, help="so often all three in turn, and their medians")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only-kerf", action="store_true", help="without the ceiling and kube-scheduler")
     parser.add_argument("--profile", default="", help="py-spy this service meanwhile (needs py-spy on PATH)")

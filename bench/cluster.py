@@ -44,17 +44,34 @@ PATHS = {
 
 def apply_policies(plane: ControlPlane) -> None:
     """Accounts, the watcher's rights and every policy in the API server, as k8s/ has them."""
-    for file in POLICY_FILES:
-        for document in yaml.safe_load_all((K8S / file).read_text()):
-            if document is None:
-                continue
-            path = PATHS[document["kind"]].format(ns=document["metadata"].get("namespace", ""))
-            status, body = plane.request("POST", path, document)
-            if status not in (200, 201, 409):
-                raise RuntimeError(
-                    f"{file}: {document['kind']} {document['metadata']['name']}: {status} {body[:300]!r}"
-                )
+    for file, document in _documents():
+        path = _path(document)
+        status, body = plane.request("POST", path, document)
+        if status not in (200, 201, 409):
+            raise RuntimeError(f"{file}: {document['kind']} {document['metadata']['name']}: {status} {body[:300]!r}")
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+
+
+def remove_policies(plane: ControlPlane) -> None:
+    """The admission policies alone."""
+    for file, document in _documents():
+        if "AdmissionPolicy" in document["kind"]:
+            status, body = plane.request("DELETE", f"{_path(document)}/{document['metadata']['name']}")
+            if status not in (200, 404):
+                raise RuntimeError(f"{file}: {document['kind']}: {status} {body[:300]!r}")
+
+
+def _documents() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (file, document)
+        for file in POLICY_FILES
+        for document in yaml.safe_load_all((K8S / file).read_text())
+        if document is not None
+    ]
+
+
+def _path(document: dict[str, Any]) -> str:
+    return PATHS[document["kind"]].format(ns=document["metadata"].get("namespace", ""))
 
 
 async def transport(plane: ControlPlane, *, watcher: bool = False, connections: int = 64) -> Transport:

@@ -22,8 +22,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Simulated only: where pods are reviewed at creation, such as http://127.0.0.1:8443/mutate. Empty: nowhere."""
     binds_in_flight: Count = 32
     batch_facts: Count = 64
-    batch_ms: Count = 10
-    """A single fact is sent at once; under load batches are sent this often. A batch costs its readers as much as ten
-    facts."""
+    batch_ms: Count = 40
+    """A single fact is sent at once; under load batches are sent this often. A batch wakes each of its readers, and
+    all that follows: that costs as much as ten facts."""
     heartbeat_s: Seconds = 1.0
     snapshot_ttl_s: Seconds = 30.0

@@ -15,13 +15,15 @@ from typing import Any, Literal
 import msgspec
 
 from shared.book.ledger import Ledger
-from shared.book.states import GrantState, PodState, grant_of, grant_state, pod_state
+from shared.book.states import GrantState, PodState, grant_of, grant_state, is_read_alike, pod_state, state_like
 from shared.contracts.facts import Fact, Gone, Put
 from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
 from shared.model.kinds import Object
 from shared.model.objects import Gang, Node, Pod, version
 
+READ_MOST = 1024
+"""Controllers of whose pods one is remembered as read."""
 SEQUENCE_MOST = 2**53
 """Sequences begin at the time in milliseconds: this is the year 287,000."""
 
@@ -48,6 +50,8 @@ class Book(Ledger):
         """By the uid of a pods' controller: nodes whose kubelet rejected one of its pods a short while ago."""
         self._claimants: set[str] = set()
         """Pods that have ResourceClaims."""
+        self._read_last: dict[str, PodState] = {}
+        """By the uid of a pods' controller, empty for bare pods: what was read of one of them. Others read alike."""
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -123,9 +127,18 @@ class Book(Ledger):
         return changes
 
     def _read(self, pod: Pod) -> PodState:
+        """Pods of one controller are written alike, and reading a pod costs as much as deciding where it goes."""
         if pod.spec.resource_claims:
             self._claimants.add(pod.metadata.uid)
-        return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
+            return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
+        controller = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
+        known = self._read_last.get(controller)
+        if known is not None and is_read_alike(known.pod, pod):
+            return state_like(known, pod)
+        if len(self._read_last) >= READ_MOST:
+            self._read_last.clear()
+        self._read_last[controller] = pod_state(pod)
+        return state_like(self._read_last[controller], pod)
 
     def _succeed(self, old: PodState, state: PodState) -> None:
         """What is true of the pod beside what was read of it."""
@@ -309,10 +322,9 @@ class Book(Ledger):
 def _reads_anew(old: Pod, new: Pod) -> bool:
     """Whether what a PodState reads of a pod may have changed: of its status only the names of its claims."""
     return (
-        old.spec != new.spec
-        or old.metadata.annotations != new.metadata.annotations
-        or old.metadata.labels != new.metadata.labels
+        old.spec.resource_claims != new.spec.resource_claims
         or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+        or not is_read_alike(old, new)
     )
 
 

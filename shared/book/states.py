@@ -305,9 +305,60 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         takes_turns=life.turns == "allowed",
         suspension=_suspension_of(pod),
         gpu_time=read_gpu_time(pod.metadata.annotations),
-        uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
-        adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
+        uses=_declared_uses(request),
+        adaptive=_is_adaptive(request),
     )
+
+
+def is_read_alike(one: Pod, other: Pod) -> bool:
+    """Whether `pod_state` reads the same of both, as far as no ResourceClaim is named: of all that a Binding writes,
+    it reads nothing."""
+    mine, its = one.spec, other.spec
+    return (
+        mine.containers == its.containers
+        and mine.init_containers == its.init_containers
+        and mine.resources == its.resources
+        and mine.overhead == its.overhead
+        and mine.scheduling_group == its.scheduling_group
+        and mine.workload_ref == its.workload_ref
+        and one.metadata.labels == other.metadata.labels
+        and one.metadata.owner_references == other.metadata.owner_references
+        and _annotations_read(one) == _annotations_read(other)
+    )
+
+
+def _annotations_read(pod: Pod) -> dict[str, str]:
+    notes = pod.metadata.annotations
+    if names.ANNOTATION_GRANT not in notes:
+        return notes
+    return {key: value for key, value in notes.items() if key != names.ANNOTATION_GRANT}
+
+
+def state_like(known: PodState, pod: Pod) -> PodState:
+    """What `pod_state` reads of a pod without ResourceClaims that reads like `known`."""
+    return PodState(
+        pod=pod,
+        uid=pod.metadata.uid,
+        demand=known.demand,
+        request=known.request,
+        refusal=known.refusal,
+        refusal_code=known.refusal_code,
+        gang=known.gang,
+        life=known.life,
+        takes_turns=known.life.turns == "allowed",
+        suspension=known.suspension,
+        gpu_time=known.gpu_time,
+        uses=_declared_uses(known.request),
+        adaptive=_is_adaptive(known.request),
+    )
+
+
+def _declared_uses(request: PodRequest | None) -> dict[str, UseProfile]:
+    return {} if request is None or request.use is None else dict.fromkeys(request.asks, request.use)
+
+
+def _is_adaptive(request: PodRequest | None) -> bool:
+    return request is not None and (request.use is not None or request.max_slowdown_milli > 0)
 
 
 def _suspension_of(pod: Pod) -> Suspension | None:

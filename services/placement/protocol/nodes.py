@@ -29,6 +29,8 @@ RESEND_S = 3.0
 SYNCS_AT_ONCE = 200
 """Syncs of one input: each names all grants of its node, and those of thousands of nodes would take longer than the
 leader lease lasts. The others follow with the ticks, ten times a second."""
+LOOK_S = 0.5
+"""How often the grants and nodes with something open are looked through for what is due."""
 CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 10.0
@@ -60,7 +62,7 @@ class Nodes:
         """Where the clients of GPUs of other nodes were told to find them, by grant id."""
         self._named_unbound: set[str] = set()
         """Grants that a node has received in a sync before their pods were seen bound."""
-        self._term_checked_at = float("-inf")
+        self._term_checked_at = self._looked_at = float("-inf")
         self.heartbeats: dict[str, float] = {}
         """By node: when its agent was heard for the last time."""
         self._labels: dict[str, float] = {}
@@ -266,14 +268,10 @@ class Nodes:
         self._unanswered.pop((grant_id, node), None)
 
     def tick(self, now: float) -> list[m.Command]:
-        out: list[m.Command] = []
-        due = sorted((at, node) for node, at in self._sync_sent.items() if now - at >= RESEND_S)
-        for _, node in due[:SYNCS_AT_ONCE]:
-            state = self.book.nodes.get(node)
-            if state is not None and state.inventory is not None and state.object is not None:
-                out += self._sync(node, now)
-            else:
-                del self._sync_sent[node]
+        out = self._due_syncs(now)
+        if now - self._looked_at < LOOK_S:
+            return out
+        self._looked_at = now
         for key, (command, at) in list(self._unanswered.items()):
             if now - at < RESEND_S:
                 continue
@@ -283,7 +281,6 @@ class Nodes:
             said = self._under_this_term(command)
             self._unanswered[key] = (said, now)
             out.append(said)
-        # Ten times a second, so it may not look at every grant there is.
         for held in self.book.leaving.values():
             if (held.grant_id, held.node) not in self._unanswered:
                 out += self.leaving(held, now)
@@ -292,11 +289,25 @@ class Nodes:
                 out.append(self.release_at(held.node, held, now))
         self._void &= self.book.remote.keys()
         self._addresses = {id_: at for id_, at in self._addresses.items() if id_ in self.book.remote}
+        self._note_silent(now)
+        return out
+
+    def _due_syncs(self, now: float) -> list[m.Command]:
+        out: list[m.Command] = []
+        due = sorted((at, node) for node, at in self._sync_sent.items() if now - at >= RESEND_S)
+        for _, node in due[:SYNCS_AT_ONCE]:
+            state = self.book.nodes.get(node)
+            if state is not None and state.inventory is not None and state.object is not None:
+                out += self._sync(node, now)
+            else:
+                del self._sync_sent[node]
+        return out
+
+    def _note_silent(self, now: float) -> None:
         self.heartbeats = {node: at for node, at in self.heartbeats.items() if node in self.book.nodes}
         for node, at in self.heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
-        return out
 
     def _is_void_at(self, grant_id: str, node: str) -> bool:
         """Whether an order has no addressee: the node is gone, and no capacity waits for its answer."""

@@ -9,9 +9,9 @@ from services.placement import messages as m
 from shared.contracts.base import encode
 from shared.contracts.log import Amendment, Decision, DecisionBatch, ReadyRecord, ReservationRecord
 
-GATHER_S = 0.008
-"""The interval of appends under load. Each append costs a synced write, a command to the watcher and its answer,
-whether it has one decision or sixty. A single decision is appended at once."""
+GATHER_S = 0.04
+"""The interval of appends under load. Each append costs a synced write, a mark, a command to the watcher and its
+answer, whether it has one decision or sixty. A single decision is appended at once."""
 RECORD_MOST_BYTES = 900_000
 """In the log: a message on the bus is at most 1 MiB."""
 AMENDMENTS_MOST = 64  # in one record: some 40 KB beside RECORD_MOST_BYTES

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.protocol.write_batcher import GATHER_S
 from shared.contracts.commands import Answer, TouchPod
 from shared.contracts.log import DecisionBatch
 from shared.model.grant import decode_grant
@@ -42,7 +43,7 @@ def test_one_append_is_in_flight_at_a_time_while_the_next_batch_gathers() -> Non
     assert len(only(placement.facts(build.gpu_pod("a", **HALF)), m.Append)) == 1
     assert only(placement.facts(build.gpu_pod("b", **HALF), build.gpu_pod("c", **HALF)), m.Append) == []
     assert [c.seconds > 0 for c in only(placement.send(m.Appended(500)), m.Later)] == [True]
-    placement.now += 0.01
+    placement.now += GATHER_S
     batch = only(placement.send(m.Wake()), m.Append)[0].record
     assert isinstance(batch, DecisionBatch)
     assert [d.name for d in batch.decisions] == ["b", "c"]

@@ -10,7 +10,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.protocol import nodes
-from services.placement.protocol.nodes import RESEND_S, SILENT_S
+from services.placement.protocol.nodes import LOOK_S, RESEND_S, SILENT_S
 from services.placement.queries import reader
 from shared.contracts.commands import AnnounceEvent, DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeSync, NodeSyncAnswer
@@ -303,6 +303,17 @@ def test_a_node_that_does_not_answer_its_sync_keeps_no_other_waiting(monkeypatch
     placement.send(m.Appended(placement.sequence + 1))
     later = [command.sync.node for _ in range(3) for command in only(placement.tick(RESEND_S), m.SendSync)]
     assert [first[0].sync.node, *later] == ["a", "b", "c", "a"]
+
+
+def test_what_is_due_is_looked_for_not_at_every_tick() -> None:
+    """All grants are walked through for it."""
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(pod := build.gpu_pod("p", gpus=1))
+    placement.answer = False
+    placement.bind(pod)
+    placement.tick(RESEND_S - LOOK_S / 4)
+    assert only(placement.tick(LOOK_S / 2), m.SendGrant) == []
+    assert len(only(placement.tick(LOOK_S / 2), m.SendGrant)) == 1
 
 
 def test_an_agent_that_asks_gets_its_own_grants_that_were_seen_bound() -> None:
