@@ -672,7 +672,9 @@ class Simulation:
                 exact = runs is None or serving_node(grant) or runs[1].gpus == grant.containers[container].gpus
                 if not exact and self._may_resize(pod):
                     raise Violation(f"P7: {meta['name']}/{container} has {runs and runs[1]}, and its grant {grant}")
-                if runs is not None and runs[0] != grant.grant_id:
+                # A pod that came back with an earlier grant than the one that its node has started since (0261).
+                came_back = grant.grant_id in self.revived and self._is_void(grant)
+                if runs is not None and runs[0] != grant.grant_id and not came_back:
                     raise Violation(
                         f"P4: {meta['name']}/{container} runs by {runs[0]}, and its pod was bound with {grant.grant_id}"
                     )
