@@ -15,9 +15,9 @@ from shared.model.objects import Pod
 
 QUEUE_LIMIT = 2000
 REPORT_INTERVAL_S = 5.0
-FLUSH_S = 2.0
-"""So long at most Events are written at the end: each costs the server what a Binding does, and behind a full queue a
-rolling upgrade would wait for the whole drain time-out."""
+FLUSH_S = 10.0
+"""So long at most Events are written at the end, half of the drain time-out. Each costs the server what a Binding does;
+behind a full queue a rolling upgrade would wait for the whole time-out, and the rest would be lost all the same."""
 PAUSE_S = 0.01
 QUIET_S = 0.5
 """Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
