@@ -205,10 +205,8 @@ class Core:
         )
         self.recovery = self.takeover.recovery
         self._out: list[m.Command] = []
-        self._listed: list[Change] = []
-        """By the parts of a snapshot that is not whole yet."""
-        self._parts = 0
-        """How many facts they had."""
+        self._listed, self._parts = list[Change](), 0
+        """The changes by the parts of a snapshot that is not whole yet, and how many facts these had."""
         self.inputs = Inputs()
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input

@@ -27,8 +27,7 @@ from shared.model.turn_terms import rehearsed
 
 RESEND_S = 3.0
 SYNCS_AT_ONCE = 200
-"""Syncs of one input: each names all grants of its node, and those of thousands of nodes would take longer than the
-leader lease lasts. The others follow with the ticks, ten times a second."""
+"""Syncs of one input: those of thousands of nodes take longer than a lease. The others follow, ten times a second."""
 LOOK_S = 0.5
 """How often the grants and nodes with something open are looked through for what is due."""
 CHECK_TERM_S = 1.0
