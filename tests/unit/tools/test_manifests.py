@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from shared.model import names
 from tools.manifests import template
 
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
@@ -47,7 +48,11 @@ def test_without_a_cluster_helm_takes_what_works_on_every_version(known: tuple[s
 
 def test_policy_and_webhook_have_the_same_match_conditions() -> None:
     """Else a pod would be completed on one version of Kubernetes and not on another."""
-    (policy,) = _documents("policy", "MutatingAdmissionPolicy")
+    made = {policy["metadata"]["name"]: policy for policy in _documents("policy", "MutatingAdmissionPolicy")}
+    policy, amounts = made["kerf-canonical"], made["kerf-amounts"]
+    assert amounts["spec"]["matchConditions"] == policy["spec"]["matchConditions"]
+    namespaces = amounts["spec"]["matchConstraints"]["namespaceSelector"]
+    assert namespaces == {"matchLabels": {names.ANNOTATION_PROFILE: "debug"}}
     (config,) = _documents("webhook", "MutatingWebhookConfiguration")
     (webhook,) = [hook for hook in config["webhooks"] if hook["name"] == "canonical.kerf.dev"]
     assert webhook["matchConditions"] == policy["spec"]["matchConditions"]
