@@ -49,8 +49,6 @@ class Disasters:
         self.drawn = self.rng.random() < PART
         self._kinds = [kind for kind in KINDS if self.rng.random() < 0.5] or list(KINDS)
         self.happened: Counter[str] = Counter()
-        self.forgets_the_log = True
-        """Whether who restores etcd deletes the log, as the operators' guide says."""
         self._etcd: list[dict[str, dict[tuple[str, str], dict]]] = []  # type: ignore[type-arg]
 
     def begin(self) -> None:
@@ -89,8 +87,7 @@ class Disasters:
         changed = simulation.api.restore(backup, BUMP)
         simulation.clock.tell(f"etcd is restored: {len(changed)} objects are as they were or gone")
         simulation.restored(changed)
-        if self.forgets_the_log:
-            simulation.nats.wipe()
+        simulation.nats.wipe()
         for process in (*simulation.leaders, *simulation.watchers):
             simulation.clock.after(self.rng.uniform(0.1, 3.0), lambda x=process: None if x.alive else x.restart())  # type: ignore[misc]
         for preemptor in simulation.turns.preemptors:

@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count, islice
 
-import pytest
-
 from tests.sim.disasters import KINDS
-from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
 
 
@@ -23,14 +20,6 @@ def test_all_of_them_happen() -> None:
         simulation.run()
         happened += simulation.disasters.happened
     assert set(happened) == set(KINDS)
-
-
-def test_an_etcd_that_is_restored_beside_its_old_log_would_be_detected() -> None:
-    """The operators' guide says to delete the log: what it says of a pod is newer than the pod that came back."""
-    simulation = Simulation(39)
-    simulation.disasters.forgets_the_log = False
-    with pytest.raises(Violation, match=r"^P7"):
-        simulation.run()
 
 
 def test_a_restored_etcd_has_the_objects_of_the_backup_and_no_version_twice() -> None:
