@@ -191,7 +191,7 @@ def test_using_a_node_before_it_has_synced_would_be_detected(monkeypatch: pytest
 
     monkeypatch.setattr(Nodes, "inventory", trusts)
     monkeypatch.setattr(Nodes, "_sync", lambda self, node, now: [])
-    assert _violated(range(300)).startswith(("P1", "P6"))
+    assert _violated(range(300)).startswith(("P1", "P6", "T5"))
 
 
 def test_a_renewal_over_a_successor_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,9 @@ def test_a_renewal_over_a_successor_would_be_detected(monkeypatch: pytest.Monkey
 
     def renews(self: LogProtocol) -> Steps[int]:
         newest = yield ReadNewestTerm()
-        self.term = self._last = yield from self._append_term("renewed", fence=newest.sequence, after=None)
+        self.term = self._last = yield from self._append_term(
+            "renewed", fence=newest.sequence if newest else 0, after=None
+        )
         return self.term
 
     monkeypatch.setattr(LogProtocol, "renew_term", renews)
@@ -225,7 +227,7 @@ def test_taking_decisions_over_without_touching_after_a_loss_would_be_detected(m
 def test_handing_over_a_hold_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync names a grant whose pod is not bound yet; the pod is edited, and bound with another."""
     monkeypatch.setattr(KnownGrant, "unbound", property(lambda self: False))
-    assert _violated(range(1000)).startswith("P4")
+    assert _violated(range(1000)).startswith(("P4", "C2"))
 
 
 def test_a_late_sync_that_voids_a_fresh_grant_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
