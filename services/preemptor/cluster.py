@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from services.preemptor import messages as m
-from services.preemptor.planning.changed_nodes import ChangedNodes
+from services.preemptor.planning.changed_nodes import ChangedNodes, nodes_of
 from services.preemptor.protection import Protection
 from shared.book.book import Book
 from shared.book.gangs import Gangs
@@ -69,12 +69,9 @@ class Cluster:
                 self.book.release(held.grant_id)
 
     def _nodes_of(self, seen: Object) -> tuple[str, ...]:
-        """Returns the nodes that a pod uses: its own, and that of its GPUs."""
+        """Returns the nodes that a pod of the book uses; none for another object."""
         state = self.book.pods.get(seen.metadata.uid) if isinstance(seen, Pod) else None
-        if state is None:
-            return ()
-        held = self.book.grants.get(state.grant_id)
-        return (state.charged, *(() if held is None else held.nodes))
+        return () if state is None else nodes_of(state, self.book)
 
     def _noted(self, seen: Object, now: float) -> None:
         match seen:

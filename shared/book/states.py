@@ -305,8 +305,8 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         takes_turns=life.turns == "allowed",
         suspension=_suspension_of(pod),
         gpu_time=read_gpu_time(pod.metadata.annotations),
-        uses=_declared_uses(request),
-        adaptive=_is_adaptive(request),
+        uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
+        adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
     )
 
 
@@ -334,31 +334,10 @@ def _annotations_read(pod: Pod) -> dict[str, str]:
     return {key: value for key, value in notes.items() if key != names.ANNOTATION_GRANT}
 
 
-def state_like(known: PodState, pod: Pod) -> PodState:
-    """What `pod_state` reads of a pod without ResourceClaims that reads like `known`."""
-    return PodState(
-        pod=pod,
-        uid=pod.metadata.uid,
-        demand=known.demand,
-        request=known.request,
-        refusal=known.refusal,
-        refusal_code=known.refusal_code,
-        gang=known.gang,
-        life=known.life,
-        takes_turns=known.life.turns == "allowed",
-        suspension=known.suspension,
-        gpu_time=known.gpu_time,
-        uses=_declared_uses(known.request),
-        adaptive=_is_adaptive(known.request),
-    )
-
-
-def _declared_uses(request: PodRequest | None) -> dict[str, UseProfile]:
-    return {} if request is None or request.use is None else dict.fromkeys(request.asks, request.use)
-
-
-def _is_adaptive(request: PodRequest | None) -> bool:
-    return request is not None and (request.use is not None or request.max_slowdown_milli > 0)
+def state_like(read: PodState, pod: Pod) -> PodState:
+    """What `pod_state` reads of a pod without ResourceClaims that reads like the pod of `read`, which is as it was
+    read."""
+    return msgspec.structs.replace(read, pod=pod, uid=pod.metadata.uid, uses=dict(read.uses))
 
 
 def _suspension_of(pod: Pod) -> Suspension | None:

@@ -10,12 +10,12 @@ import pytest
 
 from services.node_agent import gate
 from services.node_agent.state import KnownGrant
-from shared.book.book import Book
 from shared.book.states import GrantState
 from tests.sim import leaders, simulation
 from tests.sim.checker import Fault, GrantChecker, Use
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
+from tests.sim.weakened import free_at_once
 
 WHOLE, HALF = (80, 1000), (40, 500)
 
@@ -170,29 +170,17 @@ def _finds(rule: str, seeds: Iterable[int]) -> bool:
     return False
 
 
-def _frees_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = Book._end
-
-    def frees(self: Book, state: object) -> object:
-        changes = ended(self, state)  # type: ignore[arg-type]
-        for change in changes:
-            self.release(change.grant_id)
-        return changes
-
-    monkeypatch.setattr(Book, "_end", frees)
-
-
 @pytest.mark.usefixtures("alone")
 def test_capacity_that_is_freed_on_deletion_alone_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6 left out: the device gate still refuses, so no two run at once, and the next grant is given too early."""
-    _frees_at_once(monkeypatch)
+    free_at_once(monkeypatch)
     assert _finds("C5", range(100))
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_node_without_a_device_gate_shows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6 and R7 left out."""
-    _frees_at_once(monkeypatch)
+    free_at_once(monkeypatch)
     monkeypatch.setattr(gate, "occupied", lambda shares, node: {})
     assert _finds("C1", range(25, 100))
 

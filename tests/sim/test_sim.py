@@ -33,7 +33,6 @@ from services.placement.scheduling.backfill.reservations import Backfill
 from services.preemptor.turns.host_room import HostRoom
 from services.preemptor.turns.options import Options
 from shared.book import host_memory, subgroups
-from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.book.ledger import Ledger
 from shared.book.states import GrantState, PodState
@@ -46,6 +45,7 @@ from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
 from tests.sim.turns import Turns
+from tests.sim.weakened import free_at_once
 
 SEEDS, PARTS = 1000, 8
 
@@ -152,15 +152,7 @@ def _resizing(simulation: Simulation) -> bool:
 
 def test_freeing_on_deletion_alone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6 left out of the real book: capacity is free when the pod is deleted."""
-    ended = Book._end
-
-    def frees_at_once(self: Book, state: object) -> object:
-        changes = ended(self, state)  # type: ignore[arg-type]
-        for change in changes:
-            self.release(change.grant_id)
-        return changes
-
-    monkeypatch.setattr(Book, "_end", frees_at_once)
+    free_at_once(monkeypatch)
     assert _violated(range(300)).startswith(("P1", "P6", "P4"))
 
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shared.book.book import Book
+from shared.book.states import PodState
+
+
+def nodes_of(state: PodState, book: Book) -> tuple[str, ...]:
+    """Returns the nodes that a pod uses: its own, and that of its GPUs."""
+    held = book.grants.get(state.grant_id)
+    return (state.charged, *(() if held is None else held.nodes))
 
 
 class ChangedNodes:

@@ -11,7 +11,7 @@ import msgspec
 from services.preemptor.planning.actions.base import SuspensionAction
 from services.preemptor.planning.budgets import Budgets, EvictionsLeft
 from services.preemptor.planning.candidate import Bound, Candidate, Last
-from services.preemptor.planning.changed_nodes import ChangedNodes
+from services.preemptor.planning.changed_nodes import ChangedNodes, nodes_of
 from services.preemptor.planning.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_cost, min_emptying_costs
 from shared.book.book import Book
 from shared.book.demand import Demand
@@ -32,7 +32,7 @@ For 15,000 nodes at once it would take as long as the leader lease.
 """
 MAX_NODES_RENEWED = 20
 """The maximum of nodes per tick whose candidates are built again in advance."""
-MAX_NODES_CHECKED = 1_000
+MAX_NODES_COMPARED = 1_000
 """The maximum of changed nodes whose pods are compared per tick for that."""
 IsExempt = Callable[[PodState], bool]
 """Whether a pod may not be evicted now: it replaces a preempted one, or its namespace's hourly budget is spent."""
@@ -156,7 +156,7 @@ class Candidates:
         return len(lacking) <= MAX_NODES_BUILT
 
     def _renew(self, now: float) -> None:
-        for name in list(islice(self._unchecked, MAX_NODES_CHECKED)):
+        for name in list(islice(self._unchecked, MAX_NODES_COMPARED)):
             if self._made == MAX_NODES_RENEWED:
                 return
             known = self._of.get(name)
@@ -184,7 +184,9 @@ class Candidates:
             uid: until for uid, until in self._suspension_failed.items() if until > now and uid in pods
         }
         self._promised = frozenset(promised)
-        self._promised_nodes = {name for uid in self._promised if uid in pods for name in self._nodes_of(pods[uid])}
+        self._promised_nodes = {
+            name for uid in self._promised if uid in pods for name in nodes_of(pods[uid], self._book)
+        }
         self._orphaned_since = {
             grant_id: since for grant_id, since in self._orphaned_since.items() if grant_id in self._book.grants
         }
@@ -242,10 +244,6 @@ class Candidates:
         """Lets a node's candidates be built again, although its pods are the same."""
         known.pods = []
         self._unchecked[name] = None
-
-    def _nodes_of(self, state: PodState) -> tuple[str, ...]:
-        held = self._book.grants.get(state.grant_id)
-        return (state.charged, *(() if held is None else held.nodes))
 
     def preemption_class(self, beneficiary: PodState) -> tuple[str, int, bool]:
         """Returns a pod's class: two pods of one class with equal requests may preempt the same pods."""

@@ -83,13 +83,19 @@ def test_more_are_proposed_as_answers_come_quickly() -> None:
     assert len(preemptor.plans()) == 2 * FIRST
 
 
-def test_plans_whose_victims_are_still_to_be_evicted_count() -> None:
-    """What was begun is finished before more pods are preempted."""
+def _reserved_late() -> tuple[Preemptor, list[Plan]]:
+    """The first plans of many, answered so late that no others may be proposed for it, and so early that none less."""
     preemptor = _full(3 * FIRST, 3 * FIRST)
     plans = preemptor.plans()
     preemptor.now += LATE_S
     for plan in plans:
         preemptor.reserve(plan)
+    return preemptor, plans
+
+
+def test_plans_whose_victims_are_still_to_be_evicted_count() -> None:
+    """What was begun is finished before more pods are preempted."""
+    preemptor, plans = _reserved_late()
     assert preemptor.plans(0.1) == []
     for plan in plans:
         preemptor.evicted(plan)
@@ -97,11 +103,7 @@ def test_plans_whose_victims_are_still_to_be_evicted_count() -> None:
 
 
 def test_a_late_answer_of_the_api_server_counts_too() -> None:
-    preemptor = _full(3 * FIRST, 3 * FIRST)
-    plans = preemptor.plans()
-    preemptor.now += LATE_S
-    for plan in plans:
-        preemptor.reserve(plan)
+    preemptor, plans = _reserved_late()
     preemptor.now += LATE_S + 0.1
     for plan in plans[:3]:
         preemptor.evicted(plan)

@@ -630,12 +630,18 @@ async def test_events_wait_until_no_bind_is_in_flight() -> None:
     await asyncio.wait({running})
 
 
-async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(announcing, "QUEUE_LIMIT", 3)
+def _offered_five() -> ExecutorHarness:
+    """Five Events wait, named r0 to r4."""
     harness = ExecutorHarness()
     pod = harness.pod()
     for number in range(5):
         harness.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
+    return harness
+
+
+async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "QUEUE_LIMIT", 3)
+    harness = _offered_five()
     assert (harness.announcer.waiting, harness.announcer.shed) == (3, 2)
     await harness.announcer.flush()
     assert harness.events() == ["r0", "r1", "r2"]
@@ -644,10 +650,7 @@ async def test_too_many_events_are_shed_and_counted(monkeypatch: pytest.MonkeyPa
 async def test_the_end_does_not_wait_for_more_events_than_its_time_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue would hold a rolling upgrade up until the drain is broken off, and the Events would be lost too."""
     monkeypatch.setattr(announcing, "FLUSH_S", 0.0)
-    harness = ExecutorHarness()
-    pod = harness.pod()
-    for number in range(5):
-        harness.announcer.offer(c.AnnounceEvent(**identity(pod), reason=f"r{number}"))
+    harness = _offered_five()
     await harness.announcer.flush()
     assert harness.events() == []
     assert (harness.announcer.waiting, harness.announcer.shed) == (0, 5)
