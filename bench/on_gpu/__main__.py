@@ -78,7 +78,7 @@ GROUPS: tuple[tuple[Step, ...], ...] = (
     (_pytorch("rates-half", RATES, 40, SLICE_MIB, HALF),),
     (_bench("checkpoints-once", 60, "checkpoints", "--mib", "4096", "--together", "1,4", "--once"),),
     (_bench("checkpoints", 240, "checkpoints", "--mib", "4096,16384", "--together", "1,4"),),
-    (_bench("trainings", 520, "trainings", "--seconds", "300", "--turn", "25", "--beside", "12"),),
+    (_bench("trainings", 520, "trainings", "--seconds", "300", "--turn", "25", "--beside", "8"),),
     (_enforce("shares", 70),),
     (_enforce("tiers", 40),),
     (_enforce("locks", 60),),

@@ -1,7 +1,8 @@
 """What PyTorch does on a GPU, in a slice or not: `python -m bench.on_gpu.pytorch KIND,... [--seconds 6]`.
 
 Of each kind a line of JSON, with the free and total memory that PyTorch sees, what it has reserved, and what NVML
-reports for the process, in MiB. Those that measure a rate run for `--seconds`.
+reports for the process, in MiB. Those that measure a rate run for `--seconds`, and tell the clock and the power beside
+it: `sm_mhz` and `watts`, means of readings 20 ms apart, and in how many percent of them power limited the clock.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,15 +37,53 @@ def seen() -> int | None:
     return mine[0] // MIB if mine and mine[0] is not None else None
 
 
-def rate(seconds: float, once: Callable[[int], None]) -> float:
-    """How often `once` was called in a second; it gets the number of the call."""
+class Clocks:
+    """Reads the GPU's clock and power in a thread, from the start of the block to its end."""
+
+    def __init__(self) -> None:
+        pynvml.nvmlInit()
+        self._gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        self._readings: list[tuple[int, int, bool]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Clocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        while not self._over.wait(0.02):
+            why = pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._gpu)
+            self._readings.append((
+                pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_SM),
+                pynvml.nvmlDeviceGetPowerUsage(self._gpu),
+                bool(why & pynvml.nvmlClocksEventReasonSwPowerCap),
+            ))  # fmt: skip
+
+    def figures(self) -> Figures:
+        mhz, milliwatts, limited = zip(*self._readings, strict=True)
+        return {
+            "sm_mhz": round(sum(mhz) / len(mhz)),
+            "watts": round(sum(milliwatts) / len(milliwatts) / 1000),
+            "power_limited_percent": round(100 * sum(limited) / len(limited)),
+        }
+
+
+def rate(name: str, seconds: float, once: Callable[[int], None]) -> Figures:
+    """How often `once` was called in a second, by this name; it gets the number of the call."""
     torch.cuda.synchronize()
     begun, number = time.monotonic(), 0
-    while time.monotonic() - begun < seconds:
-        once(number)
-        number += 1
-    torch.cuda.synchronize()
-    return round(number / (time.monotonic() - begun), 1)
+    with Clocks() as clocks:
+        while time.monotonic() - begun < seconds:
+            once(number)
+            number += 1
+        torch.cuda.synchronize()
+        calls_per_s = round(number / (time.monotonic() - begun), 1)
+    return {name: calls_per_s} | clocks.figures()
 
 
 def oom(_: float) -> Figures:
@@ -75,7 +115,7 @@ def step(seconds: float) -> Figures:
 
     for number in range(20):
         once(number)
-    return {"steps_per_s": rate(seconds, once)}
+    return rate("steps_per_s", seconds, once)
 
 
 def graph(seconds: float) -> Figures:
@@ -96,7 +136,7 @@ def graph(seconds: float) -> Figures:
         if number % 4 == 3:
             torch.cuda.synchronize()
 
-    return {"replays_per_s": rate(seconds, once)}
+    return rate("replays_per_s", seconds, once)
 
 
 def idle(seconds: float) -> Figures:
@@ -109,7 +149,7 @@ def idle(seconds: float) -> Figures:
         flag.copy_(b[0, :1], non_blocking=True)
         time.sleep(0.02)
 
-    return {"bursts_per_s": rate(seconds, once)}
+    return rate("bursts_per_s", seconds, once)
 
 
 def copies(seconds: float) -> Figures:
@@ -123,7 +163,7 @@ def copies(seconds: float) -> Figures:
         a @ a
         torch.cuda.synchronize()
 
-    return {"rounds_per_s": rate(seconds, once)}
+    return rate("rounds_per_s", seconds, once)
 
 
 def loader(_: float) -> Figures:

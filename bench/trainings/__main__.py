@@ -44,7 +44,7 @@ from shared.model.suspension import Suspension
 
 HERE = Path(__file__).parent
 WHOLE_MILLI = 1000
-LIMIT_MIB, DATA_MIB = 40_960, 1024
+LIMIT_MIB, DATA_MIB = 32_768, 4096
 FAKE_MIB, FAKE_LIMIT_MIB = 4096, 6144
 NAMES = {"pause": "turns_on_the_gpu", "checkpoint": "turns_by_the_host"}
 WARM_STEPS = 10

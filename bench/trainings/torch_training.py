@@ -1,7 +1,7 @@
 """A training in PyTorch with the same losses in every run: `python torch_training.py LOG DATA_MIB SEED`.
 
 A decoder of 0.4 billion parameters with AdamW, and DATA_MIB of tokens on the GPU from which it draws its batches: with
-1024 it has some 20 GiB there. After each step it appends a line to LOG: the step's number, the time of its end in ns of
+4096 it has some 20 GiB there. After each step it appends a line to LOG: the step's number, the time of its end in ns of
 CLOCK_MONOTONIC, and the loss, exactly, in hexadecimal. SIGTERM ends it after the step that runs; then it prints how
 much memory it had, in MiB, as JSON.
 """
