@@ -81,6 +81,7 @@ def cases_of(place: Place, seconds: int) -> dict[str, Callable[[], dict[str, Any
         "memory": lambda: cases.memory(place),
         "shares": lambda: cases.shares(place, seconds),
         "idle": lambda: cases.idle_time(place),
+        "busy": lambda: cases.busy(place),
         "long": lambda: cases.long_launches(place, seconds),
         "lengths": lambda: cases.launch_lengths(place, seconds),
         "tiers": lambda: cases.tiers(place, seconds),

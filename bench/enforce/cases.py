@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bench.enforce.place import Load, Place, last_line, lines
+from bench.enforce.place import FAKE_UUID, Device, Load, Place, last_line, lines
 from services.node_agent.strategies.quantum_scheduler import MAX_FLOOR_SUM_MILLI
+from services.node_agent.strategies.rules import Override
 from shared.model.units import MIB
 
 Figures = dict[str, Any]
@@ -29,6 +31,15 @@ LONG_RUN = 10
 """Windows of a second that a long-run error is a mean of."""
 BURSTS = ((8, 20, 20_000), (1, 100, 2_000), (30, 9, 1_500))
 """Launches, kernel and pause in us: programs that learn of the end of their work by no call."""
+TIGHT = (100, 20, 0, 400)
+"""Launches, kernel and pause in us, and rounds, of a program whose queue is never empty."""
+SPEEDS = {
+    "without the library": (0, False),
+    "no limit, alone": (0, False),
+    "whole GPU, beside a paused slice": (1000, True),
+    "half, alone": (500, False),
+}
+"""Compute in thousandths, and whether a paused slice is beside it."""
 HIGH = Load(kernel_us=500, period_us=25_000, depth=40)
 """A request of 20 ms every 25 ms: a fifth of the GPU is idle."""
 FLOOR_MILLI = 50
@@ -153,6 +164,28 @@ def idle_time(place: Place) -> Figures:
     return {
         "idle_charged_percent": max(row["of_pause_percent"] for row in found.values()),
         "idle_charged": found,
+    }
+
+
+def busy(place: Place) -> Figures:
+    """Short kernels that follow each other without end: the part of the time in which the GPU runs them, for the share
+    of the slice. The program records no events; those of the library are what it loses."""
+    found = {}
+    for name, (compute_milli, beside) in SPEEDS.items():
+        with place.registry() as registry:
+            one = place.slice("one", compute_milli, memory_mib=1024)
+            registry.put(one)
+            if beside:
+                other = place.slice("two", compute_milli, memory_mib=1024)
+                registry.put(other, Override(paused=True))
+            folder = registry.folder(one.key) if name != "without the library" else None
+            said = last_line(place.start(["burst", *map(str, TIGHT)], folder))
+            share = (compute_milli or 1000) / 1000
+            found[name] = round(100 * said["gpu_ns"] / said["elapsed_ns"] / share, 1)
+    bare = found["without the library"]
+    return {
+        "busy_loss_percent_max": round(max(100 * (1 - percent / bare) for percent in found.values()), 1),
+        "busy_percent": found,
     }
 
 
@@ -286,8 +319,10 @@ def hook(place: Place) -> Figures:
 
     Measured on a driver that does nothing, with the real clock.
     """
-    bare = min(_ns_per_launch(place, None) for _ in range(HOOK_RUNS))
-    found = {name: _launch_cost(place, *case) - bare for name, case in LAUNCH_CASES.items()}
+    on_null = replace(place, device=Device("null", FAKE_UUID, str(place.folder / "null.so")))
+    bare = min(_ns_per_launch(on_null, None) for _ in range(HOOK_RUNS))
+    found = {name: _launch_cost(on_null, *case) - bare for name, case in LAUNCH_CASES.items()}
+    place.cases = on_null.cases
     return {
         "hook_ns_per_launch": round(max(0.0, found["no limits"]), 2),
         "launch_ns_by_case": {name: round(max(0.0, ns), 1) for name, ns in found.items()},
@@ -305,8 +340,7 @@ def _launch_cost(place: Place, milli: int, priority: int, others: int, other_mil
 
 
 def _ns_per_launch(place: Place, control_block: Path | None) -> float:
-    null = str(place.folder / "null.so")
-    said = last_line(place.start(["launch", str(LAUNCHES)], control_block, libcuda=null))
+    said = last_line(place.start(["launch", str(LAUNCHES)], control_block))
     return float(said["ns_per_launch"])
 
 

@@ -22,8 +22,13 @@ from services.node_agent.strategies.slices import Key, Part, Slice
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_UUID = "GPU-00000000-0000-0000-0000-000000000001"
 FAKE_START_NS = 2_000_000_000
-FAKE_COSTS = {"KERF_FAKE_CUDA_LAUNCH_NS": "5000", "KERF_FAKE_CUDA_LATE_NS": "60000"}
-"""What hurts on a real machine: a launch costs 5 us of CPU time, and a thread that slept wakes 60 us late."""
+FAKE_COSTS = {
+    "KERF_FAKE_CUDA_LAUNCH_NS": "5000",
+    "KERF_FAKE_CUDA_EVENT_NS": "4000",
+    "KERF_FAKE_CUDA_LATE_NS": "60000",
+}
+"""What hurts on a real machine: a launch costs 5 us of CPU time, the record of an event keeps the GPU idle for 4 us
+between two kernels (docs/decisions/0263), and a thread that slept wakes 60 us late."""
 LEAD_NS = 4_000_000_000
 """Lead time before processes on a real GPU begin together, because contexts take seconds."""
 
@@ -122,7 +127,6 @@ class Place:
         *,
         client: int = 0,
         clients: int = 1,
-        libcuda: str = "",
         more: Mapping[str, str] = {},
     ) -> subprocess.Popen[str]:
         """Starts a process in the container of that control block. None: without the interposer."""
@@ -135,7 +139,7 @@ class Place:
         container = (
             {} if control_block is None else {"LD_PRELOAD": str(self.library), "KERF_DIRECTORY": str(control_block)}
         )
-        command = [str(self.folder / "probe"), libcuda or self.device.libcuda, *words]
+        command = [str(self.folder / "probe"), self.device.libcuda, *words]
         return subprocess.Popen(
             command,
             env=os.environ | dict(world) | dict(self.calibration) | dict(container) | dict(more),

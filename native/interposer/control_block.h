@@ -84,7 +84,9 @@ struct kerf_orders {
     /* Other containers on these GPUs. KERF_TIER_LOW: those to which this one yields. Otherwise: those with a window,
      * and those that yield to this one; a window begins when the peers' work in flight is done, or after 5 ms or a
      * tenth of the period. */
-    uint32_t peer_count, reserved0;
+    uint32_t peer_count;
+    uint32_t peers_held;     /* 1: the agent holds all peers, as it does with those that wait for their turn. While its
+                              * heartbeat is fresh, launches are neither timed nor bounded for the peers' sake */
     char peer[KERF_MAX_PEERS][KERF_NAME_BYTES]; /* names under /run/kerf/peers/, 0-terminated */
     uint64_t pool_chunk_bytes; /* a memory pool takes device memory in multiples of it; 0: not measured */
     uint32_t hides_others;   /* 1: the container has device nodes of GPUs that are not its own, so that its memory can

@@ -20,7 +20,7 @@ int main(void) {
     FIELD(kerf_orders, tier)
     FIELD(kerf_orders, paused) FIELD(kerf_orders, granularity_bytes) FIELD(kerf_orders, idle_for_ns)
     FIELD(kerf_orders, low_floor_milli) FIELD(kerf_orders, driver_path) FIELD(kerf_orders, peer_count)
-    FIELD(kerf_orders, peer)
+    FIELD(kerf_orders, peers_held) FIELD(kerf_orders, peer)
     FIELD(kerf_orders, pool_chunk_bytes) FIELD(kerf_orders, hides_others) FIELD(kerf_orders, moves)
     FIELD(kerf_orders, gpu)
     FIELD(kerf_gpu_counters, account) FIELD(kerf_gpu_counters, peak_bytes) FIELD(kerf_gpu_counters, refused)

@@ -35,7 +35,7 @@ enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000
 /* AHEAD_NS: no process is so slow that another's refill is this far in its future. LONG_PART: a launch of more than
  * this part of its window is long. LONG_PERIODS: for how many periods after a long launch the slices take turns. */
 enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG_PERIODS = 10, QUANTUM_NS = 2000000,
-    EARLY_NS = 100000, LENT_BOUND_NS = 500000, LENT_CAP_NS = 20000000 };
+    SAVED_NS = 1000000, EARLY_NS = 100000, LENT_BOUND_NS = 500000, LENT_CAP_NS = 20000000 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -45,11 +45,14 @@ int is_limited(int gpu) { return orders->tier != KERF_TIER_LOW && limited(&order
 
 int one_at_a_time(int gpu) { return LOAD(orders->gpu[gpu].in_flight_us) == KERF_ONE_AT_A_TIME; }
 
-int must_time(void) {
-    if (orders->tier == KERF_TIER_LOW || orders->peer_count || orders->paused) return 1;
-    for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++)
-        if (limited(&orders->gpu[i]) || orders->gpu[i].gate || orders->gpu[i].in_flight_us) return 1;
-    return 0;
+enum timing must_time(void) {
+    int for_peers = orders->peer_count > 0;
+    if (orders->tier == KERF_TIER_LOW || orders->paused) return ALWAYS_TIMED;
+    for (int i = 0; i < (int)orders->gpu_count && i < KERF_MAX_GPUS; i++) {
+        if (limited(&orders->gpu[i]) || orders->gpu[i].gate || one_at_a_time(i)) return ALWAYS_TIMED;
+        for_peers |= orders->gpu[i].in_flight_us > 0;
+    }
+    return !for_peers ? NEVER_TIMED : LOAD(orders->peers_held) ? TIMED_WITHOUT_AGENT : ALWAYS_TIMED;
 }
 
 static int is_held_by_agent(const struct kerf_gpu_orders *o, uint64_t now_ns) {
@@ -320,11 +323,16 @@ int watches_peers(int gpu, const moment_t *m) {
  * wait, and so the debts of the GPUs stay near each other. */
 int gate_may_follow(int gpu) { return limited(&orders->gpu[gpu]) && tokens_of(gpu) > -FOLLOW_DEBT_NS; }
 
+/* Whether a slice that has no timetable, and whose tokens were spent, saves some before it goes on. With each as it comes
+ * every launch would wait by itself, and its measurement would cost as much as a short kernel. */
+static int saves[KERF_MAX_GPUS];
+
 static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const int low = orders->tier == KERF_TIER_LOW;
     const uint64_t bound_ns = o->in_flight_us ? (uint64_t)o->in_flight_us * 1000 : DEFAULT_BOUND_NS;
     const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
+    int64_t missing_ns;
     uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
     *until_ns = m->now_ns + POLL_NS;
     if (is_held_by_agent(o, m->now_ns)) return HELD_BY_AGENT;
@@ -351,8 +359,11 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
     if (!limited(o)) return GO;
     if (turns) wait_ns = turn_wait(gpu, m, own_ns);
     else if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
-    if (!wait_ns && tokens_of(gpu) > 0) return GO;
-    if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)-tokens_of(gpu) * MILLI / milli;
+    if (tokens_of(gpu) <= 0) saves[gpu] = !window_of(o);
+    missing_ns = (!saves[gpu] ? 0 : own_bucket[gpu].cap_ns < 2 * SAVED_NS ? own_bucket[gpu].cap_ns / 2 : SAVED_NS)
+        - tokens_of(gpu);
+    if (!wait_ns && missing_ns < 0) return saves[gpu] = 0, GO;
+    if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)missing_ns * MILLI / milli;
     if (o->lent_milli && window_of(o) && may_borrow(gpu, m, own_ns, &wait_ns)) return lends[gpu] = 1, GO;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
@@ -380,6 +391,11 @@ static void pay(int gpu, int64_t shared_ns, int64_t own_ns, int lent) {
     }
     ADD(counters->gpu[gpu].tokens_ns, shared_ns);
     own_bucket[gpu].tokens_ns += own_ns;
+}
+
+void gate_charge(int gpu, uint64_t ns, int lent) {
+    ADD(counters->gpu[gpu].used_ns, ns);
+    pay(gpu, -(int64_t)ns, -(int64_t)ns, lent);
 }
 
 /* Limits the debt of the low tier, because time in the gaps must not count forever. */

@@ -191,7 +191,9 @@ typedef struct {
     uint64_t away_from_ns;       /* after this time the peers count as idle for long */
 } moment_t;
 int is_limited(int gpu);         /* whether GPU time is charged against a share */
-int must_time(void);             /* whether the orders require that launches pass the gate and are timed */
+/* Whether the orders require that launches pass the gate and are timed: never, always, or while the agent is gone. */
+enum timing { NEVER_TIMED, ALWAYS_TIMED, TIMED_WITHOUT_AGENT };
+enum timing must_time(void);
 void note_peers_turns(int gpu, uint64_t until_ns); /* until when the peers' launches are long */
 /* Whether the verdict at this moment depends on the peers' signals. */
 int watches_peers(int gpu, const moment_t *m);
@@ -200,6 +202,7 @@ int one_at_a_time(int gpu);      /* whether a launch waits until those before it
 int gate_may_follow(int gpu);    /* whether a launch may begin because a kernel on another GPU waits for it */
 int gate_lends(int gpu);         /* whether the last verdict was GO in time that is lent */
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns, int lent);
+void gate_charge(int gpu, uint64_t ns, int lent); /* GPU time beyond what was measured */
 /* Replaces the estimate by what was measured; overlapping work counts once. */
 void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent);
 
@@ -219,6 +222,7 @@ void timing_overlaps(void); /* this thread's next launch may begin before the en
 void launch_end(int token, int failed);
 /* Before other work of the stream: the next launch is not in the batch of the last one. */
 void timing_flush_stream(CUstream stream);
+void timing_waits(void);                   /* before the program waits for work, or asks whether it is done */
 void timing_harvest(void);                 /* accounts finished work */
 void timing_forget(void);                  /* called in a child: the driver's objects belong to the parent */
 unfinished_t timing_context_ending(CUcontext context); /* before the context is destroyed */

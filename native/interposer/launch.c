@@ -5,12 +5,12 @@
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
 
 static uint64_t seen_generation = UINT64_MAX;
-static int timed = 1;
+static int timed = ALWAYS_TIMED;
 
 static __attribute__((noinline)) int decide_timed(void) {
     uint64_t generation;
     int decided;
-    if (!attached()) return 1;
+    if (!attached()) return ALWAYS_TIMED;
     generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
     decided = must_time();
     __atomic_store_n(&timed, decided, __ATOMIC_RELAXED);
@@ -22,8 +22,9 @@ static __attribute__((noinline)) int decide_timed(void) {
 /* Whether launches are timed. The orders are read again after the agent has changed their generation. */
 static inline int is_timed(void) {
     const uint64_t seen = __atomic_load_n(&seen_generation, __ATOMIC_ACQUIRE);
-    return LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen)
+    const int decided = LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen)
         ? __atomic_load_n(&timed, __ATOMIC_RELAXED) : decide_timed();
+    return LIKELY(decided != TIMED_WITHOUT_AGENT) ? decided : !agent_is_alive(now_ns());
 }
 
 /* The key of an estimate: the function and the size of the launch. */
@@ -126,12 +127,14 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
     TIMED(stream, key_of(f, (uint64_t)width * (uint64_t)height), real(f, width, height, stream));
 }
 
-/* When the program waits for the GPU, the finished work is accounted at once. */
+/* When the program waits for the GPU, the ends that are missing are recorded before, and the finished work is accounted
+ * at once. */
 #define ACCOUNTS(name, parameters, arguments, type, before, after)                     \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
         before;                                                                        \
+        if (!LIKELY(!is_timed()) && attached()) timing_waits();                        \
         result = real arguments;                                                       \
         if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
         pools_after(after);                                                            \

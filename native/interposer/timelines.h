@@ -3,13 +3,16 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 14, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000 };
-/* A batch is its begin, and each launch with an end. A driver queues 1024 commands before a launch blocks in it. */
-_Static_assert(DEPTH * (1 + 2 * KEYS) < 1000, "launches would block in the driver");
+enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000,
+    DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
+/* A batch is its begin, its launches, its end, and the ends of some of its launches: of one in SAMPLES, or in twice as
+ * many as are expected. A driver queues 1024 commands before a launch blocks in it. */
+_Static_assert(DEPTH * (2 + KEYS + 2 * KEYS / SAMPLES) < 1000, "launches would block in the driver");
 typedef struct {
-    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued;
+    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued, sampled;
     int lent;                       /* its launches began in time that is lent */
-    int ended, late;                /* the end is recorded; it may contain a pause.
+    int ended, late;                /* the end is recorded; it may contain a pause. sampled: it was recorded after a
+                                     * launch where others leave it out.
                                      * unmeasured: it has a function that was never measured; unknown: and nothing tells
                                      * how long that may be */
 } batch_t;
@@ -17,6 +20,7 @@ typedef struct {
     /* NULL: free. A timeline never moves in memory, because threads hold pointers to it */
     CUcontext context;
     int dependent;                  /* its program launches kernels that overlap their predecessor */
+    unsigned exact;                 /* so many launches have their end, however much work is in flight */
     int gpu, open, launching, unknown; /* unknown: number of batches in flight of unknown length.
                                         * open: the batch at `next` has begun.
                                         * launching: a launch of it has begun, and its end is not recorded yet */
@@ -52,6 +56,8 @@ void drop_batch(timeline_t *l);     /* the open batch cannot be measured: the es
 /* The caller owns the timeline, has set the relaxed capture mode, and does not hold the guard. */
 int record_begin(timeline_t *l);    /* 0: recorded; otherwise the driver's error */
 int record_end(timeline_t *l);
+int lacks_end(const timeline_t *l); /* whether a batch is open whose end is not recorded */
+void no_sample_if_busy(timeline_t *l, uint64_t now); /* a sample tells only of batches before a pause */
 /* Ends and closes the open batch if its end is still missing. */
 void end_late(timeline_t *l, pthread_mutex_t *guard);
 void harvest(timeline_t *l, pthread_mutex_t *guard);  /* settles what has ended */

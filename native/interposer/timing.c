@@ -171,12 +171,39 @@ static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_
         && (overlaps || (!is_unmeasured(key) && !b->unmeasured));
 }
 
-static int ends_before(const timeline_t *l, CUstream stream, uint64_t key) {
+static int joins_open(const timeline_t *l, CUstream stream, uint64_t key) {
     int joining;
     hold_guard();
     joining = joins(l, &l->batch[l->next % DEPTH], stream, key, estimate(key));
     drop_guard();
-    return !joining;
+    return joining;
+}
+
+/* Records the missing end of the open batch, if a pause or another batch follows. 1: it did. */
+static int end_before(timeline_t *l, CUstream stream, uint64_t key, uint64_t now) {
+    no_sample_if_busy(l, now);
+    if (!lacks_end(l) || (now <= l->launched_ns + PAUSE_NS && joins_open(l, stream, key))) return 0;
+    end_late(l, &guard);
+    return 1;
+}
+
+/* Drawn when a launch is done, so that no program knows before. Whoever draws owns a timeline; two that draw at once do
+ * no harm. */
+static int is_sampled(void) {
+    static uint32_t state;
+    state = (state ^ (uint32_t)now_ns()) * 2654435761u + 1;
+    return state >> 16 < 65536 / SAMPLES;
+}
+
+/* Whether the end of a launch is recorded right after it. */
+static int ends_at_once(timeline_t *l, batch_t *b) {
+    if (b->count == KEYS || b->stream == PER_THREAD) return 1;
+    if (l->dependent) return 0;
+    for (int i = 0; i < timeline_count; i++) /* a later end would have that context's work before it */
+        if (&timeline[i] != l && timeline[i].context && timeline[i].gpu == l->gpu) return 1;
+    if (b->unmeasured || b->estimated_ns >= BATCH_NS || l->due_ns < l->launched_ns + DEEP_NS) return 1;
+    if (l->exact) return l->exact--, 1;
+    return b->sampled = is_sampled();
 }
 
 /* The launch begins now: it is charged, and joins a batch if there is room. The caller holds the guard. */
@@ -203,8 +230,8 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
     while (l) {
         moment_t m = {.peers_owed_since_ns = UINT64_MAX};
         enum verdict verdict;
-        if (l->dependent && ends_before(l, stream, key)) end_late(l, &guard);
         m.now_ns = now_ns();
+        if (l->open && end_before(l, stream, key, m.now_ns)) m.now_ns = now_ns();
         if (begun || is_to_query(l, m.now_ns)) {
             if (begun) harvest_all(); /* the awaited work may be in any context */
             else harvest(l, &guard);
@@ -308,7 +335,7 @@ void timing_overlaps(void) { overlaps = 1; }
 void launch_end(int token, int failed) {
     timeline_t *l = &timeline[token];
     batch_t *b = &l->batch[l->next % DEPTH];
-    const int ends = !l->dependent || b->count == KEYS || b->stream == PER_THREAD;
+    const int ends = ends_at_once(l, b);
     const int mode = exchange_capture_mode(RELAXED), error = ends && record_end(l);
     (void)failed; /* its events exist and measure it */
     hold_guard();
@@ -327,16 +354,29 @@ static int concerns(const timeline_t *l, CUstream stream) {
     return l->open && (open == stream || (uintptr_t)open <= 1 || (uintptr_t)stream <= 1);
 }
 
+static void end_of(timeline_t *l) {
+    if (!own(l, PATIENCE_NS)) return;
+    end_late(l, &guard);
+    disown();
+}
+
 void timing_flush_stream(CUstream stream) {
-    for (int i = 0; i < timeline_count && !mine; i++) /* whose end is still missing */
-        if (timeline[i].dependent && concerns(&timeline[i], stream) && own(&timeline[i], PATIENCE_NS)) {
-            end_late(&timeline[i], &guard);
-            disown();
-        }
+    for (int i = 0; i < timeline_count && !mine; i++)
+        if (lacks_end(&timeline[i]) && concerns(&timeline[i], stream)) end_of(&timeline[i]);
     hold_guard();
     for (int i = 0; i < timeline_count; i++)
-        if (concerns(&timeline[i], stream)) close_batch(&timeline[i]);
+        if (concerns(&timeline[i], stream)) {
+            timeline[i].batch[timeline[i].next % DEPTH].sampled = 0;
+            close_batch(&timeline[i]);
+        }
     drop_guard();
+}
+
+/* So the ends are exact, and known as soon as the work is done. */
+void timing_waits(void) {
+    for (int i = 0; i < timeline_count && !mine; i++)
+        if (lacks_end(&timeline[i])) end_of(&timeline[i]);
+        else if (timeline[i].open) timeline[i].batch[timeline[i].next % DEPTH].sampled = 0;
 }
 
 void timing_harvest(void) {

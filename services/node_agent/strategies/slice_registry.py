@@ -355,7 +355,11 @@ def _lent_before(slice_: Slice, written: ControlBlock) -> dict[str, Loan]:
 
 
 def _grows(before: control_block.Rules | None, after: control_block.Rules) -> bool:
-    """Whether the slice gets more GPU time than it had."""
-    return sum(gpu.window_ns or gpu.compute_milli for gpu in after.gpus) > (
-        0 if before is None else sum(gpu.window_ns or gpu.compute_milli for gpu in before.gpus)
+    """Whether the slice gets more GPU time than it had, is resumed, or need not mind its peers any more."""
+    if before is None:
+        return any(gpu.window_ns or gpu.compute_milli for gpu in after.gpus)
+    if (before.paused and not after.paused) or (after.peers_held and not before.peers_held):
+        return True
+    return sum(gpu.window_ns or gpu.compute_milli for gpu in after.gpus) > sum(
+        gpu.window_ns or gpu.compute_milli for gpu in before.gpus
     )

@@ -254,7 +254,9 @@ static uint64_t put(int device, uint64_t ns, int event, uint64_t awaits, int oth
     return seq;
 }
 
-uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) { return put(device, ns, event, awaits, 0, 0, 0); }
+uint64_t submit(int device, uint64_t ns, int event, uint64_t awaits) {
+    return put(device, ns, event, awaits, event >= 0, 0, 0);
+}
 void submit_other(int device, uint64_t ns) { put(device, ns, -1, 0, 1, 0, 0); }
 void submit_meeting(int device, uint64_t ns, uint64_t address, uint64_t count) {
     process_t *p = &world()->process[me()];

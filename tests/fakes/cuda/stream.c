@@ -179,7 +179,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     if ((uintptr_t)stream == 2 && last_of_thread <= world()->process[me()].queue[s->context->device].completed)
         return event_at(event)->done_ns = world()->now_ns, CUDA_SUCCESS;
     event_device[(uintptr_t)event - 1] = (uint8_t)s->context->device;
-    submit(s->context->device, 0, (int)((uintptr_t)event - 1), 0);
+    submit(s->context->device, world()->event_ns, (int)((uintptr_t)event - 1), 0);
     return CUDA_SUCCESS;
 }
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {

@@ -7,6 +7,7 @@
  *   KERF_FAKE_CUDA_POOL_KIB   chunk size of memory pools, 2048
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
+ *   KERF_FAKE_CUDA_EVENT_NS   how long the record of an event keeps its stream from the next kernel, 0
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint in MiB per second; 0: it takes no time
  *   KERF_FAKE_CUDA_BACK_MIB   speed of a restore; without it that of a checkpoint
@@ -113,7 +114,7 @@ typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, out_per_s, back_per_s, checkpoint_ns, slice_ns, launch_ns, late_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, out_per_s, back_per_s, checkpoint_ns, slice_ns, launch_ns, event_ns, late_ns, now_ns;
     char model[DEVICES];
     int version;
     uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */

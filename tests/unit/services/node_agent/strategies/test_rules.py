@@ -200,6 +200,17 @@ def test_a_paused_slice_yields_to_all_if_its_pause_ends_with_the_agents_heartbea
     assert (said["b"].low, said["b"].gpus[0].window_ns, peers(said["c"])) == (False, 0, ["b"])
 
 
+def test_a_slice_has_its_gpus_for_itself_while_all_others_on_them_are_paused() -> None:
+    a, b, c = make("a", 1000), make("b", 1000), make("c", parts=(part(uuid="G0"), part(uuid="G1")))
+    paused = Override(paused=True)
+    both = told(a, b, c, overrides={b.key: paused, c.key: paused})
+    assert (both["a"].peers_held, sorted(peers(both["a"]))) == (True, ["b", "c"])
+    assert not both["b"].peers_held, "one of its peers runs"
+    assert not told(a, b, c, overrides={b.key: paused})["a"].peers_held, "c runs"
+    assert not told(a, overrides={b.key: paused})["a"].peers_held, "it has none"
+    assert told(c, make("d", parts=(part(uuid="G2"),)), a, overrides={a.key: paused})["c"].peers_held
+
+
 def test_a_throttled_time_sliced_slice_yields_to_all_and_its_floor_is_what_it_keeps() -> None:
     a, b = make("a", priority=9), make("b")
     said = told(a, b, overrides={a.key: Override(compute_milli=20)})

@@ -8,12 +8,13 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.control_block import folder_name
-from services.node_agent.strategies.rules import Override, Policy
+from services.node_agent.strategies.control_block import ControlBlock, Rules, folder_name
+from services.node_agent.strategies.rules import NO_OVERRIDE, Override, Policy
 from services.node_agent.strategies.slice_registry import Loan, SliceRegistry
 from services.node_agent.strategies.slices import Part, Slice
 from shared.contracts.node_commands import LiveSlice
@@ -177,6 +178,31 @@ def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
     second.keep_only([low.key, high.key])
     assert second.not_adopted == frozenset(), "its container has ended"
     second.close()
+
+
+def test_a_slice_learns_that_its_peer_is_resumed_before_the_peer_is(
+    registry: SliceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = make("a"), make("b")
+    registry.put(a)
+    registry.put(b)
+    written: list[tuple[str, bool, bool]] = []
+    write = ControlBlock.write
+
+    def noted(block: ControlBlock, rules: Rules, **more: Any) -> None:
+        name = "a" if block.folder == registry.folder(a.key) else "b"
+        written.append((name, rules.paused, rules.peers_held))
+        write(block, rules, **more)
+
+    monkeypatch.setattr(ControlBlock, "write", noted)
+    for held, other in ((b, a), (a, b)):
+        registry.set_override(held.key, Override(paused=True))
+        names = (held.uid, other.uid)
+        assert written == [(names[0], True, False), (names[1], False, True)]
+        written.clear()
+        registry.set_override(held.key, NO_OVERRIDE)
+        assert written == [(names[1], False, False), (names[0], False, False)]
+        written.clear()
 
 
 def test_rules_that_cannot_be_written_leave_nothing_behind(registry: SliceRegistry) -> None:
