@@ -26,6 +26,7 @@ import msgspec
 import uvloop
 
 from bench import cluster
+from bench.booked import Booked
 from bench.processes import Fleet, fleet
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming
@@ -34,7 +35,6 @@ from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
 from shared.contracts.events import PodBound
 from shared.contracts.queries import StatusAnswer, StatusQuery
-from shared.model.grant import decode_grant, sum_shares
 from tools.control_plane import ControlPlane, find_binaries
 
 GPUS, MEMORY_MIB = 8, 81_920
@@ -327,12 +327,10 @@ def _profile(made: Fleet, service: str, state: Path) -> Any:
 
 
 def double_bookings(found: list[dict[str, Any]]) -> int:
-    """GPUs whose bound pods' grants exceed them, from the API server's objects alone."""
-    notes = (
-        (pod["metadata"].get("annotations") or {}).get("kerf.dev/grant") for pod in found if pod["spec"].get("nodeName")
-    )
-    taken = sum_shares(decode_grant(text) for text in notes if text)
-    return sum(1 for mib, milli in taken.values() if mib > MEMORY_MIB or milli > 1000)
+    """GPUs whose bound pods' grants exceed them."""
+    booked = Booked()
+    booked.add(found)
+    return booked.doubled(MEMORY_MIB)
 
 
 async def run(args: argparse.Namespace) -> dict[str, Any]:

@@ -81,6 +81,7 @@ GROUPS: tuple[tuple[Step, ...], ...] = (
     (_bench("trainings", 520, "trainings", "--seconds", "300", "--turn", "25", "--beside", "8"),),
     (_enforce("shares", 70),),
     (_enforce("tiers", 40),),
+    (_enforce("busy", 30),),
     (_enforce("locks", 60),),
     (_enforce("memory", 90),),
     (_enforce("idle", 40),),

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from bench import cluster
+from bench.booked import Booked
 from bench.processes import cpu_s, rss_mb
 from bench.scale import measured
 from bench.scale.load import MEMORY_MIB, NAMESPACE, Load
@@ -221,11 +222,11 @@ class Site:
             for name, port in self.ports.items()
         }
 
-    async def booked(self) -> measured.Booked:
+    async def booked(self) -> Booked:
         """All pods of the API server, page by page. Raises RuntimeError on the simulated one, which serves no list."""
         if self.kube is None:
             raise RuntimeError("the simulated API server lists nothing to others")
-        found, token = measured.Booked(), ""
+        found, token = Booked(), ""
         while True:
             answer = await self.kube.request("GET", f"{PODS}?limit={PAGE}&continue={token}", timeout_s=60.0)
             if answer.status != 200:

@@ -178,3 +178,21 @@ def openings(path: Path) -> Iterator[Callable[[], int]]:
         yield lambda: sum(mask == opened for _, mask, _, _ in struct.iter_unpack("iIII", os.read(watch, 1 << 20)))
     finally:
         os.close(watch)
+
+
+def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_path: Path) -> None:
+    """Also where most of its launches have no event of their own, since much work is in flight."""
+    node = Node(built, tmp_path / "node", clients=2)
+    for key in (HIGH, LOW):
+        ControlBlock(node.folder / folder_name(key), lambda: 0)
+    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
+    low = node.container(
+        folder_name(LOW),
+        Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, idle_for_ns=200_000, peers=(HIGH,)),
+    )
+    working = high.start("burst", "20", "20000", "1500", "1500", "1", KERF_FAKE_CUDA_CLIENT="0")
+    filling = low.start("share", "saturate", "100000", "3", KERF_FAKE_CUDA_CLIENT="1")
+    gpu_ns, elapsed_ns = numbers(working)
+    idle_ns = elapsed_ns - gpu_ns
+    assert gpu_ns == 1500 * 20 * 20_000
+    assert idle_ns / 2 < sum(numbers(filling)) < idle_ns + 200_000_000

@@ -168,3 +168,12 @@ def test_threads_of_one_process_share_its_share(built: Path, tmp_path: Path) -> 
     (container,) = side_by_side(built, tmp_path / "node", (300,), clients=4)
     (together,) = container.run("threads", "4", str(SECONDS))
     assert abs(together - SECONDS * 300_000_000) < SECONDS * 2 * A_PERCENT_OF_A_SECOND
+
+
+def test_the_smallest_share_goes_on(built: Path, tmp_path: Path) -> None:
+    """It saves some of its share before it goes on, but never more than it may hold."""
+    node = Node(built, tmp_path / "node", clients=1)
+    one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=2),)))
+    gpu_ns, elapsed_ns = one.run("burst", "50", "20000", "0", "1", "1")
+    assert gpu_ns == 1_000_000
+    assert 350_000_000 < elapsed_ns < 550_000_000

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.booked import Booked
 from bench.scale import measured
 from bench.scale.load import BACKLOG, FILL, MIX, Load, max_pods, pod_object
 from shared.contracts.facts import Put
@@ -66,7 +67,7 @@ def _bound(name: str, gpu: str, mib: int, milli: int) -> dict[str, Any]:
 
 
 def test_a_double_booking_shows_across_pages_and_only_above_the_whole_gpu() -> None:
-    booked = measured.Booked()
+    booked = Booked()
     booked.add([_bound("a", "g", 40_960, 500), {"metadata": {"name": "waits"}, "spec": {}}])
     booked.add([_bound("b", "g", 40_960, 500)])
     assert (booked.bound, booked.doubled(81_920)) == (2, 0)
