@@ -17,6 +17,7 @@ from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.explain.pod_groups import PodGroupConditions
 from services.placement.preemption.plans import Preemption
+from services.placement.protocol.audit import Audit
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
@@ -121,7 +122,9 @@ class Core:
             gangs=self.gangs,
             unplaced=self.unplaced,
             first_seen=self.scheduler.first_seen,
+            stopwatch=stopwatch,
         )
+        self.audit = Audit(self.book, stopwatch)
         self.pod_groups = PodGroupConditions(
             self.book, self.gangs, self.pending_reasons.gangs_said, self.pending_reasons.said
         )

@@ -12,7 +12,7 @@ from services.placement.engine.shape import INFEASIBLE
 from services.placement.scheduling.backfill.reservations import Backfill
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
-from services.placement.scheduling.gangs.domains import may_fit
+from services.placement.scheduling.gangs.domains import equal_gangs, may_fit
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.late_claims import LateClaims
@@ -172,7 +172,7 @@ class Scheduler:
         self._unplaced.changed = True
         self._fair.look_around()
         self._full.clear()
-        rooms: dict[tuple[str, ...], dict[bytes, bool]] = {}
+        rooms: dict[tuple[str, ...], dict[object, bool]] = {}
 
         def helped(uid: str) -> bool:
             self._backfill.show_to(uid)
@@ -181,11 +181,16 @@ class Scheduler:
         self._queue.wake(helped, in_order=bool(self._backfill.kept))
         self._backfill.show_all()
 
-    def _helped(self, uid: str, room: dict[bytes, bool]) -> bool:
-        """`room`: by shape, whether any node has room, as far as nodes were examined, beside what is reserved."""
+    def _helped(self, uid: str, room: dict[object, bool]) -> bool:
+        """`room`: by shape of pods and of gangs, whether any node has room, as far as they were examined, beside what
+        is reserved."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
         if gang is not None:
-            helped = may_fit(gang, [self._book.pods[u] for u in gang.waiting], self._engine)
+            members = [self._book.pods[u] for u in gang.waiting]
+            equal = equal_gangs(gang, members, self._engine)
+            if equal is None or equal not in room:
+                room[equal] = may_fit(gang, members, self._engine)
+            helped = room[equal]
         else:
             key = self._engine.key_of(state)
             if key not in room:

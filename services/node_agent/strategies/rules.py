@@ -16,8 +16,8 @@ is guaranteed and idle is lent by the interposers alone, as to slices that take 
 
 A slice that is paused, or time-sliced and throttled, additionally yields to all other slices. A pause ends by itself
 when the agent's heartbeat stops, and the slices that got the capacity keep their full speed even then. Until then a
-slice whose others are all paused has its GPUs for itself (`peers_held`): its launches are not timed, which costs several
-percent of a GPU where kernels are short.
+slice whose others are all paused has its GPUs for itself (`peers_held`): its launches are not timed, for that costs
+several percent of a GPU where kernels are short.
 
 The rules are data. The interposer in each container applies them within microseconds, and continues to do so without an
 agent.
@@ -105,8 +105,8 @@ def plan(
             on,
             policy,
             overrides.get(slice_.key, NO_OVERRIDE),
-            lent_mib.get(slice_.key, MappingProxyType({})),
-            held,
+            lent_mib=lent_mib.get(slice_.key, MappingProxyType({})),
+            held=held,
         )
         for slice_ in all_of
     }
@@ -163,6 +163,7 @@ def _rules(
     on: Mapping[str, list[Slice]],
     policy: Policy,
     override: Override,
+    *,
     lent_mib: Mapping[str, int],
     held: Set[Key],
 ) -> Rules:

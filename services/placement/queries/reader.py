@@ -160,14 +160,8 @@ def queues(core: Core) -> QueuesAnswer:
 def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wall: float = 0.0) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
     present = arrays.there
-    taken_mib = taken_milli = 0
-    for held in book.grants.values():
-        # A reserved share may still be in use; it counts as allocated when that pod has released it.
-        for container in () if held.phase == "reserved" else held.grant.containers.values():
-            taken_mib += sum(s.memory_mib for s in container.gpus)
-            taken_milli += sum(s.compute_milli for s in container.gpus)
     phases = [held.phase for held in book.grants.values()]
-    unsynced = {name for name in book.nodes if not core.nodes.is_synced(name)}
+    sums = core.audit.sums({name for name in book.nodes if not core.nodes.is_synced(name)})
     enrolled = [n for n in book.nodes.values() if n.object is not None and _must_have_agent(n)]
     # By first sight, the order of the dict: the queue's own order is by priority, and sorting it costs the leader.
     waiting = (uid for uid in core.scheduler.first_seen if uid in core.queue)
@@ -185,9 +179,9 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wa
         nodes=sum(1 for n in book.nodes.values() if n.object is not None),
         gpus=int(present.sum()),
         gpu_milli_total=int(present.sum()) * 1000,
-        gpu_milli_allocated=taken_milli,
+        gpu_milli_allocated=sums.compute_milli,
         gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()),
-        gpu_memory_mib_allocated=taken_mib,
+        gpu_memory_mib_allocated=sums.memory_mib,
         pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
         pods_holding=len(core.holds),
         pods_waiting=len(core.queue),
@@ -198,7 +192,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wa
         decide_us_p50=timings[len(timings) // 2] if timings else 0.0,
         decide_us_p99=timings[len(timings) * 99 // 100] if timings else 0.0,
         fragmentation_milli=fragmentation_milli(core),
-        double_bookings=len(book.overbooked(unsynced)),
+        double_bookings=len(sums.overbooked),
         waiting=tuple(shown),
         synced_nodes=core.nodes.synced_count,
         agents=len(enrolled),

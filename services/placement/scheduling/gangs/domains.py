@@ -64,6 +64,14 @@ def may_fit(gang: GangState, members: Sequence[PodState], engine: Engine) -> boo
     )
 
 
+def equal_gangs(gang: GangState, members: Sequence[PodState], engine: Engine) -> tuple[int, tuple[bytes, ...]] | None:
+    """Equal for gangs for which `may_fit` says the same as long as the book does not change: those without subgroups of
+    which nothing is placed yet. None for others."""
+    if gang.subgroups or gang.has:
+        return None
+    return gang.minimum, tuple(sorted(map(engine.key_of, members)))
+
+
 def members_by_leaf(gang: GangState, members: Sequence[PodState]) -> dict[str, list[PodState]]:
     """The members of each leaf of the gang's subgroups, in their order."""
     by_leaf: dict[str, list[PodState]] = {}
