@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.placement import messages as m
 from services.placement.engine.shape import Row
-from services.placement.scheduling.gangs.domains import room_for
+from services.placement.scheduling.gangs.domains import equal_gangs, may_fit, room_for
 from services.placement.scheduling.gangs.placing import by_size, place_gang
 from shared.book.gangs import GangState
 from shared.contracts.log import DecisionBatch
@@ -225,3 +225,32 @@ def test_a_gang_is_whole_or_absent_after_any_sequence_of_events(
             tried = place_gang(gang, by_size(members), core.engine, core.grants, transaction=transaction)
             transaction.roll_back()
             assert tried.misfit is not None, f"{gang.key} waits although it fits"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gpus=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    gangs=st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(1, 2), min_size=1, max_size=4)), max_size=5),
+)
+def test_gangs_that_count_as_equal_may_fit_or_not_alike(gpus: list[int], gangs: list[tuple[int, list[int]]]) -> None:
+    placement = Placement().nodes(*(f"n{i}" for i in range(len(gpus))), gpus=4)
+    for i, free in enumerate(gpus):
+        if free < 4:
+            at = {"kubernetes.io/hostname": f"n{i}"}
+            placement.facts(build.gpu_pod(f"taken{i}", gpus=4 - free, node_selector=at))
+    for number, (minimum, sizes) in enumerate(gangs):
+        notes = {"min": str(min(minimum, len(sizes)))}
+        placement.facts(
+            *(
+                member(f"g{number}-{i}", f"g{number}", len(sizes), {"gpus": size}, **notes)
+                for i, size in enumerate(sizes)
+            )
+        )
+    core, said = placement.core, dict[object, bool]()
+    for gang in core.gangs.by_key.values():
+        members = [core.book.pods[uid] for uid in gang.waiting]
+        equal = equal_gangs(gang, members, core.engine)
+        if equal is not None and members:
+            fits = may_fit(gang, members, core.engine)
+            assert said.setdefault(equal, fits) == fits
+        assert (equal is None) == bool(gang.has)

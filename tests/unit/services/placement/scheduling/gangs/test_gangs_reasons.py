@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from services.placement import messages as m
 from services.placement.leader.traces import record
 from shared.contracts.commands import ReportPending
-from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided
+from shared.contracts.events import GangPlaced, GangWaiting, PlacementDecided, PlacementRejected
 from shared.telemetry import Telemetry
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -100,3 +102,20 @@ def test_a_changed_reason_is_reported_even_if_no_pod_fits() -> None:
                 said[patch.uid] = patch.message
     assert len(said) == 5
     assert all("room for 4 of the 5 pods" in message for message in said.values())
+
+
+def test_explaining_takes_a_seventh_of_the_time_at_most() -> None:
+    """On a machine with little time to spare an explanation takes seconds; here each takes one."""
+    placement = Placement().nodes("n1", gpus=1)
+    seconds = itertools.count()
+    placement.core.pending_reasons._stopwatch = lambda: float(next(seconds))
+    placement.facts(*(build.gpu_pod(f"p{i}", gpus=2, labels={"a": str(i)}, memory=f"{i + 1}Gi") for i in range(4)))
+    reported: list[float] = []
+    for _ in range(400):
+        before = len(placement.events(PlacementRejected))
+        placement.tick(0.1)
+        if len(placement.events(PlacementRejected)) > before:
+            reported.append(placement.now)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(reported)]
+    assert len(placement.events(PlacementRejected)) == 4
+    assert min(pauses) >= 7.0

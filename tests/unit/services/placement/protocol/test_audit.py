@@ -1,0 +1,52 @@
+"""Sums over all grants: what they say, and how often they are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.placement.protocol.audit import Audit
+from shared.book.book import Book
+from tests.support import build
+from tests.unit.shared.book.test_book import grant
+
+
+class Watch:
+    """A clock on which adding up takes `took_s`: it goes on by that each time that it is read while a sum is made."""
+
+    def __init__(self, took_s: float) -> None:
+        self.now, self.took_s, self.reads = 0.0, took_s, 0
+
+    def __call__(self) -> float:
+        self.reads += 1
+        if self.reads % 2 == 0:
+            self.now += self.took_s
+        return self.now
+
+
+def book_of(*grants: str) -> Book:
+    book = Book()
+    pods = [build.bound(build.gpu_pod(f"p-{g}", gpus=1), "n", grant(g, mib=81920, milli=1000)) for g in grants]
+    for fact in build.put(build.node("n"), *pods):
+        book.apply(fact)
+    book.put_inventory(build.inventory("n", gpus=1))
+    return book
+
+
+def test_it_adds_up_all_grants_and_names_the_gpus_that_are_booked_twice() -> None:
+    one = Audit(book_of("a"), lambda: 0.0).sums(())
+    assert (one.memory_mib, one.compute_milli, one.overbooked) == (81920, 1000, ())
+    two = Audit(book_of("a", "b"), lambda: 0.0).sums(())
+    assert (two.memory_mib, two.compute_milli, two.overbooked) == (163840, 2000, ("n/n-gpu-0",))
+
+
+@pytest.mark.parametrize("took_s", [0.001, 0.5])
+def test_a_sum_is_kept_for_twenty_times_as_long_as_it_took(took_s: float) -> None:
+    book, watch = book_of("a"), Watch(took_s)
+    audit = Audit(book, watch)
+    assert audit.sums(()).compute_milli == 1000
+    for fact in build.put(build.bound(build.gpu_pod("late", gpus=1), "n", grant("late", mib=81920, milli=1000))):
+        book.apply(fact)
+    watch.reads, watch.now = 0, took_s + 19 * took_s
+    assert audit.sums(()).overbooked == ()
+    watch.reads, watch.now = 0, took_s + 21 * took_s
+    assert audit.sums(()).overbooked == ("n/n-gpu-0",)
