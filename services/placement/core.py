@@ -130,9 +130,8 @@ class Core:
         )
         self.holds = Holds()
         self.batcher = WriteBatcher(self.config.max_batch)
-        self.profiles = Profiles(
-            self.book, weigh_learned=self.config.weigh_learned, changed=self._capacity_changes.note
-        )
+        changes, beyond = self._capacity_changes, self.config.resize_beyond_request
+        self.profiles = Profiles(self.book, weigh_learned=self.config.weigh_learned, changed=changes.note)
         self.unix_time, self.turns = UnixTime(), TurnPolicy(self.fair, self.gangs)
         self.nodes.takes_turns = self.turns.allows
         policy = PreemptionPolicy(self.fair, self.gangs)
@@ -146,7 +145,6 @@ class Core:
             clock=self.unix_time,
             moves=Moves(self.book, self.nodes, self.batcher, self._capacity_changes),
         )
-        changes, beyond = self._capacity_changes, self.config.resize_beyond_request
         self.resizer = Resizer(self.book, self.nodes, self.fair, self.batcher, changes, beyond_request=beyond)
         self.grants = SessionGrants(self.book, trace_of)
         self.committer = Committer(

@@ -12,7 +12,7 @@ from services.placement.engine.shape import INFEASIBLE
 from services.placement.scheduling.backfill.reservations import Backfill
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
-from services.placement.scheduling.gangs.domains import equal_gangs, may_fit
+from services.placement.scheduling.gangs.domains import may_fit
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.late_claims import LateClaims
@@ -182,22 +182,16 @@ class Scheduler:
         self._backfill.show_all()
 
     def _helped(self, uid: str, room: dict[object, bool]) -> bool:
-        """`room`: by shape of pods and of gangs, whether any node has room, as far as they were examined, beside what
-        is reserved."""
+        """`room`: by shape, whether there is room, as far as shapes were examined, beside what is reserved."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
         if gang is not None:
-            members = [self._book.pods[u] for u in gang.waiting]
-            equal = equal_gangs(gang, members, self._engine)
-            if equal is None or equal not in room:
-                room[equal] = may_fit(gang, members, self._engine)
-            helped = room[equal]
+            helped = may_fit(gang, [self._book.pods[u] for u in gang.waiting], self._engine, room)
         else:
             key = self._engine.key_of(state)
             if key not in room:
+                remote = state.request is not None and state.request.remote is not None
                 room[key] = int(self._engine.row(state).refresh().max(initial=INFEASIBLE)) > INFEASIBLE or (
-                    state.request is not None
-                    and state.request.remote is not None
-                    and self._remote.decide(state) is not None
+                    remote and self._remote.decide(state) is not None
                 )
             helped = room[key] and not self._gangs.unknown_source(state)
         return helped and self._requests.quota_exceeded(uid, self._queue.group_with(uid)) is None

@@ -181,8 +181,9 @@ def openings(path: Path) -> Iterator[Callable[[], int]]:
 
 
 def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_path: Path) -> None:
-    """Also where most of its launches have no event of their own, since much work is in flight."""
-    node = Node(built, tmp_path / "node", clients=2)
+    """Also where most of its launches have no event of their own, since much work is in flight. An event that is recorded
+    after the wait would be done some microseconds later."""
+    node = Node(built, tmp_path / "node", clients=2, event_ns=4_000)
     for key in (HIGH, LOW):
         ControlBlock(node.folder / folder_name(key), lambda: 0)
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
@@ -195,4 +196,4 @@ def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_p
     gpu_ns, elapsed_ns = numbers(working)
     idle_ns = elapsed_ns - gpu_ns
     assert gpu_ns == 1500 * 20 * 20_000
-    assert idle_ns / 2 < sum(numbers(filling)) < idle_ns + 200_000_000
+    assert 0.4 * idle_ns < sum(numbers(filling)) < idle_ns + 200_000_000

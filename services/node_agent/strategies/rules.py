@@ -25,7 +25,7 @@ agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -98,18 +98,16 @@ def plan(
     for slice_ in all_of:
         for part in () if slice_.concurrent else slice_.parts:
             on.setdefault(part.uuid, []).append(slice_)
-    held = frozenset(key for key, override in overrides.items() if override.paused)
     found = {
         slice_.key: _rules(
-            slice_,
-            on,
-            policy,
-            overrides.get(slice_.key, NO_OVERRIDE),
-            lent_mib=lent_mib.get(slice_.key, MappingProxyType({})),
-            held=held,
+            slice_, on, policy, overrides.get(slice_.key, NO_OVERRIDE), lent_mib.get(slice_.key, MappingProxyType({}))
         )
         for slice_ in all_of
     }
+    held = {key for key, override in overrides.items() if override.paused}
+    for mine in all_of:
+        if found[mine.key].peers and {s.key for part in mine.parts for s in on[part.uuid]} - {mine.key} <= held:
+            found[mine.key] = msgspec.structs.replace(found[mine.key], peers_held=True)
     return found | {s.key: msgspec.structs.replace(found[s.key], hides_others=True) for s in all_of if s.any_gpu}
 
 
@@ -159,13 +157,7 @@ def _apply_override(slice_: Slice, override: Override) -> Slice:
 
 
 def _rules(
-    mine: Slice,
-    on: Mapping[str, list[Slice]],
-    policy: Policy,
-    override: Override,
-    *,
-    lent_mib: Mapping[str, int],
-    held: Set[Key],
+    mine: Slice, on: Mapping[str, list[Slice]], policy: Policy, override: Override, lent_mib: Mapping[str, int]
 ) -> Rules:
     if mine.concurrent:
         return Rules(gpus=tuple(_memory_alone(part, override) for part in mine.parts), paused=override.paused)
@@ -198,7 +190,6 @@ def _rules(
             paused=override.paused,
             idle_for_ns=idle_for_ns if any(gpu.lent_milli for gpu in gpus) else 0,
             peers=(beside + behind)[: layout.MAX_PEERS],
-            peers_held=bool(others) and others.keys() <= held,
         )
     return Rules(
         gpus=gpus,

@@ -25,8 +25,8 @@ MUTANTS = [
         name="excess-of-samples-free",
         what="what launches without their own end take longer than estimated is not charged",
         file=TIMELINES,
-        old="l->exact = EXACT;\n    }",
-        new="}",
+        old="* (SAMPLES - 1), b->lent);",
+        new="* 0, b->lent);",
         tests=(SURGE,),
     ),
     Mutant(
@@ -51,8 +51,8 @@ MUTANTS = [
         name="alone-beside-a-peer-that-runs",
         what="a slice counts as alone if any of its peers is paused",
         file=RULES,
-        old="others.keys() <= held",
-        new="not held.isdisjoint(others)",
+        old="- {mine.key} <= held:",
+        new="& held:",
         tests=(ALONE,),
     ),
     Mutant(

@@ -53,8 +53,20 @@ def shapes_of(members: Sequence[PodState], engine: Engine) -> list[Shape]:
     return [Shape(states[0], len(states), room_for(states[0], engine)) for states in by_key.values()]
 
 
-def may_fit(gang: GangState, members: Sequence[PodState], engine: Engine) -> bool:
-    """Whether there may be room for members that are placed together."""
+def may_fit(
+    gang: GangState, members: Sequence[PodState], engine: Engine, known: dict[object, bool] | None = None
+) -> bool:
+    """Whether there may be room for members that are placed together. `known`: of the same book, what it said of gangs
+    by `equal_gangs`."""
+    equal = None if known is None else equal_gangs(gang, members, engine)
+    if known is None or equal is None:
+        return _may_fit(gang, members, engine)
+    if equal not in known:
+        known[equal] = _may_fit(gang, members, engine)
+    return known[equal]
+
+
+def _may_fit(gang: GangState, members: Sequence[PodState], engine: Engine) -> bool:
     by_leaf = members_by_leaf(gang, members)
     there = {leaf: len(states) for leaf, states in by_leaf.items()}
     return any(
