@@ -181,8 +181,8 @@ def openings(path: Path) -> Iterator[Callable[[], int]]:
 
 
 def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_path: Path) -> None:
-    """Also where most of its launches have no event of their own, since much work is in flight. An event that is recorded
-    after the wait would be done some microseconds later."""
+    """Also where most of its launches have no event of their own, since much work is in flight. An event that is
+    recorded after the wait would be done some microseconds later."""
     node = Node(built, tmp_path / "node", clients=2, event_ns=4_000)
     for key in (HIGH, LOW):
         ControlBlock(node.folder / folder_name(key), lambda: 0)
