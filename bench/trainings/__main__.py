@@ -227,6 +227,7 @@ def of_kind(told: Mapping[str, Any], alone: Mapping[str, Any]) -> dict[str, Any]
         "turns": len(rows),
         "seconds": round(seconds, 1),
         "steps_per_s": [round(rate, 3) for rate in rates],
+        "step_ms_p50": [round(step_ns(run) / 1e6, 2) for run in told["ran"] if len(run) > 1],
         "of_alone_percent": round(100 * sum(rates) / alone["steps_per_s"][0], 1),
         "never_at_full_speed": len(speeds) - len(known),
     }
