@@ -274,6 +274,11 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
                 verdict = GO;
             }
         }
+        if (verdict == GO && lacks_end(l) && !joins(l, &l->batch[l->next % DEPTH], stream, key, m.estimate_ns)) {
+            drop_guard(); /* the time is lent now, or not any more: another batch begins */
+            end_late(l, &guard);
+            continue;
+        }
         if (verdict == GO) {
             *part = admit(l, stream, key, m.estimate_ns, m.now_ns);
             drop_guard();
