@@ -1,11 +1,13 @@
 /* Hooks of every call that starts work on the GPU. If launches are not timed, a hook is one read of the orders and a
  * jump. */
-#include "kerf.h"
+#include "timelines.h"
 
 #define REFUSED CUDA_ERROR_SYSTEM_NOT_READY
 
-static uint64_t seen_generation = UINT64_MAX;
-static int timed = ALWAYS_TIMED;
+/* The generation of the orders that were read, and what they say: in one word, so that no thread has one without the
+ * other. */
+enum { TIMING_BITS = 2 };
+static uint64_t seen = UINT64_MAX;
 
 static __attribute__((noinline)) int decide_timed(void) {
     uint64_t generation;
@@ -13,17 +15,15 @@ static __attribute__((noinline)) int decide_timed(void) {
     if (!attached()) return ALWAYS_TIMED;
     generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
     decided = must_time();
-    __atomic_store_n(&timed, decided, __ATOMIC_RELAXED);
-    /* a thread that reads it also reads the decision */
-    __atomic_store_n(&seen_generation, generation, __ATOMIC_RELEASE);
+    __atomic_store_n(&seen, generation << TIMING_BITS | (uint64_t)decided, __ATOMIC_RELEASE);
     return decided;
 }
 
 /* Whether launches are timed. The orders are read again after the agent has changed their generation. */
 static inline int is_timed(void) {
-    const uint64_t seen = __atomic_load_n(&seen_generation, __ATOMIC_ACQUIRE);
-    const int decided = LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == seen)
-        ? __atomic_load_n(&timed, __ATOMIC_RELAXED) : decide_timed();
+    const uint64_t word = __atomic_load_n(&seen, __ATOMIC_ACQUIRE);
+    const int decided = LIKELY(orders && __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE) == word >> TIMING_BITS)
+        ? (int)(word & ((1 << TIMING_BITS) - 1)) : decide_timed();
     return LIKELY(decided != TIMED_WITHOUT_AGENT) ? decided : !agent_is_alive(now_ns());
 }
 
@@ -128,22 +128,22 @@ EXPORT CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream 
 }
 
 /* When the program waits for the GPU, the ends that are missing are recorded before, and the finished work is accounted
- * at once. */
-#define ACCOUNTS(name, parameters, arguments, type, before, after)                     \
+ * at once. When it asks, they are recorded afterwards: the answer must not be about them. */
+#define ACCOUNTS(name, parameters, arguments, type, waits, before, after)              \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         CUresult result;                                                               \
         before;                                                                        \
-        if (!LIKELY(!is_timed()) && attached()) timing_waits();                        \
+        if (waits && !LIKELY(!is_timed()) && attached()) timing_waits();               \
         result = real arguments;                                                       \
         if (!LIKELY(!is_timed()) && attached()) timing_harvest();                      \
         pools_after(after);                                                            \
         return result;                                                                 \
     }
 #define WAITS(name, parameters, arguments, type) \
-    ACCOUNTS(name, parameters, arguments, type, await_memory(), AFTER_WAIT)
+    ACCOUNTS(name, parameters, arguments, type, 1, await_memory(), AFTER_WAIT)
 #define ASKS(name, parameters, arguments, type) \
-    ACCOUNTS(name, parameters, arguments, type, if (cannot_ask()) return CUDA_ERROR_NOT_READY, AFTER_QUERY)
+    ACCOUNTS(name, parameters, arguments, type, 0, if (cannot_ask()) return CUDA_ERROR_NOT_READY, AFTER_QUERY)
 typedef CUresult (*wait_t)(void *);
 typedef CUresult (*wait_all_t)(void);
 typedef CUresult (*copy_t)(void *, CUdeviceptr, size_t);
@@ -158,12 +158,13 @@ WAITS(cuCtxSynchronize_v2, (CUcontext context), (context), wait_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 
-/* Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. */
+/* Also while launches are not timed: a batch may be open from before.
+ * Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. */
 #define ENDS(name, parameters, arguments, type, flush)                                 \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
         await_memory();                                                                \
-        if (!LIKELY(!is_timed()) && attached()) flush;                                 \
+        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) flush;       \
         return real arguments;                                                         \
     }
 typedef CUresult (*after_t)(CUstream, CUevent, unsigned);

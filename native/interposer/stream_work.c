@@ -21,6 +21,9 @@
     BETWEEN(name, parameters, arguments, NULL)  \
     BETWEEN(name##_ptds, parameters, arguments, OWN((CUstream)NULL))
 
+/* What waits for a program's event finds the batch before it ended. */
+OF_STREAM(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+OF_STREAM(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
 OF_STREAM(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
 OF_STREAM(cuMemcpyPeerAsync,
     (CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes, CUstream stream),

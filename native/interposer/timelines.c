@@ -217,7 +217,7 @@ static void give_up(timeline_t *l) {
 }
 
 /* Whether the GPU may have been idle since the last launch. */
-static int has_paused(const timeline_t *l, uint64_t now) { return now > l->launched_ns + PAUSE_NS && l->due_ns <= now; }
+int has_paused(const timeline_t *l, uint64_t now) { return now > l->launched_ns + PAUSE_NS && l->due_ns <= now; }
 
 int lacks_end(const timeline_t *l) { return l->open && !l->launching && !l->batch[l->next % DEPTH].ended; }
 
@@ -283,7 +283,7 @@ int record_begin(timeline_t *l) {
 /* The default stream's handle means the default stream of the current context. */
 int record_end(timeline_t *l) {
     const batch_t *b = &l->batch[l->next % DEPTH];
-    int capturing = 0, entered = !b->stream && context_enter(l->context);
+    int capturing = 0, entered = (uintptr_t)b->stream <= 1 && context_enter(l->context);
     CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
     if (!result && capturing) result = CUDA_ERROR_NOT_READY;
     if (!result) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);

@@ -3,11 +3,12 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000,
+enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, KEYS_WITH_ENDS = 14, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000,
     DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
 /* A batch is its begin, its launches, its end, and the ends of some of its launches: of one in SAMPLES, or in twice as
- * many as are expected. A driver queues 1024 commands before a launch blocks in it. */
+ * many as are expected; or of all, and then it has fewer. A driver queues 1024 commands before a launch blocks in it. */
 _Static_assert(DEPTH * (2 + KEYS + 2 * KEYS / SAMPLES) < 1000, "launches would block in the driver");
+_Static_assert(DEPTH * (1 + 2 * KEYS_WITH_ENDS) < 1000, "launches would block in the driver");
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued, sampled;
     int lent;                       /* its launches began in time that is lent */
@@ -57,6 +58,7 @@ void drop_batch(timeline_t *l);     /* the open batch cannot be measured: the es
 int record_begin(timeline_t *l);    /* 0: recorded; otherwise the driver's error */
 int record_end(timeline_t *l);
 int lacks_end(const timeline_t *l); /* whether a batch is open whose end is not recorded */
+int has_paused(const timeline_t *l, uint64_t now); /* whether the GPU may have been idle since the last launch */
 void no_sample_if_busy(timeline_t *l, uint64_t now); /* a sample tells only of batches before a pause */
 /* Ends and closes the open batch if its end is still missing. */
 void end_late(timeline_t *l, pthread_mutex_t *guard);

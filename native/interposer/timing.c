@@ -91,6 +91,7 @@ static void harvest_all(void) {
         timeline_t *l = &timeline[i];
         if (!l->context) continue;
         if (l != before && !take_within(&owner[i], 0)) continue;
+        no_sample_if_busy(l, now_ns());
         end_late(l, &guard);
         harvest(l, &guard);
         if (l != before) give(&owner[i]);
@@ -161,12 +162,20 @@ static int without_timeline(CUstream stream, uint64_t key) {
 /* What a launch that may begin is part of. */
 enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
 
+/* Whether another context of this process is on the same GPU. */
+static int has_company(const timeline_t *l) {
+    for (int i = 0; i < timeline_count; i++)
+        if (&timeline[i] != l && timeline[i].context && timeline[i].gpu == l->gpu) return 1;
+    return 0;
+}
+
 /* Whether the launch may be part of the open batch. One that overlaps its predecessor joins a longer one, too: an event
  * between them would end the overlap. */
 static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_t key, uint64_t estimated_ns) {
     const uint64_t most_ns = overlaps ? MOST_NS : BATCH_NS;
     if (l->dependent && !overlaps && b->estimated_ns >= BATCH_NS / 2) return 0;
-    return b->stream == stream && b->lent == gate_lends(l->gpu) && stream != PER_THREAD && b->count < KEYS
+    return b->stream == stream && b->lent == gate_lends(l->gpu) && stream != PER_THREAD
+        && b->count < (has_company(l) ? KEYS_WITH_ENDS : KEYS)
         && b->estimated_ns + estimated_ns <= most_ns
         && (overlaps || (!is_unmeasured(key) && !b->unmeasured));
 }
@@ -182,13 +191,21 @@ static int joins_open(const timeline_t *l, CUstream stream, uint64_t key) {
 /* Records the missing end of the open batch, if a pause or another batch follows. 1: it did. */
 static int end_before(timeline_t *l, CUstream stream, uint64_t key, uint64_t now) {
     no_sample_if_busy(l, now);
-    if (!lacks_end(l) || (now <= l->launched_ns + PAUSE_NS && joins_open(l, stream, key))) return 0;
+    if (l->batch[l->next % DEPTH].sampled) { /* a pause: without the sample its end would be late */
+        hold_guard();
+        close_batch(l);
+        drop_guard();
+        return 0;
+    }
+    if (!lacks_end(l)) return 0;
+    if ((overlaps ? !has_paused(l, now) : now <= l->launched_ns + PAUSE_NS) && joins_open(l, stream, key)) return 0;
     end_late(l, &guard);
     return 1;
 }
 
-/* Drawn when a launch is done, so that no program knows before. Whoever draws owns a timeline; two that draw at once do
- * no harm. */
+/* Drawn when a launch is done, so that no program knows before. One that times its launches may know afterwards, and
+ * wait for none but these; NVML tells of it (docs/attacks.md, 38). Whoever draws owns a timeline; two that draw at once
+ * do no harm. */
 static int is_sampled(void) {
     static uint32_t state;
     state = (state ^ (uint32_t)now_ns()) * 2654435761u + 1;
@@ -199,8 +216,7 @@ static int is_sampled(void) {
 static int ends_at_once(timeline_t *l, batch_t *b) {
     if (b->count == KEYS || b->stream == PER_THREAD) return 1;
     if (l->dependent) return 0;
-    for (int i = 0; i < timeline_count; i++) /* a later end would have that context's work before it */
-        if (&timeline[i] != l && timeline[i].context && timeline[i].gpu == l->gpu) return 1;
+    if (has_company(l)) return 1; /* a later end would have that context's work before it */
     if (b->unmeasured || b->estimated_ns >= BATCH_NS || l->due_ns < l->launched_ns + DEEP_NS) return 1;
     if (l->exact) return l->exact--, 1;
     return b->sampled = is_sampled();
@@ -370,8 +386,8 @@ void timing_flush_stream(CUstream stream) {
         if (lacks_end(&timeline[i]) && concerns(&timeline[i], stream)) end_of(&timeline[i]);
     hold_guard();
     for (int i = 0; i < timeline_count; i++)
-        if (concerns(&timeline[i], stream)) {
-            timeline[i].batch[timeline[i].next % DEPTH].sampled = 0;
+        if (concerns(&timeline[i], stream) && !lacks_end(&timeline[i])) { /* a launch may have come since */
+            no_sample_if_busy(&timeline[i], now_ns());
             close_batch(&timeline[i]);
         }
     drop_guard();
@@ -381,7 +397,7 @@ void timing_flush_stream(CUstream stream) {
 void timing_waits(void) {
     for (int i = 0; i < timeline_count && !mine; i++)
         if (lacks_end(&timeline[i])) end_of(&timeline[i]);
-        else if (timeline[i].open) timeline[i].batch[timeline[i].next % DEPTH].sampled = 0;
+        else if (timeline[i].open) no_sample_if_busy(&timeline[i], now_ns());
 }
 
 void timing_harvest(void) {

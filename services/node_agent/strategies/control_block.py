@@ -158,6 +158,11 @@ class ControlBlock:
         if self._orders is not None:
             self._write_orders(self._orders, rules)
 
+    @property
+    def is_written(self) -> bool:
+        """Whether the container has the rules; not while a process of it holds a lease on the orders."""
+        return self._orders is not None
+
     def limit_bytes(self, uuid: str) -> int:
         """Returns the memory limit that is written: an earlier agent's, until new rules are. 0 if there is none."""
         at, wanted = self._orders, layout.uuid_bytes(uuid)

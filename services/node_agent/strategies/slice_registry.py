@@ -237,8 +237,11 @@ class SliceRegistry:
         return {} if found is None else found.held_bytes()
 
     def is_busy(self, key: Key) -> bool:
-        """Whether the container reports work on a GPU. False if it has no control block."""
+        """Whether the container reports work on a GPU. False if it has no control block. True if it reports nothing,
+        since its peers are held."""
         found = self._control_blocks.get(key)
+        if found is not None and found.rules is not None and found.rules.peers_held:
+            return True
         return found is not None and found.busy_until_ns() > self._clock()
 
     def wants(self, key: Key) -> bool:
@@ -256,6 +259,7 @@ class SliceRegistry:
 
     def heartbeat(self) -> None:
         """Records in all control blocks that the agent is alive. Logs those that fail; the next call tries again."""
+        waited = not self._all_written()
         for key, found in self._control_blocks.items():
             try:
                 found.heartbeat()
@@ -267,6 +271,8 @@ class SliceRegistry:
                     error=str(error),
                     effect="its slice keeps its last rules; a pause ends, and the agent tries again",
                 )
+        if waited and self._all_written():
+            self._publish()
         self._files.fit()
 
     def age_s(self, key: Key) -> int:
@@ -312,11 +318,16 @@ class SliceRegistry:
         once."""
         lent = {key: {uuid: loan.limit_mib for uuid, loan in of.items()} for key, of in self._lent.items()}
         planned = rules.plan(self._slices.values(), self._policy, self._effective_overrides(), lent)
+        if not self._all_written():  # a pause that its slice cannot read holds nothing
+            planned = {key: msgspec.structs.replace(of, peers_held=False) for key, of in planned.items()}
         context_bytes, pool_chunk_bytes = self._costs()
         for key in sorted(planned, key=lambda k: _grows(self._control_blocks[k].rules, planned[k])):
             self._control_blocks[key].write(
                 planned[key], context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes
             )
+
+    def _all_written(self) -> bool:
+        return all(found.is_written for found in self._control_blocks.values())
 
     def _effective_overrides(self) -> dict[Key, Override]:
         """The overrides, with those of slices whose memory is on the host."""

@@ -32,7 +32,8 @@ _EXPLAIN_PAUSE_S_A_NODE = 1e-4
 it."""
 _EXPLAIN_PART = 6
 """Nothing is explained for this many times as long as the last explanation took: on a machine with little time to spare
-decisions come first."""
+decisions come first. The process may have been stopped meanwhile, so not for longer than `_EXPLAIN_PAUSE_MOST_S`."""
+_EXPLAIN_PAUSE_MOST_S = 60.0
 
 
 REFUSED = "Refused"
@@ -95,7 +96,8 @@ class PendingReasons:
                     out += self._explain(state, now)
             if out:
                 more, took_s = len(self._book.nodes) - _EXPLAIN_AT_ONCE_NODES, self._stopwatch() - began
-                self._explain_at = now + took_s + max(_EXPLAIN_PAUSE_S_A_NODE * more, _EXPLAIN_PART * took_s, 0.0)
+                pause_s = max(_EXPLAIN_PAUSE_S_A_NODE * more, _EXPLAIN_PART * took_s, 0.0)
+                self._explain_at = now + min(took_s + pause_s, _EXPLAIN_PAUSE_MOST_S)
                 return out
         return []
 

@@ -12,6 +12,8 @@ from shared.book.book import Book
 _PART = 20
 """No new sum is made for this many times as long as the last one took: with 100,000 grants one takes a second, and
 metrics ask each few seconds."""
+_MOST_S = 60.0
+"""The process may have been stopped meanwhile, as a sleeping machine's are."""
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,5 +49,5 @@ class Audit:
             overbooked=tuple(self._book.overbooked(unsynced)),
         )
         ended = self._stopwatch()
-        self._again_at = ended + _PART * (ended - began)
+        self._again_at = ended + min(_PART * (ended - began), _MOST_S)
         return self._last

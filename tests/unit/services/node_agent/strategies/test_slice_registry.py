@@ -262,6 +262,29 @@ async def test_orders_that_cannot_be_mapped_end_no_heartbeat_and_are_mapped_by_a
     second.close()
 
 
+async def test_no_slice_is_alone_while_its_peers_pause_is_not_written(tmp_path: Path, clock: Clock) -> None:
+    """A process of the peer holds a lease on its orders while the agent starts: it runs, for it reads no pause."""
+    a, b, folder = make("a"), make("b"), tmp_path / "slices"
+    earlier = SliceRegistry(folder, Policy(), clock)
+    earlier.put(a)
+    earlier.put(b)
+    earlier.close()
+    second = SliceRegistry(folder, Policy(), clock)
+    with lease(second.folder(b.key) / "orders"):
+        assert second.adopt([a, b], {b.key: Override(paused=True)}) == []
+        second.heartbeat()
+        assert (orders(second, a).peers_held, second.is_busy(a.key)) == (0, False)
+
+    def is_alone() -> bool:
+        second.heartbeat()
+        return bool(orders(second, a).peers_held)
+
+    await eventually(is_alone)
+    assert orders(second, b).paused == 1
+    assert second.is_busy(a.key), "it reports nothing, so it may be"
+    second.close()
+
+
 def test_a_container_that_truncates_its_counters_is_detected_and_harms_no_other(registry: SliceRegistry) -> None:
     a = make("a")
     registry.put(a)

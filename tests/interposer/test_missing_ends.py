@@ -1,0 +1,80 @@
+"""While much work is in flight most launches have no event of their own (docs/decisions/0263). Nobody is harmed by
+that, and nobody gains by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
+from tests.interposer.node import UUID, Container, Node, numbers
+
+HIGH, LOW, PEERS = ("high", "main"), ("low", "main"), (("peer", "main"),)
+EVENT_NS = 4_000
+
+
+def timed(built: Path, folder: Path) -> Container:
+    """A slice without a limit of its own, whose launches are timed for a peer."""
+    node = Node(built, folder / "node", clients=1, event_ns=EVENT_NS)
+    rule = GpuRule(uuid=UUID, in_flight_us=20_000)
+    return node.container("a", Rules(gpus=(rule,), peers=PEERS), now_ns=1 << 62)
+
+
+@pytest.mark.parametrize("way", ["asks", "adds", "waits"])
+def test_a_program_that_does_not_wait_for_its_sample_gets_no_more_than_its_share(
+    built: Path, tmp_path: Path, way: str
+) -> None:
+    node = Node(built, tmp_path / "node", clients=1, event_ns=EVENT_NS)
+    gpu_ns, elapsed_ns = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=300),))).run("ends", way)
+    assert 0.2 < gpu_ns / elapsed_ns < 0.4
+
+
+def test_a_stream_is_destroyed_while_launches_are_not_timed(built: Path, tmp_path: Path) -> None:
+    """The fake driver ends a program that uses a stream after that."""
+    node = Node(built, tmp_path / "node", clients=1)
+    rules = Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=20_000),), peers=PEERS)
+    held = Rules(gpus=rules.gpus, peers=PEERS, peers_held=True)
+    one = node.container("a", rules, now_ns=1 << 62)
+    program = one.start("ends", "destroyed")
+    assert program.stdout is not None
+    assert program.stdin is not None
+    for now in (held, rules):
+        assert program.stdout.readline() == "ready\n"
+        one.control_block.write(now, context_bytes=0, driver_path=str(node.driver))
+        program.stdin.write("\n")
+        program.stdin.flush()
+    out, err = program.communicate(timeout=60)
+    assert (program.returncode, out) == (0, "alive\n"), err
+
+
+def test_launches_on_the_legacy_stream_are_measured_whatever_context_is_current(built: Path, tmp_path: Path) -> None:
+    one = timed(built, tmp_path)
+    (gpu_ns,) = one.run("ends", "legacy")
+    used = one.read().gpus[0]
+    assert used.untimed == 0
+    assert gpu_ns <= used.used_ns < 1.2 * gpu_ns
+
+
+def test_a_question_whether_work_is_done_is_answered_as_without_the_library(built: Path, tmp_path: Path) -> None:
+    assert timed(built, tmp_path).run("ends", "query") == [0]
+
+
+def test_overlaps_are_kept_where_launching_takes_longer_than_a_pause(built: Path, tmp_path: Path) -> None:
+    (lost,) = timed(built, tmp_path).run("ends", "slow")
+    assert lost <= 1
+
+
+def test_a_slice_that_waits_by_an_event_of_its_own_is_idle_at_once(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", clients=2, event_ns=EVENT_NS)
+    for key in (HIGH, LOW):
+        ControlBlock(node.folder / folder_name(key), lambda: 0)
+    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
+    low = node.container(
+        folder_name(LOW),
+        Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, idle_for_ns=200_000, peers=(HIGH,)),
+    )
+    working = high.start("ends", "own", KERF_FAKE_CUDA_CLIENT="0")
+    filling = low.start("share", "saturate", "100000", "3", KERF_FAKE_CUDA_CLIENT="1")
+    gpu_ns, elapsed_ns = numbers(working)
+    assert sum(numbers(filling)) > 0.35 * (elapsed_ns - gpu_ns)
