@@ -158,8 +158,8 @@ WAITS(cuCtxSynchronize_v2, (CUcontext context), (context), wait_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 
-/* Also while launches are not timed: a batch may be open from before.
- * Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. */
+/* Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. Also
+ * while launches are not timed: it may be open from before. */
 #define ENDS(name, parameters, arguments, type, flush)                                 \
     EXPORT CUresult name parameters {                                                  \
         type real = REAL(type, #name);                                                 \
