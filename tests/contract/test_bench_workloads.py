@@ -110,7 +110,7 @@ def test_a_container_without_the_library_is_found(place: Bench, monkeypatch: pyt
     ("memory_mib", "milli", "sentence"),
     [
         (2080, 500, "by the driver's figure; its slice has"),
-        (2048, 550, "thousandths of the GPU's time"),
+        (2048, 600, "thousandths of the GPU's time"),
         (2047, 500, "cuMemGetInfo showed"),
     ],
 )
