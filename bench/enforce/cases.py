@@ -34,7 +34,6 @@ BURSTS = ((8, 20, 20_000), (1, 100, 2_000), (30, 9, 1_500))
 TIGHT = (100, 20, 0, 400)
 """Launches, kernel and pause in us, and rounds, of a program whose queue is never empty."""
 SPEEDS = {
-    "without the library": (0, False),
     "no limit, alone": (0, False),
     "whole GPU, beside a paused slice": (1000, True),
     "half, alone": (500, False),
@@ -170,7 +169,8 @@ def idle_time(place: Place) -> Figures:
 def busy(place: Place) -> Figures:
     """Short kernels that follow each other without end: the part of the time in which the GPU runs them, for the share
     of the slice. The program records no events; those of the library are what it loses."""
-    found = {}
+    place.cases += 1
+    found = {"without the library": _busy_percent(place, None, 1000)}
     for name, (compute_milli, beside) in SPEEDS.items():
         with place.registry() as registry:
             one = place.slice("one", compute_milli, memory_mib=1024)
@@ -178,15 +178,17 @@ def busy(place: Place) -> Figures:
             if beside:
                 other = place.slice("two", compute_milli, memory_mib=1024)
                 registry.put(other, Override(paused=True))
-            folder = registry.folder(one.key) if name != "without the library" else None
-            said = last_line(place.start(["burst", *map(str, TIGHT)], folder))
-            share = (compute_milli or 1000) / 1000
-            found[name] = round(100 * said["gpu_ns"] / said["elapsed_ns"] / share, 1)
+            found[name] = _busy_percent(place, registry.folder(one.key), compute_milli or 1000)
     bare = found["without the library"]
     return {
         "busy_loss_percent_max": round(max(100 * (1 - percent / bare) for percent in found.values()), 1),
         "busy_percent": found,
     }
+
+
+def _busy_percent(place: Place, control_block: Path | None, share_milli: int) -> float:
+    said = last_line(place.start(["burst", *map(str, TIGHT)], control_block))
+    return round(100_000 * float(said["gpu_ns"]) / float(said["elapsed_ns"]) / share_milli, 1)
 
 
 def _name(mix: tuple[int, ...]) -> str:

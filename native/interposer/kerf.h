@@ -222,7 +222,7 @@ void timing_overlaps(void); /* this thread's next launch may begin before the en
 void launch_end(int token, int failed);
 /* Before other work of the stream: the next launch is not in the batch of the last one. */
 void timing_flush_stream(CUstream stream);
-void timing_waits(void);                   /* before the program waits for work, or asks whether it is done */
+void timing_waits(void);                   /* before the program waits for work */
 void timing_harvest(void);                 /* accounts finished work */
 void timing_forget(void);                  /* called in a child: the driver's objects belong to the parent */
 unfinished_t timing_context_ending(CUcontext context); /* before the context is destroyed */

@@ -7,8 +7,9 @@
  * a call that waits, is expected before that work is done, and records it. If there was a pause nevertheless, the batch
  * counts at most with its estimate. What that leaves out is charged by samples: one launch in SAMPLES has its end, drawn
  * by lot after the launch, and if its batch took longer than estimated and a pause followed, the excess is charged
- * SAMPLES times. So whatever a program does, it is charged what it used, in the mean. The first EXACT launches all have
- * their end, and so do the next ones after such an excess. Kernels that may overlap their predecessor (programmatic dependent launch) would lose that to an event in
+ * SAMPLES times. So in the mean a program is charged what it used beyond its estimates, if it does not treat the samples
+ * otherwise (docs/attacks.md, 38). The first EXACT launches all have their end, and so do the next ones after such an
+ * excess. Kernels that may overlap their predecessor (programmatic dependent launch) would lose that to an event in
  * between; in such a context the end is recorded before the next launch that does not overlap, or when the program
  * waits, and counts at most with the estimate if there was a pause. Other work of the stream between two launches
  * closes the batch (stream_work.c). On a thread's own default stream no other thread can record an event, so each launch
@@ -23,7 +24,8 @@ typedef CUresult (*elapsed_t)(float *, CUevent, CUevent);
 typedef CUresult (*capturing_t)(CUstream, int *);
 
 /* START_NS: from the first event of a batch on an idle stream to its first launch. */
-enum { START_NS = 20000, EXACT = 64, REBASE_NS = 1000000000, DRIFT_NS = 1000000, HELD_UP_NS = 5000000, UNKNOWN_NS = 100000000 };
+enum { START_NS = 20000, EXACT = 64, REBASE_NS = 1000000000, DRIFT_NS = 1000000, HELD_UP_NS = 5000000,
+    UNKNOWN_NS = 100000000 };
 
 timeline_t timeline[MAX_TIMELINES];
 int timeline_count;
@@ -186,14 +188,14 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % DEPTH];
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
-    if (b->late && !b->unmeasured && took > b->estimated_ns) took = b->estimated_ns;
-    gate_settle(l->gpu, b->estimated_ns, end_ns - own_time(b, took), end_ns, b->lent);
-    if (b->sampled && own_time(b, took) > b->estimated_ns + START_NS) {
-        gate_charge(l->gpu, (own_time(b, took) - b->estimated_ns - START_NS) * (SAMPLES - 1), b->lent);
+    const uint64_t used_ns = b->late && !b->unmeasured && took > b->estimated_ns ? b->estimated_ns : own_time(b, took);
+    gate_settle(l->gpu, b->estimated_ns, end_ns - used_ns, end_ns, b->lent);
+    if (b->sampled && used_ns > b->estimated_ns + START_NS) {
+        gate_charge(l->gpu, (used_ns - b->estimated_ns - START_NS) * (SAMPLES - 1), b->lent);
         l->exact = EXACT;
     }
-    if (b->queued || b->unmeasured || b->sampled || took < b->estimated_ns)
-        learn(b->keys, b->count, b->estimated_ns, own_time(b, took));
+    if (b->queued || b->unmeasured || b->sampled || used_ns < b->estimated_ns)
+        learn(b->keys, b->count, b->estimated_ns, used_ns);
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;
         l->base = b->end;

@@ -3,14 +3,15 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, KEYS_WITH_ENDS = 14, BATCH_NS = 250000, NEW_NS = 100000, PAUSE_NS = 50000,
-    DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
+enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, KEYS_WITH_ENDS = 14, BATCH_NS = 250000, NEW_NS = 100000,
+    PAUSE_NS = 50000, DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
 /* A batch is its begin, its launches, its end, and the ends of some of its launches: of one in SAMPLES, or in twice as
  * many as are expected; or of all, and then it has fewer. A driver queues 1024 commands before a launch blocks in it. */
 _Static_assert(DEPTH * (2 + KEYS + 2 * KEYS / SAMPLES) < 1000, "launches would block in the driver");
 _Static_assert(DEPTH * (1 + 2 * KEYS_WITH_ENDS) < 1000, "launches would block in the driver");
 typedef struct {
-    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns; int count, unknown, unmeasured, queued, sampled;
+    CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns;
+    int count, unknown, unmeasured, queued, sampled;
     int lent;                       /* its launches began in time that is lent */
     int ended, late;                /* the end is recorded; it may contain a pause. sampled: it was recorded after a
                                      * launch where others leave it out.

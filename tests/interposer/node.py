@@ -9,10 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.node_agent.strategies import layout
-from services.node_agent.strategies.control_block import ControlBlock, Reading, Rules
+from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Reading, Rules, folder_name
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
+HIGH, LOW = ("high", "main"), ("low", "main")
 START_NS = 1_000_000_000
 """Initial time of the fake driver's clock."""
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -74,6 +75,21 @@ class Container:
 
     def raw(self) -> layout.Counters:
         return layout.Counters.from_buffer_copy((self.control_block.folder / "counters").read_bytes())
+
+
+def high_and_low(node: Node, *, in_flight_us: int = 1000, floor_milli: int = 0) -> tuple[Container, Container]:
+    """A slice of the high tier, and one of the low tier that yields to it."""
+    for key in (HIGH, LOW):
+        ControlBlock(node.folder / folder_name(key), lambda: 0)  # each must exist before another reads its signal
+    high = Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,))
+    low = Rules(
+        gpus=(GpuRule(uuid=UUID, in_flight_us=in_flight_us),),
+        low=True,
+        floor_milli=floor_milli,
+        idle_for_ns=200_000,
+        peers=(HIGH,),
+    )
+    return node.container(folder_name(HIGH), high), node.container(folder_name(LOW), low)
 
 
 def numbers(program: subprocess.Popen[str]) -> list[int]:

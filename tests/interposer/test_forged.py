@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, Surcharge, folder_name
-from tests.interposer.node import UUID, Node, numbers
+from services.node_agent.strategies.control_block import GpuRule, Rules, Surcharge
+from tests.interposer.node import UUID, Node, high_and_low, numbers
 
 SECONDS = 4
 TWO_PERCENT_NS = 20_000_000
@@ -47,14 +47,7 @@ def test_processes_that_forge_together_get_one_share_once_the_agent_counts_them(
 @pytest.mark.parametrize("floor", [0, 100])
 def test_the_low_tier_cannot_forge_time_for_itself(built: Path, tmp_path: Path, floor: int) -> None:
     """Beside a peer that is always busy it gets its minimum share, and no more, whatever it writes."""
-    node, high, low = Node(built, tmp_path, clients=2), ("high", "main"), ("low", "main")
-    for key in (high, low):
-        ControlBlock(node.folder / folder_name(key), lambda: 0)
-    first = node.container(folder_name(high), Rules(gpus=(GpuRule(uuid=UUID),), peers=(low,)))
-    rules = Rules(
-        gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, floor_milli=floor, idle_for_ns=200_000, peers=(high,)
-    )
-    forger = node.container(folder_name(low), rules)
+    first, forger = high_and_low(Node(built, tmp_path, clients=2), floor_milli=floor)
     busy = first.start("share", "requests", "1000000", "100", "100000000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="0")
     forging = forger.start("forge", "all", "500000", str(SECONDS), KERF_FAKE_CUDA_CLIENT="1")
     served = numbers(busy)[0]

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
-from tests.interposer.node import UUID, Node, numbers, until
+from tests.interposer.node import HIGH, LOW, UUID, Node, high_and_low, numbers, until
 from tests.support.leases import is_leased, lease
 
 SECONDS = 5
-HIGH, LOW = ("high", "main"), ("low", "main")
 
 
 def run(
@@ -94,12 +93,7 @@ def test_the_low_tier_runs_in_predictable_pauses(built: Path, tmp_path: Path) ->
 
 def test_the_low_tier_gets_the_gpu_when_the_high_tier_stays_idle(built: Path, tmp_path: Path) -> None:
     """What it has learned of short requests delays it only as long as a request is likely."""
-    node = Node(built, tmp_path, clients=1)
-    for key in (HIGH, LOW):
-        ControlBlock(node.folder / folder_name(key), lambda: 0)
-    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
-    gpus = (GpuRule(uuid=UUID, in_flight_us=500),)
-    low = node.container(folder_name(LOW), Rules(gpus=gpus, low=True, idle_for_ns=200_000, peers=(HIGH,)))
+    high, low = high_and_low(Node(built, tmp_path, clients=1), in_flight_us=500)
     numbers(high.start("share", "requests", "250000", "12", "3750000", "1"))
     (got,) = low.run("share", "saturate", "400000", "1")
     assert got > 950_000_000
@@ -183,14 +177,7 @@ def openings(path: Path) -> Iterator[Callable[[], int]]:
 def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_path: Path) -> None:
     """Also where most of its launches have no event of their own, since much work is in flight. An event that is
     recorded after the wait would be done some microseconds later."""
-    node = Node(built, tmp_path / "node", clients=2, event_ns=4_000)
-    for key in (HIGH, LOW):
-        ControlBlock(node.folder / folder_name(key), lambda: 0)
-    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
-    low = node.container(
-        folder_name(LOW),
-        Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, idle_for_ns=200_000, peers=(HIGH,)),
-    )
+    high, low = high_and_low(Node(built, tmp_path / "node", clients=2, event_ns=4_000))
     working = high.start("burst", "20", "20000", "1500", "1500", "1", KERF_FAKE_CUDA_CLIENT="0")
     filling = low.start("share", "saturate", "100000", "3", KERF_FAKE_CUDA_CLIENT="1")
     gpu_ns, elapsed_ns = numbers(working)

@@ -1,5 +1,5 @@
-"""While much work is in flight most launches have no event of their own (docs/decisions/0263). Nobody is harmed by
-that, and nobody gains by it."""
+"""While much work is in flight most launches have no event of their own (docs/decisions/0263). That
+neither slows programs nor lets them have more than their share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name
-from tests.interposer.node import UUID, Container, Node, numbers
+from services.node_agent.strategies.control_block import GpuRule, Rules
+from tests.interposer.node import UUID, Container, Node, high_and_low, numbers
 
-HIGH, LOW, PEERS = ("high", "main"), ("low", "main"), (("peer", "main"),)
+PEERS = (("peer", "main"),)
 EVENT_NS = 4_000
 
 
@@ -66,14 +66,7 @@ def test_overlaps_are_kept_where_launching_takes_longer_than_a_pause(built: Path
 
 
 def test_a_slice_that_waits_by_an_event_of_its_own_is_idle_at_once(built: Path, tmp_path: Path) -> None:
-    node = Node(built, tmp_path / "node", clients=2, event_ns=EVENT_NS)
-    for key in (HIGH, LOW):
-        ControlBlock(node.folder / folder_name(key), lambda: 0)
-    high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,)))
-    low = node.container(
-        folder_name(LOW),
-        Rules(gpus=(GpuRule(uuid=UUID, in_flight_us=1000),), low=True, idle_for_ns=200_000, peers=(HIGH,)),
-    )
+    high, low = high_and_low(Node(built, tmp_path / "node", clients=2, event_ns=EVENT_NS))
     working = high.start("ends", "own", KERF_FAKE_CUDA_CLIENT="0")
     filling = low.start("share", "saturate", "100000", "3", KERF_FAKE_CUDA_CLIENT="1")
     gpu_ns, elapsed_ns = numbers(working)

@@ -16,6 +16,6 @@ WORKLOAD = Workload(
     rounds=300,
     short_rounds=120,
     memory_mib=2048,
-    max_share_error_percent=5.0,  # events cost 4 us of GPU time each, which short kernels feel
+    max_share_error_percent=5.0,  # an event costs 4 us of GPU time, which is much for short kernels
     script="torch_training",
 )

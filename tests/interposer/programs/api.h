@@ -71,4 +71,9 @@ static CUfunction kernel(const char *name) {
 static CUresult launch(CUfunction f, CUstream stream) {
     return CALL(cuLaunchKernel, , 7000)(f, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, (void **)NULL, (void **)NULL);
 }
+/* The same of the function "work", which takes the time in its parameter. */
+static CUresult launch_for(CUfunction f, CUstream stream, uint64_t ns) {
+    void *parameters[] = {&ns};
+    return CALL(cuLaunchKernel, , 7000)(f, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, parameters, (void **)NULL);
+}
 #endif

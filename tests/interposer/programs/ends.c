@@ -101,31 +101,26 @@ static void slow(void) {
     printf("%lu\n", FIGURE(uint64_t(*)(const char *), "kerf_fake_calls")("overlap lost"));
 }
 
-static void work(CUfunction of, uint64_t us) {
-    uint64_t ns = us * 1000;
-    void *parameters[] = {&ns};
-    NEED(CALL(cuLaunchKernel, , 7000)(of, 1u, 1u, 1u, 1u, 1u, 1u, 0u, NULL, parameters, NULL));
-}
 enum way { ASKS, ADDS, WAITS };
 static void cheats(enum way way) {
-    const uint64_t long_us = 100000, short_us = 120;
+    const uint64_t long_ns = 100000000, short_ns = 120000;
     CUfunction variable = kernel("work");
     uint64_t begun, used;
     f = kernel("ns_110000");
     teach(NULL);
     for (int i = 0; i < 80; i++) {
-        work(variable, short_us);
+        NEED(launch_for(variable, NULL, short_ns));
         waits();
     }
     begun = virtual_now();
     used = gpu_ns(0);
     for (int r = 0; r < 300; r++) {
-        work(variable, long_us);
-        sleep_to(virtual_now() + 1000 * short_us + 100000);
+        NEED(launch_for(variable, NULL, long_ns));
+        sleep_to(virtual_now() + short_ns + 100000);
         if (way == ASKS) CALL(cuStreamQuery, , 2000)(NULL);
         if (way == ADDS) NEED(launch(f, NULL));
         if (way == WAITS) waits();
-        else sleep_to(virtual_now() + 1000 * long_us + 1000000);
+        else sleep_to(virtual_now() + long_ns + 1000000);
         if (way == ASKS) CALL(cuStreamQuery, , 2000)(NULL);
     }
     printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);

@@ -33,10 +33,7 @@ static CUcontext another(void) {
     NEED(CALL(cuCtxCreate, _v2, 3020)(&made, 0u, 0));
     return made;
 }
-static CUresult work(CUstream stream, uint64_t ns) {
-    void *params[] = {&ns};
-    return CALL(cuLaunchKernel, , 7000)(declared, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, params, (void **)NULL);
-}
+static CUresult work(CUstream stream, uint64_t ns) { return launch_for(declared, stream, ns); }
 static void wait_for_all(void) { NEED(CALL(cuCtxSynchronize, , 2000)()); }
 
 static void destroy(void) {
