@@ -25,10 +25,12 @@ FAKE_START_NS = 2_000_000_000
 FAKE_COSTS = {
     "KERF_FAKE_CUDA_LAUNCH_NS": "5000",
     "KERF_FAKE_CUDA_EVENT_NS": "4000",
+    "KERF_FAKE_CUDA_SWITCH_NS": "200000",
     "KERF_FAKE_CUDA_LATE_NS": "60000",
 }
 """What hurts on a real machine: a launch costs 5 us of CPU time, the record of an event keeps the GPU idle for 4 us
-between two kernels (docs/decisions/0263), and a thread that slept wakes 60 us late."""
+between two kernels (docs/decisions/0263), the change to another process's context takes 0.2 ms (0268), and a thread
+that slept wakes 60 us late."""
 LEAD_NS = 4_000_000_000
 """Lead time before processes on a real GPU begin together, because contexts take seconds."""
 

@@ -34,8 +34,8 @@ enum { LOOSE_PERIOD_NS = 100000000, LOOSE_CAP_NS = 20000000, LOW_DEBT_NS = 50000
 #define DEBT_NS (INT64_C(1) << 50) /* eleven days */
 /* AHEAD_NS: no process is so slow that another's refill is this far in its future. LONG_PART: a launch of more than
  * this part of its window is long. LONG_PERIODS: for how many periods after a long launch the slices take turns. */
-enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG_PERIODS = 10, QUANTUM_NS = 2000000,
-    SAVED_NS = 1000000, EARLY_NS = 100000, LENT_BOUND_NS = 500000, LENT_CAP_NS = 20000000 };
+enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG_PERIODS = 10, QUANTUM_NS = 6000000,
+    SAVED_NS = 1000000, ROOM_PART = 8, EARLY_NS = 100000, LENT_BOUND_NS = 500000, LENT_CAP_NS = 20000000 };
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
@@ -187,12 +187,14 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns, half_ns = m->estimate_ns / 2;
     const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
+    /* a pause of the peers in which the GPU can change to this context and back without loss */
+    const uint64_t away_ns = m->peers_due_ns ? m->peers_due_ns + 2 * SWITCH_NS : 0;
     const uint64_t soon = start + patience(o), latest = start + saved_patience(gpu, o, m->now_ns);
     if (m->now_ns < start) { /* outside its window: only to recover lost time, and only while no peer is at work */
         const uint64_t allowed_ns = larger(own_bucket[gpu].owed_ns,
             behind(gpu, o, m->now_ns + o->period_ns - start - o->window_ns));
         if (begin_ns + half_ns > m->now_ns + allowed_ns) return start;
-        return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start) : 0;
+        return away_ns > m->now_ns ? sooner(away_ns, start) : 0;
     }
     if (begin_ns == m->now_ns && m->peers_due_ns > m->now_ns) { /* the previous window's work runs past its end */
         /* one long launch */
@@ -210,16 +212,24 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
     if (begin_ns + half_ns <= start + reach) return 0;
     if (begin_ns + half_ns > start + o->window_ns + own_bucket[gpu].owed_ns + own_bucket[gpu].yielded_ns)
         return start + o->period_ns;
-    return m->peers_due_ns > m->now_ns ? sooner(m->peers_due_ns, start + o->period_ns) : 0;
+    return away_ns > m->now_ns ? sooner(away_ns, start + o->period_ns) : 0;
 }
 
+/* When a launch began last in a pause of the peers. While they have had no work since, the GPU has this context. */
+static uint64_t began_in_pause_ns[KERF_MAX_GPUS];
+
 /* Whether a launch of the low tier could delay a peer's next request by more than a twenty-fifth of the request's
- * length. A launch cannot be stopped, so it must end before the peer is likely to be back, or be short. A launch of
- * unknown length passes, once. */
-static int would_delay_peer(const moment_t *m, uint64_t in_flight_ns) {
-    const uint64_t ends_ns = m->now_ns + in_flight_ns + m->estimate_ns;
+ * length. A launch cannot be stopped, so it must end before the peer is likely to be back, or be short. Then the GPU
+ * changes back to the peer's context, or, if the driver lets a request begin first, there and back once more: `changes`.
+ * Where a request is so short that one change is more than that, a pause is used only if it is expected to be long
+ * enough for two and as much work. A launch of unknown length passes, once. */
+static int would_delay_peer(int gpu, const moment_t *m, uint64_t in_flight_ns, uint64_t changes) {
+    const uint64_t may_delay_ns = m->peers_request_ns / TAIL;
+    const int is_inside = began_in_pause_ns[gpu] >= m->peers_due_ns;
     if (!m->peers_request_ns || !m->estimate_ns || m->now_ns >= m->away_from_ns) return 0;
-    return in_flight_ns + m->estimate_ns > m->peers_request_ns / TAIL && ends_ns > m->quiet_until_ns;
+    if (in_flight_ns + m->estimate_ns + changes * SWITCH_NS <= may_delay_ns) return 0;
+    if (SWITCH_NS > may_delay_ns && !is_inside && m->now_ns + 4 * SWITCH_NS > m->quiet_until_ns) return 1;
+    return m->now_ns + (is_inside ? 0 : SWITCH_NS) + in_flight_ns + m->estimate_ns > m->quiet_until_ns;
 }
 
 static uint64_t turns_until_ns[KERF_MAX_GPUS]; /* of the peers, when their signals were read last */
@@ -300,7 +310,7 @@ static int may_borrow(int gpu, const moment_t *m, uint64_t own_ns, uint64_t *unt
     }
     if (in_flight_ns > left_ns)
         return *until_ns = sooner(*until_ns, own_ns > left_ns ? m->due_ns - left_ns : m->now_ns + POLL_NS / 10), 0;
-    return !would_delay_peer(m, in_flight_ns);
+    return !would_delay_peer(gpu, m, in_flight_ns, 1);
 }
 
 int watches_peers(int gpu, const moment_t *m) {
@@ -327,11 +337,17 @@ int gate_may_follow(int gpu) { return limited(&orders->gpu[gpu]) && tokens_of(gp
  * every launch would wait by itself, and its measurement would cost as much as a short kernel. */
 static int saves[KERF_MAX_GPUS];
 
+/* Whether launches wait for room in flight. They go on when there is room for several: one by one each would be a batch,
+ * and its events would cost as much as a short kernel. */
+static int waits_for_room[KERF_MAX_GPUS];
+
 static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const int low = orders->tier == KERF_TIER_LOW;
     const uint64_t bound_ns = o->in_flight_us ? (uint64_t)o->in_flight_us * 1000 : DEFAULT_BOUND_NS;
     const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
+    const uint64_t spare_ns = low ? 0 : bound_ns / ROOM_PART;
+    const uint64_t most_ns = bound_ns - (waits_for_room[gpu] ? spare_ns : 0);
     int64_t missing_ns;
     uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
     *until_ns = m->now_ns + POLL_NS;
@@ -339,9 +355,10 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
     if (!low && !limited(o) && !o->in_flight_us) return GO;
     /* A launch that follows shortly before the end of what it waits for leaves no gap: threads wake late. */
     if (own_ns + m->others_ns && (!m->estimate_ns || (own_ns + m->others_ns > (low ? 0 : EARLY_NS)
-        && own_ns + m->others_ns + m->estimate_ns > bound_ns))) {
+        && own_ns + m->others_ns + m->estimate_ns > most_ns))) {
+        waits_for_room[gpu] = 1;
         if (own_ns) {
-            const uint64_t room_ns = bound_ns > m->estimate_ns ? bound_ns - m->estimate_ns : 0;
+            const uint64_t room_ns = bound_ns - spare_ns > m->estimate_ns ? bound_ns - spare_ns - m->estimate_ns : 0;
             const uint64_t left_ns = larger(room_ns, low ? 0 : EARLY_NS);
             *until_ns = own_ns > left_ns && m->estimate_ns ? m->due_ns - left_ns : m->due_ns;
             return WAIT_WORK;
@@ -349,10 +366,12 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
         *until_ns = m->now_ns + (m->others_ns < POLL_NS / 10 ? m->others_ns : POLL_NS / 10) + 1;
         return WAIT_OTHERS;
     }
+    waits_for_room[gpu] = 0;
     if (low) {
         const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns;
         const int idle = !m->peers_busy_until_ns || free_ns <= m->now_ns;
-        if (tokens_of(gpu) > 0 || (idle && !would_delay_peer(m, own_ns + m->others_ns))) return GO;
+        if (tokens_of(gpu) > 0 || (idle && !would_delay_peer(gpu, m, own_ns + m->others_ns, 3)))
+            return began_in_pause_ns[gpu] = m->now_ns, GO;
         if (!idle) *until_ns = sooner(*until_ns, free_ns);
         return WAIT_TIME;
     }
@@ -364,7 +383,8 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
         - tokens_of(gpu);
     if (!wait_ns && missing_ns < 0) return saves[gpu] = 0, GO;
     if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)missing_ns * MILLI / milli;
-    if (o->lent_milli && window_of(o) && may_borrow(gpu, m, own_ns, &wait_ns)) return lends[gpu] = 1, GO;
+    if (o->lent_milli && window_of(o) && may_borrow(gpu, m, own_ns, &wait_ns))
+        return began_in_pause_ns[gpu] = m->now_ns, lends[gpu] = 1, GO;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
 }

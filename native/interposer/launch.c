@@ -41,7 +41,7 @@ static inline uint64_t key_of(const void *function, uint64_t blocks) {
         token_ = launch_begin(stream, key);           \
         if (token_ == NO_TIMELINE) return REFUSED;        \
         result_ = call;                               \
-        if (token_ >= 0) launch_end(token_, result_); \
+        if (token_ >= 0) launch_end(token_, result_, stream); \
         return result_;                               \
     } while (0)
 
@@ -170,8 +170,8 @@ WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, fro
 typedef CUresult (*after_t)(CUstream, CUevent, unsigned);
 typedef CUresult (*capture_t)(CUstream, int);
 typedef CUresult (*capture_to_t)(CUstream, CUgraph, const CUnode *, const void *, size_t, int);
-ENDS(cuStreamDestroy, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
-ENDS(cuStreamDestroy_v2, (CUstream stream), (stream), wait_t, timing_flush_stream(stream))
+ENDS(cuStreamDestroy, (CUstream stream), (stream), wait_t, timing_stream_ends(stream))
+ENDS(cuStreamDestroy_v2, (CUstream stream), (stream), wait_t, timing_stream_ends(stream))
 ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
     timing_flush_stream(stream))
 ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,

@@ -4,26 +4,29 @@
  * after it must not be in one batch with a launch before it. */
 #include "timelines.h"
 
-
-#define BETWEEN(name, parameters, arguments, stream)                                          \
-    EXPORT CUresult name parameters {                                                         \
-        CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                     \
-        await_memory();                                                                       \
-        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) timing_flush_stream(stream); \
-        return real arguments;                                                                \
+#define AFTER(name, parameters, arguments, flush)                                              \
+    EXPORT CUresult name parameters {                                                          \
+        CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                      \
+        await_memory();                                                                        \
+        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) flush;               \
+        return real arguments;                                                                 \
     }
+#define BETWEEN(name, parameters, arguments, stream) AFTER(name, parameters, arguments, timing_flush_stream(stream))
 /* In both forms: with the legacy default stream, and with one of each thread. */
 #define OF_STREAM(name, parameters, arguments)                    \
     BETWEEN(name, parameters, arguments, stream)                  \
     BETWEEN(name##_ptsz, parameters, arguments, OWN(stream))
+#define RECORDS(name, parameters, arguments)                              \
+    AFTER(name, parameters, arguments, timing_before_event(stream))       \
+    AFTER(name##_ptsz, parameters, arguments, timing_before_event(OWN(stream)))
 /* The same without a stream: on the default stream, which may be the thread's own. */
 #define OF_DEFAULT(name, parameters, arguments) \
     BETWEEN(name, parameters, arguments, NULL)  \
     BETWEEN(name##_ptds, parameters, arguments, OWN((CUstream)NULL))
 
 /* What waits for a program's event finds the batch before it ended. */
-OF_STREAM(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
-OF_STREAM(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
+RECORDS(cuEventRecord, (CUevent event, CUstream stream), (event, stream))
+RECORDS(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), (event, stream, flags))
 OF_STREAM(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream))
 OF_STREAM(cuMemcpyPeerAsync,
     (CUdeviceptr to, CUcontext there, CUdeviceptr from, CUcontext here, size_t bytes, CUstream stream),

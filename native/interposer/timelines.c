@@ -1,7 +1,8 @@
 /* Measures GPU time with events around batches of launches, by the driver's own clock.
  *
- * Each context has a timeline. A batch is a number of launches on one stream between two events. Short launches
- * share a batch. A pause before the next launch, of which no call may tell, must not be in it. So its end is recorded
+ * Each context has a timeline. A batch is a number of launches on one stream between two events; while the GPU is busy
+ * with it, the next batch of that stream begins with its end, and has one event less. Short launches share a batch. A
+ * pause before the next launch, of which no call may tell, must not be in it. So its end is recorded
  * anew after each launch while little work is in flight. But an event keeps the GPU from the next kernel for some 4 us
  * (measured on an H100). So while more than DEEP_NS of work is in flight most launches leave it out: the next launch, or
  * a call that waits, is expected before that work is done, and records it. If there was a pause nevertheless, the batch
@@ -55,7 +56,6 @@ static uint64_t between(CUevent from, CUevent to) {
     return (uint64_t)((double)ms * 1e6 + 0.5);
 }
 
-int no_room(const timeline_t *l) { return l->next - l->oldest >= DEPTH; }
 int pending(const timeline_t *l) { return l->context && (l->next != l->oldest || l->open); }
 
 /* Publishes the work in flight of all contexts of this process on a GPU. */
@@ -93,7 +93,7 @@ static void publish_time(uint64_t *place, uint64_t *told, uint64_t ns) {
 /* Whether there is work in flight, and all of it began in time that is lent. */
 static int all_lent(const timeline_t *l) {
     for (uint32_t i = l->oldest; i != l->next + (uint32_t)l->open; i++)
-        if (!l->batch[i % DEPTH].lent) return 0;
+        if (!l->batch[i % SLOTS].lent) return 0;
     return pending(l);
 }
 
@@ -108,32 +108,39 @@ void publish(timeline_t *l, int done) {
     publish_time(&signals->gpu[l->gpu].busy_until_ns, &l->published_ns, busy_until_ns);
     if (all_lent(l)) return; /* no window waits for work in time that is lent: more of it would begin meanwhile */
     /* beside a peer's work its length could not be measured */
-    publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns, l->due_ns + (l->unknown ? UNKNOWN_NS : 0));
+    publish_time(&signals->gpu[l->gpu].due_ns, &l->published_due_ns,
+        l->due_ns + l->changing_ns + (l->unknown ? UNKNOWN_NS : 0));
 }
 
 static void remove_pending(timeline_t *l, const batch_t *b) {
+    l->commands -= b->commands;
     l->pending_ns -= b->estimated_ns < l->pending_ns ? b->estimated_ns : l->pending_ns;
     l->unknown -= b->unknown < l->unknown ? b->unknown : l->unknown;
 }
 
+static void count_command(timeline_t *l, batch_t *b) { b->commands++, l->commands++; }
+
 int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now) {
-    batch_t *b = &l->batch[l->next % DEPTH];
+    batch_t *b = &l->batch[l->next % SLOTS];
     const int begins = !l->open;
     if (begins) {
         b->stream = stream;
         b->estimated_ns = 0;
-        b->count = b->unknown = b->unmeasured = b->ended = b->late = b->sampled = 0;
+        b->count = b->commands = b->unknown = b->unmeasured = b->ended = b->late = b->sampled = b->follows = b->crossed = 0;
         b->queued = l->next != l->oldest;
         b->lent = gate_lends(l->gpu);
-        if (!b->queued) l->head_ns = now;
+        if (!b->queued) l->head_ns = now, l->changing_ns = orders->peer_count ? SWITCH_NS : 0;
         l->open = 1;
+        l->generation_before = l->generation;
     }
+    l->generation = __atomic_load_n(&orders->generation, __ATOMIC_ACQUIRE);
     l->launching = 1;
     l->launched_ns = now;
     if (!estimated_ns && !b->unknown) b->unknown = 1, l->unknown++;
     b->unmeasured |= is_unmeasured(key);
     if (!estimated_ns) estimated_ns = NEW_NS;
     b->keys[b->count++] = key;
+    count_command(l, b);
     b->estimated_ns += estimated_ns;
     l->pending_ns += estimated_ns;
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
@@ -141,8 +148,8 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
 }
 
 void drop_batch(timeline_t *l) {
-    const batch_t *b = &l->batch[l->next % DEPTH];
-    l->open = 0;
+    const batch_t *b = &l->batch[l->next % SLOTS];
+    l->open = l->unbroken = 0;
     remove_pending(l, b);
     publish_in_flight(l->gpu);
     counters->gpu[l->gpu].untimed += (uint64_t)b->count;
@@ -150,12 +157,21 @@ void drop_batch(timeline_t *l) {
 
 void close_batch(timeline_t *l) {
     if (!l->open || l->launching) return;
-    if (!l->batch[l->next % DEPTH].ended) {
+    if (!l->batch[l->next % SLOTS].ended) {
         drop_batch(l);
         return;
     }
     l->open = 0;
+    l->unbroken = !l->batch[l->next % SLOTS].crossed;
     l->next++;
+}
+
+/* Launches that are not timed may be between them: the orders were others meanwhile, or the agent was alive. */
+int follows_closely(const timeline_t *l) {
+    const batch_t *b = &l->batch[l->next % SLOTS], *before = &l->batch[(l->next - 1) % SLOTS];
+    return l->unbroken && b->queued && b->stream == before->stream && b->stream != PER_THREAD
+        && l->generation == l->generation_before && must_time() == ALWAYS_TIMED
+        && REAL(event_t, "cuEventQuery")(before->end) == CUDA_ERROR_NOT_READY; /* otherwise there may be a pause */
 }
 
 /* Aligns the GPU's clock with the CPU's: an end cannot be in the future, and the minimum lag of a second shows
@@ -186,7 +202,7 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
 
 /* The caller holds the guard. `took`, `from_base`: measured by the driver. */
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
-    batch_t *b = &l->batch[l->oldest % DEPTH];
+    batch_t *b = &l->batch[l->oldest % SLOTS];
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     const uint64_t used_ns = b->late && !b->unmeasured && took > b->estimated_ns ? b->estimated_ns : own_time(b, took);
     gate_settle(l->gpu, b->estimated_ns, end_ns - used_ns, end_ns, b->lent);
@@ -196,6 +212,7 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
     }
     if (b->queued || b->unmeasured || b->sampled || used_ns < b->estimated_ns)
         learn(b->keys, b->count, b->estimated_ns, used_ns);
+    l->settled_end = b->end;
     if (from_base > REBASE_NS) { /* keeps a float of milliseconds exact to a fraction of a microsecond */
         CUevent old = l->base;
         l->base = b->end;
@@ -204,6 +221,7 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
     }
     l->oldest++;
     l->head_ns = now;
+    l->changing_ns = 0;
     remove_pending(l, b);
     work_ended(l->gpu, end_ns);
     l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
@@ -213,6 +231,7 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
 /* The context is broken: none of its work can be timed any more. */
 static void give_up(timeline_t *l) {
     l->pending_ns = 0;
+    l->commands = 0;
     l->unknown = l->open = 0;
     l->oldest = l->next;
     publish_in_flight(l->gpu);
@@ -221,14 +240,14 @@ static void give_up(timeline_t *l) {
 /* Whether the GPU may have been idle since the last launch. */
 int has_paused(const timeline_t *l, uint64_t now) { return now > l->launched_ns + PAUSE_NS && l->due_ns <= now; }
 
-int lacks_end(const timeline_t *l) { return l->open && !l->launching && !l->batch[l->next % DEPTH].ended; }
+int lacks_end(const timeline_t *l) { return l->open && !l->launching && !l->batch[l->next % SLOTS].ended; }
 
 void no_sample_if_busy(timeline_t *l, uint64_t now) {
-    if (!has_paused(l, now)) l->batch[l->next % DEPTH].sampled = 0;
+    if (!has_paused(l, now)) l->batch[l->next % SLOTS].sampled = 0;
 }
 
 void end_late(timeline_t *l, pthread_mutex_t *guard) {
-    batch_t *b = &l->batch[l->next % DEPTH];
+    batch_t *b = &l->batch[l->next % SLOTS];
     int error;
     if (!l->open || l->launching || b->ended) return;
     error = record_end(l);
@@ -241,16 +260,29 @@ void end_late(timeline_t *l, pthread_mutex_t *guard) {
     pthread_mutex_unlock(guard);
 }
 
+/* Charges the launches beyond all batches once all of them are done. */
+static void harvest_beyond(timeline_t *l, pthread_mutex_t *guard) {
+    beyond_t *b = &l->beyond;
+    if (!b->since_ns || b->launching) return;
+    for (int i = 0; i < b->count; i++)
+        if (REAL(event_t, "cuEventQuery")(b->end[i]) == CUDA_ERROR_NOT_READY) return;
+    lock_by_clock(guard);
+    gate_settle(l->gpu, b->estimated_ns, b->since_ns, now_ns(), b->lent);
+    b->since_ns = 0;
+    pthread_mutex_unlock(guard);
+}
+
 /* An open batch between two launches has its end, and counts as closed once that is reached. */
 void harvest(timeline_t *l, pthread_mutex_t *guard) {
+    harvest_beyond(l, guard);
     while (l->context && pending(l)) {
-        const batch_t *b = &l->batch[l->oldest % DEPTH];
+        const batch_t *b = &l->batch[l->oldest % SLOTS];
         uint64_t took = 0, from_base = 0, now;
         CUresult result;
         if (l->oldest == l->next && (l->launching || !b->ended)) return;
         result = REAL(event_t, "cuEventQuery")(b->end);
         if (result == CUDA_ERROR_NOT_READY) return;
-        if (!result) took = between(b->begin, b->end), from_base = between(l->base, b->end);
+        if (!result) took = between(b->follows ? l->settled_end : b->begin, b->end), from_base = between(l->base, b->end);
         now = now_ns();
         lock_by_clock(guard);
         if (result) give_up(l);
@@ -267,9 +299,9 @@ static CUresult make(CUevent *event) {
 }
 
 int record_begin(timeline_t *l) {
-    batch_t *b = &l->batch[l->next % DEPTH];
+    batch_t *b = &l->batch[l->next % SLOTS];
     record_t record = REAL(record_t, "cuEventRecord");
-    CUresult result = make(&b->begin);
+    CUresult result = b->follows ? CUDA_SUCCESS : make(&b->begin);
     if (!result) result = make(&b->end);
     if (!result) result = make(&l->base);
     if (!result && !l->based) {
@@ -279,21 +311,29 @@ int record_begin(timeline_t *l) {
         l->base_ns = l->lag_since_ns = now_ns();
         l->lag_ns = UINT64_MAX;
     }
-    return (int)(result ? result : record(b->begin, b->stream));
+    if (result || b->follows) return (int)result;
+    count_command(l, b);
+    return (int)record(b->begin, b->stream);
 }
 
 /* The default stream's handle means the default stream of the current context. */
-int record_end(timeline_t *l) {
-    const batch_t *b = &l->batch[l->next % DEPTH];
-    int capturing = 0, entered = (uintptr_t)b->stream <= 1 && context_enter(l->context);
-    CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(b->stream, &capturing);
+int record_on(timeline_t *l, CUevent *event, CUstream stream) {
+    int capturing = 0, entered = (uintptr_t)stream <= 1 && context_enter(l->context);
+    CUresult result = REAL(capturing_t, "cuStreamIsCapturing")(stream, &capturing);
     if (!result && capturing) result = CUDA_ERROR_NOT_READY;
-    if (!result) result = REAL(record_t, "cuEventRecord")(b->end, b->stream);
+    if (!result) result = make(event);
+    if (!result) result = REAL(record_t, "cuEventRecord")(*event, stream);
     if (entered) context_leave();
     return (int)result;
 }
 
+int record_end(timeline_t *l) {
+    batch_t *b = &l->batch[l->next % SLOTS];
+    count_command(l, b);
+    return record_on(l, &b->end, b->stream);
+}
+
 void timelines_forked(void) {
-    memset(timeline, 0, sizeof timeline);
+    memset(timeline, 0, (size_t)timeline_count * sizeof *timeline);
     timeline_count = 0;
 }

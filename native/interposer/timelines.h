@@ -3,21 +3,31 @@
 #define KERF_TIMELINES_H
 #include "kerf.h"
 
-enum { MAX_TIMELINES = MAX_CONTEXTS, DEPTH = 32, KEYS = 24, KEYS_WITH_ENDS = 14, BATCH_NS = 250000, NEW_NS = 100000,
+enum { MAX_TIMELINES = MAX_CONTEXTS, SLOTS = 128, STREAMS = 64, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000,
     PAUSE_NS = 50000, DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
-/* A batch is its begin, its launches, its end, and the ends of some of its launches: of one in SAMPLES, or in twice as
- * many as are expected; or of all, and then it has fewer. A driver queues 1024 commands before a launch blocks in it. */
-_Static_assert(DEPTH * (2 + KEYS + 2 * KEYS / SAMPLES) < 1000, "launches would block in the driver");
-_Static_assert(DEPTH * (1 + 2 * KEYS_WITH_ENDS) < 1000, "launches would block in the driver");
+/* A driver queues 1024 commands before a launch blocks in it: launches, and their events. A launch adds three at most. The
+ * events of the batch before the oldest one in flight are still needed. */
+enum { COMMANDS = 1000, DEPTH = SLOTS - 2 };
+_Static_assert((SLOTS & (SLOTS - 1)) == 0, "the numbers of batches overflow");
 typedef struct {
     CUevent begin, end; CUstream stream; uint64_t keys[KEYS], estimated_ns;
-    int count, unknown, unmeasured, queued, sampled;
+    int count, commands, unknown, unmeasured, queued, sampled;
+    int crossed;                    /* its stream had other work while a launch of it was under way */
+    int follows;                    /* it begins with the end of the batch before it, and `begin` is not recorded */
     int lent;                       /* its launches began in time that is lent */
     int ended, late;                /* the end is recorded; it may contain a pause. sampled: it was recorded after a
                                      * launch where others leave it out.
                                      * unmeasured: it has a function that was never measured; unknown: and nothing tells
                                      * how long that may be */
 } batch_t;
+/* Launches that passed though all batches were in flight. They count together, from the first one's begin until the last of
+ * each stream is done, whatever else runs meanwhile. */
+typedef struct {
+    uint64_t since_ns, estimated_ns; /* since 0: there are none */
+    int count, launching, lent;     /* launching: 1 + the stream of a launch that has begun */
+    uint64_t stream[STREAMS];       /* its handle + 1; of a thread's own default stream another number; 0: destroyed */
+    CUevent end[STREAMS];
+} beyond_t;
 typedef struct {
     /* NULL: free. A timeline never moves in memory, because threads hold pointers to it */
     CUcontext context;
@@ -26,11 +36,17 @@ typedef struct {
     int gpu, open, launching, unknown; /* unknown: number of batches in flight of unknown length.
                                         * open: the batch at `next` has begun.
                                         * launching: a launch of it has begun, and its end is not recorded yet */
+    int commands;                   /* in flight: launches and events */
     uint32_t oldest, next;          /* the closed batches are [oldest, next) */
-    batch_t batch[DEPTH];
+    batch_t batch[SLOTS];
     CUevent base;                   /* the origin of event times */
     int based;
+    int unbroken;                   /* its streams have no other work since the end of the last batch */
+    uint64_t generation, generation_before; /* of the orders, at the last launch, and at the last one before the open batch */
+    CUevent settled_end;            /* the end of the last settled batch */
+    beyond_t beyond;
     uint64_t base_ns, due_ns, published_ns, published_due_ns, pending_ns, lag_ns, lag_since_ns;
+    uint64_t changing_ns;           /* what the GPU may still need to change to this context, beside `due_ns` */
     uint64_t head_ns;               /* since when `oldest` is the batch that runs */
     uint64_t launched_ns, ask_ns;   /* the last launch; when to query the oldest batch again */
 } timeline_t;
@@ -46,7 +62,6 @@ extern int timeline_count;          /* the maximum that have been in use at once
 timeline_t *find_timeline(uint64_t context);          /* NULL: it has none yet */
 timeline_t *make_timeline(uint64_t context, int gpu); /* NULL: there are MAX_TIMELINES already */
 int pending(const timeline_t *l);
-int no_room(const timeline_t *l);
 uint64_t due_time_on(int gpu, uint64_t now);
 void publish(timeline_t *l, int done);
 void publish_in_flight(int gpu);
@@ -56,8 +71,11 @@ void close_batch(timeline_t *l);    /* if no launch of it is under way; without 
 void drop_batch(timeline_t *l);     /* the open batch cannot be measured: the estimate stays charged */
 
 /* The caller owns the timeline, has set the relaxed capture mode, and does not hold the guard. */
-int record_begin(timeline_t *l);    /* 0: recorded; otherwise the driver's error */
+/* Whether nothing is between the end of the last batch and the open one, which is on the same stream. */
+int follows_closely(const timeline_t *l);
+int record_begin(timeline_t *l);    /* 0: recorded, if it does not follow; otherwise the driver's error */
 int record_end(timeline_t *l);
+int record_on(timeline_t *l, CUevent *event, CUstream stream);
 int lacks_end(const timeline_t *l); /* whether a batch is open whose end is not recorded */
 int has_paused(const timeline_t *l, uint64_t now); /* whether the GPU may have been idle since the last launch */
 void no_sample_if_busy(timeline_t *l, uint64_t now); /* a sample tells only of batches before a pause */

@@ -61,15 +61,20 @@ static int exchange_capture_mode(int mode) {
 
 /* Returns when to query the oldest batch again: at its estimated end, then at growing intervals. */
 static uint64_t ask_at(const timeline_t *l, uint64_t now) {
-    const uint64_t end_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
+    const uint64_t end_ns = l->head_ns + l->batch[l->oldest % SLOTS].estimated_ns;
     const uint64_t later_ns = now < end_ns ? end_ns - now : (now - end_ns) / 8 + ASK_NS;
     return now + (later_ns > MAX_ASK_NS ? MAX_ASK_NS : later_ns);
+}
+
+/* Whether there is no batch for a launch, which closes the open one unless it joins it; or no command. */
+static int is_full(const timeline_t *l, int joining) {
+    return l->commands + 3 > COMMANDS || (!joining && l->next + (uint32_t)l->open - l->oldest >= DEPTH);
 }
 
 /* Whether a launch queries what has ended: at the estimated end of the oldest batch, and after a pause, because the
  * batch that was open before it must not contain it. */
 static int is_to_query(const timeline_t *l, uint64_t now) {
-    return pending(l) && (now >= l->ask_ns || now >= l->launched_ns + PAUSE_NS || no_room(l));
+    return l->beyond.since_ns || (pending(l) && (now >= l->ask_ns || now >= l->launched_ns + PAUSE_NS || is_full(l, 0)));
 }
 
 /* Whether this process has work in flight that has made no progress for the maximum wait of a launch. */
@@ -131,7 +136,7 @@ static uint64_t other_spins_at(int gpu) {
     uint64_t at_ns = 0;
     for (int i = 0; i < timeline_count && orders->gpu_count > 1; i++) {
         const timeline_t *l = &timeline[i];
-        const uint64_t expected_ns = l->batch[l->oldest % DEPTH].estimated_ns;
+        const uint64_t expected_ns = l->batch[l->oldest % SLOTS].estimated_ns;
         const uint64_t spins_ns = l->head_ns + (expected_ns < BATCH_NS ? expected_ns : BATCH_NS) + SPINS_NS;
         if (pending(l) && l->gpu != gpu && (!at_ns || spins_ns < at_ns)) at_ns = spins_ns;
     }
@@ -144,7 +149,34 @@ static void charge_unmeasured(timeline_t *l, uint64_t estimated_ns, uint64_t now
     if (!estimated_ns) estimated_ns = NEW_NS;
     gate_spend(l->gpu, estimated_ns, now, lent);
     l->due_ns = (l->due_ns > now ? l->due_ns : now) + estimated_ns;
+    l->unbroken = 0;
+    l->batch[l->next % SLOTS].crossed = 1;
     publish(l, 0);
+}
+
+/* Another number for each stream: a thread's own default stream has the same handle as those of all threads. */
+static uint64_t key_of_stream(CUstream stream) {
+    static uint64_t threads;
+    static __thread uint64_t own_key;
+    if (stream != PER_THREAD) return (uint64_t)(uintptr_t)stream + 1;
+    if (!own_key) own_key = UINT64_MAX - __atomic_fetch_add(&threads, 1, __ATOMIC_RELAXED);
+    return own_key;
+}
+
+/* The launch is one of those beyond all batches. 0: they are on too many streams. The caller holds the guard. */
+static int goes_beyond(timeline_t *l, CUstream stream, uint64_t estimated_ns, uint64_t now) {
+    beyond_t *b = &l->beyond;
+    const uint64_t key = key_of_stream(stream);
+    int at = 0;
+    if (!b->since_ns) b->count = 0, b->estimated_ns = 0, b->lent = gate_lends(l->gpu);
+    while (at < b->count && b->stream[at] != key) at++;
+    if (at == STREAMS) return 0;
+    if (at == b->count) b->stream[b->count++] = key;
+    if (!b->since_ns) b->since_ns = now;
+    b->estimated_ns += estimated_ns ? estimated_ns : NEW_NS;
+    b->launching = 1 + at;
+    charge_unmeasured(l, estimated_ns, now, b->lent);
+    return 1;
 }
 
 /* Without a context the driver returns an error. On a stream that has a context, an unmeasured launch is not
@@ -160,7 +192,7 @@ static int without_timeline(CUstream stream, uint64_t key) {
 }
 
 /* What a launch that may begin is part of. */
-enum part { OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
+enum part { TOO_MANY_STREAMS, OF_NO_BATCH, OF_OPEN_BATCH, OF_NEW_BATCH };
 
 /* Whether another context of this process is on the same GPU. */
 static int has_company(const timeline_t *l) {
@@ -175,7 +207,7 @@ static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_
     const uint64_t most_ns = overlaps ? MOST_NS : BATCH_NS;
     if (l->dependent && !overlaps && b->estimated_ns >= BATCH_NS / 2) return 0;
     return b->stream == stream && b->lent == gate_lends(l->gpu) && stream != PER_THREAD
-        && b->count < (has_company(l) ? KEYS_WITH_ENDS : KEYS)
+        && b->count < KEYS
         && b->estimated_ns + estimated_ns <= most_ns
         && (overlaps || (!is_unmeasured(key) && !b->unmeasured));
 }
@@ -183,7 +215,7 @@ static int joins(const timeline_t *l, const batch_t *b, CUstream stream, uint64_
 static int joins_open(const timeline_t *l, CUstream stream, uint64_t key) {
     int joining;
     hold_guard();
-    joining = joins(l, &l->batch[l->next % DEPTH], stream, key, estimate(key));
+    joining = joins(l, &l->batch[l->next % SLOTS], stream, key, estimate(key));
     drop_guard();
     return joining;
 }
@@ -191,7 +223,7 @@ static int joins_open(const timeline_t *l, CUstream stream, uint64_t key) {
 /* Records the missing end of the open batch, if a pause or another batch follows. 1: it did. */
 static int end_before(timeline_t *l, CUstream stream, uint64_t key, uint64_t now) {
     no_sample_if_busy(l, now);
-    if (l->batch[l->next % DEPTH].sampled) { /* a pause: without the sample its end would be late */
+    if (l->batch[l->next % SLOTS].sampled) { /* a pause: without the sample its end would be late */
         hold_guard();
         close_batch(l);
         drop_guard();
@@ -222,17 +254,17 @@ static int ends_at_once(timeline_t *l, batch_t *b) {
     return b->sampled = is_sampled();
 }
 
-/* The launch begins now: it is charged, and joins a batch if there is room. The caller holds the guard. */
+/* The launch begins now: it is charged, and is part of a batch if there is one for it. The caller holds the guard. */
 static enum part admit(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, uint64_t now) {
-    const batch_t *b = &l->batch[l->next % DEPTH];
+    const batch_t *b = &l->batch[l->next % SLOTS];
     enum part part;
     if (!due_time_on(l->gpu, now)) work_begins(l->gpu, now);
     if (l->open && !joins(l, b, stream, key, estimated_ns)) close_batch(l);
     if (overlaps) l->dependent = 1;
-    if (no_room(l)) return charge_unmeasured(l, estimated_ns, now, gate_lends(l->gpu)), OF_NO_BATCH;
+    if (is_full(l, l->open)) return goes_beyond(l, stream, estimated_ns, now) ? OF_NO_BATCH : TOO_MANY_STREAMS;
     part = append(l, stream, key, estimated_ns, now) ? OF_NEW_BATCH : OF_OPEN_BATCH;
     if (l->oldest == l->next || l->ask_ns < l->head_ns)
-        l->ask_ns = l->head_ns + l->batch[l->oldest % DEPTH].estimated_ns;
+        l->ask_ns = l->head_ns + l->batch[l->oldest % SLOTS].estimated_ns;
     gate_spend(l->gpu, estimated_ns ? estimated_ns : NEW_NS, now, gate_lends(l->gpu));
     publish(l, 0);
     return part;
@@ -244,6 +276,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
     uint64_t begun = 0, free_since_ns = 0, others_since_ns = 0, until, now;
     const int gpu = l->gpu;
     while (l) {
+        int joining;
         moment_t m = {.peers_owed_since_ns = UINT64_MAX};
         enum verdict verdict;
         m.now_ns = now_ns();
@@ -263,10 +296,11 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (verdict == WAIT_WORK && !m.due_ns) verdict = GO; /* the estimate was wrong: all work is done */
         if (verdict == GO && one_at_a_time(l->gpu) && m.due_ns) verdict = WAIT_WORK, until = m.now_ns + ASK_NS;
         /* to be measured */
-        if (verdict == GO && no_room(l) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns) verdict = WAIT_WORK;
+        joining = l->open && joins(l, &l->batch[l->next % SLOTS], stream, key, m.estimate_ns);
+        if (verdict == GO && is_full(l, joining) && m.now_ns - l->head_ns < PATIENCE_NS + l->pending_ns)
+            verdict = WAIT_WORK;
         /* while it waited, the launch that it overlaps would end: the next launch pays for both */
-        if (overlaps && verdict != HELD_BY_AGENT && l->open
-            && joins(l, &l->batch[l->next % DEPTH], stream, key, m.estimate_ns)) verdict = GO;
+        if (overlaps && verdict != HELD_BY_AGENT && joining) verdict = GO;
         if (verdict == WAIT_TIME && gate_may_follow(l->gpu)) {
             const uint64_t spins_ns = other_spins_at(l->gpu);
             if (begun && spins_ns && spins_ns <= m.now_ns) verdict = GO;
@@ -290,7 +324,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
                 verdict = GO;
             }
         }
-        if (verdict == GO && lacks_end(l) && !joins(l, &l->batch[l->next % DEPTH], stream, key, m.estimate_ns)) {
+        if (verdict == GO && lacks_end(l) && !joining) {
             drop_guard(); /* the time is lent now, or not any more: another batch begins */
             end_late(l, &guard);
             continue;
@@ -318,12 +352,13 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
 /* After UNTIMED and NO_TIMELINE no batch is open for the launch, and the thread owns nothing. */
 static int begun(CUstream stream, uint64_t key) {
     enum part part;
-    int busy, error;
+    int busy, error = 0;
     timeline_t *l = own_current(&busy);
     if (!l && !busy) return current_context() || (uintptr_t)stream > 2 ? NO_TIMELINE : UNTIMED;
     if (l) l = pass_gate(l, stream, key, &part, &busy);
     if (!l) return busy ? without_timeline(stream, key) : UNTIMED; /* the driver returns an error */
-    if (part == OF_OPEN_BATCH) return (int)(l - timeline);
+    if (part == OF_OPEN_BATCH || part == OF_NO_BATCH) return (int)(l - timeline);
+    if (part == OF_NEW_BATCH) l->batch[l->next % SLOTS].follows = !has_company(l) && follows_closely(l);
     if (part == OF_NEW_BATCH && !(error = record_begin(l))) return (int)(l - timeline);
     if (part == OF_NEW_BATCH) {
         hold_guard();
@@ -333,7 +368,7 @@ static int begun(CUstream stream, uint64_t key) {
     }
     disown();
     /* If the program has used up all events, the launch is refused. Otherwise the context is broken. */
-    return part == OF_NEW_BATCH && error == CUDA_ERROR_OUT_OF_MEMORY ? NO_TIMELINE : UNTIMED;
+    return part == TOO_MANY_STREAMS || error == CUDA_ERROR_OUT_OF_MEMORY ? NO_TIMELINE : UNTIMED;
 }
 
 /* UNTIMED: a capture, or no context (the driver returns an error). NO_TIMELINE: too many contexts or events.
@@ -353,12 +388,19 @@ int launch_begin(CUstream stream, uint64_t key) {
 
 void timing_overlaps(void) { overlaps = 1; }
 
-void launch_end(int token, int failed) {
+void launch_end(int token, int failed, CUstream stream) {
     timeline_t *l = &timeline[token];
-    batch_t *b = &l->batch[l->next % DEPTH];
-    const int ends = ends_at_once(l, b);
-    const int mode = exchange_capture_mode(RELAXED), error = ends && record_end(l);
+    batch_t *b = &l->batch[l->next % SLOTS];
+    const int mode = exchange_capture_mode(RELAXED), beyond = l->beyond.launching;
+    const int ends = !beyond && ends_at_once(l, b), error = ends && record_end(l);
     (void)failed; /* its events exist and measure it */
+    if (beyond) {
+        record_on(l, &l->beyond.end[beyond - 1], stream);
+        l->beyond.launching = 0;
+        disown();
+        exchange_capture_mode(mode);
+        return;
+    }
     hold_guard();
     l->launching = 0;
     b->ended = ends && !error;
@@ -370,9 +412,10 @@ void launch_end(int token, int failed) {
 }
 
 /* The legacy default stream and the others wait for each other. */
+static int are_ordered(CUstream a, CUstream b) { return a == b || (uintptr_t)a <= 1 || (uintptr_t)b <= 1; }
+
 static int concerns(const timeline_t *l, CUstream stream) {
-    const CUstream open = l->batch[l->next % DEPTH].stream;
-    return l->open && (open == stream || (uintptr_t)open <= 1 || (uintptr_t)stream <= 1);
+    return l->open && are_ordered(l->batch[l->next % SLOTS].stream, stream);
 }
 
 static void end_of(timeline_t *l) {
@@ -381,7 +424,7 @@ static void end_of(timeline_t *l) {
     disown();
 }
 
-void timing_flush_stream(CUstream stream) {
+void timing_before_event(CUstream stream) {
     for (int i = 0; i < timeline_count && !mine; i++)
         if (lacks_end(&timeline[i]) && concerns(&timeline[i], stream)) end_of(&timeline[i]);
     hold_guard();
@@ -390,6 +433,26 @@ void timing_flush_stream(CUstream stream) {
             no_sample_if_busy(&timeline[i], now_ns());
             close_batch(&timeline[i]);
         }
+    drop_guard();
+}
+
+void timing_flush_stream(CUstream stream) {
+    timing_before_event(stream);
+    hold_guard();
+    for (int i = 0; i < timeline_count; i++) {
+        timeline_t *l = &timeline[i];
+        if (are_ordered(l->batch[(l->next - 1) % SLOTS].stream, stream)) l->unbroken = 0;
+        if (concerns(l, stream)) l->batch[l->next % SLOTS].crossed = 1;
+    }
+    drop_guard();
+}
+
+void timing_stream_ends(CUstream stream) {
+    timing_flush_stream(stream);
+    hold_guard();
+    for (int i = 0; i < timeline_count; i++)
+        for (int s = 0; s < timeline[i].beyond.count; s++)
+            if (timeline[i].beyond.stream[s] == (uint64_t)(uintptr_t)stream + 1) timeline[i].beyond.stream[s] = 0;
     drop_guard();
 }
 
@@ -430,13 +493,14 @@ unfinished_t timing_context_ending(CUcontext context) {
         for (int again = 0; again < ASKS; again++) {
             end_late(l, &guard);
             harvest(l, &guard);
-            if (!pending(l)) break;
+            if (!pending(l) && !l->beyond.since_ns) break;
             sleep_until(now_ns() + (ASK_NS << again));
         }
         hold_guard();
         if (l->context == context) {
             left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns,
-                l->batch[l->oldest % DEPTH].lent};
+                l->batch[l->oldest % SLOTS].lent};
+            if (l->beyond.since_ns) left.pending_ns += l->beyond.estimated_ns, left.since_ns = l->beyond.since_ns;
             l->context = NULL;
             publish_in_flight(l->gpu);
         }

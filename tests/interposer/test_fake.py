@@ -17,6 +17,14 @@ def test_two_processes_that_both_have_work_are_time_sliced_evenly(built: Path, t
         assert all(abs(got - 500_000_000) < 10_000_000 for got in numbers(program))
 
 
+def test_the_change_to_another_process_takes_time(built: Path, tmp_path: Path) -> None:
+    """Of each 2.2 ms a program gets 2, every second time."""
+    node = Node(built, tmp_path / "node", clients=2, switch_ns=200_000)
+    programs = [node.bare("share", "saturate", "300000", "3", KERF_FAKE_CUDA_CLIENT=str(i)) for i in range(2)]
+    for program in programs:
+        assert all(abs(got - 1e9 / 2 / 1.1) < 10_000_000 for got in numbers(program))
+
+
 def test_a_process_alone_gets_the_whole_device(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", clients=1)
     assert all(got > 985_000_000 for got in numbers(node.bare("share", "saturate", "1000000", "3")))

@@ -27,12 +27,13 @@ def run(
     low_tier: bool = True,
     in_flight_us: int = 1000,
     floor: int = 0,
+    switch_ns: int = 0,
 ) -> tuple[list[int], int]:
     """Returns the output of the high tier (requests, p50, p99, GPU time) and the low tier's GPU time.
 
     `low_kernel_ns` 0: the high tier runs alone.
     """
-    node = Node(built, folder, clients=2 if low_kernel_ns else 1)
+    node = Node(built, folder, clients=2 if low_kernel_ns else 1, switch_ns=switch_ns)
     for key in (HIGH, LOW):
         ControlBlock(node.folder / folder_name(key), lambda: 0)
     high = node.container(folder_name(HIGH), Rules(gpus=(GpuRule(uuid=UUID),), peers=(LOW,) if low_tier else ()))
@@ -83,6 +84,21 @@ def test_short_requests_lose_less_than_five_percent_of_p99_too(
     beside, _ = run(built, tmp_path / "beside", requests, low_kernel_ns, in_flight_us=500)
     assert beside[0] >= alone[0] * 0.99
     assert beside[2] <= alone[2] * 1.05
+
+
+SWITCH_NS = 200_000
+"""What the change to another process's context takes, about as on an H100 (docs/decisions/0268)."""
+
+
+@pytest.mark.parametrize("requests", SHORT, ids=str)
+@pytest.mark.parametrize("low_kernel_ns", [100_000, 250_000, 500_000])
+def test_short_requests_lose_less_than_seven_percent_of_p99_where_contexts_take_time_to_change(
+    built: Path, tmp_path: Path, requests: tuple[int, int, int], low_kernel_ns: int
+) -> None:
+    """The low tier does not use pauses that both changes would eat up. One remains, 3 % of a request of 6.5 ms."""
+    alone, _ = run(built, tmp_path / "alone", requests, 0, switch_ns=SWITCH_NS)
+    beside, _ = run(built, tmp_path / "beside", requests, low_kernel_ns, in_flight_us=500, switch_ns=SWITCH_NS)
+    assert beside[2] <= alone[2] * 1.07
 
 
 def test_the_low_tier_runs_in_predictable_pauses(built: Path, tmp_path: Path) -> None:
@@ -183,4 +199,4 @@ def test_a_slice_that_has_waited_for_its_work_is_idle_at_once(built: Path, tmp_p
     gpu_ns, elapsed_ns = numbers(working)
     idle_ns = elapsed_ns - gpu_ns
     assert gpu_ns == 1500 * 20 * 20_000
-    assert 0.4 * idle_ns < sum(numbers(filling)) < idle_ns + 200_000_000
+    assert 0.2 * idle_ns < sum(numbers(filling)) < idle_ns + 200_000_000

@@ -18,9 +18,10 @@ PERIOD_NS = 50_000_000
 
 
 def side_by_side(
-    built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0, in_flight_us: int = 0
+    built: Path, folder: Path, shares: tuple[int, ...], *, clients: int = 0, in_flight_us: int = 0, **settings: int
 ) -> list[Container]:
-    node = Node(built, folder, clients=clients or len(shares))
+    """`settings`: of the fake driver, as for a node."""
+    node = Node(built, folder, clients=clients or len(shares), **settings)
     keys = [(f"pod-{place}", "main") for place in range(len(shares))]
     for key in keys:
         ControlBlock(node.folder / folder_name(key), lambda: 0)  # each must exist before another reads its signal
@@ -91,6 +92,26 @@ def test_launches_longer_than_a_window_take_no_time_from_others_in_the_long_run(
         got = numbers(program)[1:]
         assert all(abs(got_ns - milli * 1_000_000) <= max(kernel_ns, 2 * A_PERCENT_OF_A_SECOND) for got_ns in got)
         assert abs(sum(got) / len(got) - milli * 1_000_000) < 1.5 * A_PERCENT_OF_A_SECOND
+
+
+@pytest.mark.parametrize(
+    ("shares", "kernel_ns"), [((500, 500), 10_000_000), ((200, 300, 500), 2_000_000), ((500, 500), 1_000_000)], ids=str
+)
+def test_shares_hold_where_contexts_take_time_to_change(
+    built: Path, tmp_path: Path, shares: tuple[int, ...], kernel_ns: int
+) -> None:
+    """Launches that take turns come some at a time, and none begins while the one before it is still at work because of
+    the change: the driver would slice them, and each slice costs two changes."""
+    containers = side_by_side(
+        built, tmp_path / "node", shares, in_flight_us=2000, switch_ns=200_000, launch_ns=5_000, late_ns=60_000
+    )
+    programs = [
+        container.start("share", "saturate", str(kernel_ns), str(SECONDS), KERF_FAKE_CUDA_CLIENT=str(place))
+        for place, container in enumerate(containers)
+    ]
+    for milli, program in zip(shares, programs, strict=True):
+        got = numbers(program)[1:]
+        assert abs(sum(got) / len(got) - milli * 1_000_000) < 3 * A_PERCENT_OF_A_SECOND
 
 
 def test_the_counted_time_is_the_devices_time(built: Path, tmp_path: Path) -> None:

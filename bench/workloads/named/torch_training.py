@@ -16,6 +16,6 @@ WORKLOAD = Workload(
     rounds=300,
     short_rounds=120,
     memory_mib=2048,
-    max_share_error_percent=5.0,  # an event costs 4 us of GPU time, which is much for short kernels
+    max_share_error_percent=8.0,  # many short kernels of one function: an event costs 4 us, a change of contexts 200 us
     script="torch_training",
 )

@@ -52,6 +52,17 @@ static void run(int device, uint64_t until_ns) {
             d->slice_used_ns = 0;
         }
         if (d->running < 0) break;
+        if (d->resident != d->running + 1) {
+            d->resident = d->running + 1;
+            d->switch_left_ns = world()->switch_ns;
+        }
+        if (d->switch_left_ns) {
+            if (d->at_ns >= until_ns) return;
+            span = until_ns - d->at_ns < d->switch_left_ns ? until_ns - d->at_ns : d->switch_left_ns;
+            d->switch_left_ns -= span;
+            d->at_ns += span;
+            continue;
+        }
         item = &queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH];
         if (item->awaits && queue(d->running, device)->launched >= item->awaits) item->left_ns = 0;
         if (item->place && !item->came) {
@@ -109,6 +120,7 @@ static uint64_t next_change(int device) {
     uint64_t left;
     run(device, d->at_ns);
     if (d->running < 0) return NEVER;
+    if (d->switch_left_ns) return d->at_ns + d->switch_left_ns;
     left = queue(d->running, device)->item[queue(d->running, device)->completed % DEPTH].left_ns;
     if (spins(d->running, device)) left = NEVER - d->at_ns;
     if (next_process(device, d->running) != d->running && left > world()->slice_ns - d->slice_used_ns)

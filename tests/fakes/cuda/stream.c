@@ -171,6 +171,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     while_locked();
     if (broken) return CUDA_ERROR_ILLEGAL_ADDRESS;
     if (s->context != event_context[(uintptr_t)event - 1]) return CUDA_ERROR_INVALID_HANDLE;
+    count_call("cuEventRecord");
     event_captured[(uintptr_t)event - 1] = s->capture ? s->joined ? s->joined : s : NULL;
     if (s->capture) return CUDA_SUCCESS;
     s->after_event = 1;

@@ -55,6 +55,7 @@ static void create(world_t *w) {
     w->slice_ns = setting("KERF_FAKE_CUDA_SLICE_US", 2000) * 1000;
     w->launch_ns = setting("KERF_FAKE_CUDA_LAUNCH_NS", 2000);
     w->event_ns = setting("KERF_FAKE_CUDA_EVENT_NS", 0);
+    w->switch_ns = setting("KERF_FAKE_CUDA_SWITCH_NS", 0);
     w->late_ns = setting("KERF_FAKE_CUDA_LATE_NS", 0);
     w->now_ns = 1000000000;
     w->baton = -1;

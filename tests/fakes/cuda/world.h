@@ -8,6 +8,7 @@
  *   KERF_FAKE_CUDA_SLICE_US   the driver's time slice between processes that have work, 2000
  *   KERF_FAKE_CUDA_LAUNCH_NS  CPU time of a launch, 2000
  *   KERF_FAKE_CUDA_EVENT_NS   how long the record of an event keeps its stream from the next kernel, 0
+ *   KERF_FAKE_CUDA_SWITCH_NS  how long a device is idle when it changes to another process's context, 0
  *   KERF_FAKE_CUDA_LATE_NS    how late a thread wakes that slept for a time, 0
  *   KERF_FAKE_CUDA_COPY_MIB   speed of a checkpoint in MiB per second; 0: it takes no time
  *   KERF_FAKE_CUDA_BACK_MIB   speed of a restore; without it that of a checkpoint
@@ -110,11 +111,12 @@ typedef struct {
 typedef struct { int used, process, device; uint32_t word, kind; uint64_t until_ns, seq; } client_t;
 /* holder: reference count of each process */
 typedef struct { uint64_t bytes, word; int device; uint32_t holder[PROCESSES]; } share_t;
-typedef struct { uint64_t at_ns, slice_used_ns; int running; } device_t;
+/* resident: the process whose context the device has, + 1; it is the last that ran */
+typedef struct { uint64_t at_ns, slice_used_ns, switch_left_ns; int running, resident; } device_t;
 typedef struct {
     uint32_t ready;
     int devices, expected;
-    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, out_per_s, back_per_s, checkpoint_ns, slice_ns, launch_ns, event_ns, late_ns, now_ns;
+    uint64_t memory_bytes, context_bytes, pool_chunk_bytes, out_per_s, back_per_s, checkpoint_ns, slice_ns, launch_ns, event_ns, switch_ns, late_ns, now_ns;
     char model[DEVICES];
     int version;
     uint64_t host_bytes_per_s[DEVICES][2]; /* of copies to the device and from it; 0: they take no time */

@@ -9,8 +9,13 @@
  *               was lost
  *   asks        long launches of a function that is known as a short one; asks once when it should be done: GPU and elapsed
  *               time
+ *   queue NS    queues 3,000 kernels of NS: how many events were recorded, and GPU time
+ *   untimed NS  a launch of NS, one of 50 ms while launches are not timed, one of 300 us; in steps
  *   adds        the same, and launches another short one instead
- *   waits       the same, and waits for the work instead, after that time */
+ *   waits       the same, and waits for the work instead, after that time
+ *   stalls      a hundred and more short launches behind one of 150 ms that is known as a short one, and then one of 10 s
+ *               that is, too
+ *   value       the same behind a wait for a value, which takes 30 s, and then four of 10 s that are known as short ones */
 #include "api.h"
 
 static CUcontext context;
@@ -101,6 +106,35 @@ static void slow(void) {
     printf("%lu\n", FIGURE(uint64_t(*)(const char *), "kerf_fake_calls")("overlap lost"));
 }
 
+static void queue(const char *ns) {
+    uint64_t (*calls)(const char *) = FIGURE(uint64_t(*)(const char *), "kerf_fake_calls"), before, used;
+    char name[32];
+    snprintf(name, sizeof name, "ns_%s", ns);
+    f = kernel(name);
+    teach(NULL);
+    before = calls("cuEventRecord");
+    used = gpu_ns(0);
+    for (int i = 0; i < 3000; i++) NEED(launch(f, NULL));
+    waits();
+    printf("%lu %lu\n", calls("cuEventRecord") - before, gpu_ns(0) - used);
+}
+
+static void untimed(const char *first) {
+    CUfunction g = f = kernel("ns_300000");
+    char name[32];
+    teach(NULL);
+    snprintf(name, sizeof name, "ns_%s", first);
+    f = kernel(name);
+    teach(NULL);
+    NEED(launch(f, NULL));
+    step();
+    NEED(launch(kernel("ns_50000000"), NULL));
+    step();
+    NEED(launch(g, NULL));
+    waits();
+    puts("done");
+}
+
 enum way { ASKS, ADDS, WAITS };
 static void cheats(enum way way) {
     const uint64_t long_ns = 100000000, short_ns = 120000;
@@ -126,6 +160,34 @@ static void cheats(enum way way) {
     printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
 }
 
+static void stalls(int by_value) {
+    CUstream streams[3] = {stream_here(), stream_here(), stream_here()};
+    CUfunction variable = kernel("work");
+    uint64_t begun, used;
+    f = kernel("ns_30000");
+    teach(NULL);
+    begun = virtual_now();
+    used = gpu_ns(0);
+    for (int r = 0; r < (by_value ? 1 : 5); r++) {
+        for (int i = 0; i < 80; i++) {
+            NEED(launch_for(variable, NULL, 120000));
+            waits();
+        }
+        sleep_to(virtual_now() + 1000000000); /* until all is saved that may be */
+        if (by_value) {
+            FIGURE(void (*)(uint64_t), "kerf_fake_next_takes")(30000000000);
+            NEED(CALL(cuStreamWaitValue32, _v2, 11070)(streams[2], (CUdeviceptr)1, 1u, 0u));
+            NEED(launch(f, streams[2]));
+        } else NEED(launch_for(variable, streams[2], 150000000));
+        for (int i = 0; i < 125; i++) NEED(launch(f, streams[i & 1]));
+        for (int i = 0; i < (by_value ? 4 : 1); i++) NEED(launch_for(variable, streams[2], 10000000000));
+        waits();
+    }
+    NEED(launch(f, NULL));
+    waits();
+    printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) return 2;
     open_driver();
@@ -135,9 +197,13 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "query")) query();
     else if (!strcmp(argv[1], "own")) own();
     else if (!strcmp(argv[1], "slow")) slow();
+    else if (!strcmp(argv[1], "queue") && argc > 2) queue(argv[2]);
+    else if (!strcmp(argv[1], "untimed") && argc > 2) untimed(argv[2]);
     else if (!strcmp(argv[1], "asks")) cheats(ASKS);
     else if (!strcmp(argv[1], "adds")) cheats(ADDS);
     else if (!strcmp(argv[1], "waits")) cheats(WAITS);
+    else if (!strcmp(argv[1], "stalls")) stalls(0);
+    else if (!strcmp(argv[1], "value")) stalls(1);
     else return 2;
     return 0;
 }

@@ -22,6 +22,7 @@ ORDER = (
 
 MISSING = "tests/interposer/test_missing_ends.py::"
 CHEATS = MISSING + "test_a_program_that_does_not_wait_for_its_sample_gets_no_more_than_its_share"
+CHANGES = "tests/interposer/test_share.py::test_shares_hold_where_contexts_take_time_to_change"
 LEASE = (
     "tests/unit/services/node_agent/strategies/test_slice_registry.py::"
     "test_no_slice_is_alone_while_its_peers_pause_is_not_written"
@@ -33,14 +34,14 @@ MUTANTS = [
         what="a program that pauses and then waits does not pay for what its launches took longer than expected",
         file=TIMING,
         old="else if (timeline[i].open) no_sample_if_busy(&timeline[i], now_ns());",
-        new="else if (timeline[i].open) timeline[i].batch[timeline[i].next % DEPTH].sampled = 0;",
+        new="else if (timeline[i].open) timeline[i].batch[timeline[i].next % SLOTS].sampled = 0;",
         tests=(f"{CHEATS}[waits]",),
     ),
     Mutant(
         name="sample-void-after-a-launch",
         what="a launch joins the sampled batch after a pause, and draws anew for it",
         file=TIMING,
-        old="    if (l->batch[l->next % DEPTH].sampled) {",
+        old="    if (l->batch[l->next % SLOTS].sampled) {",
         new="    if (0) {",
         tests=(f"{CHEATS}[adds]",),
     ),
@@ -56,8 +57,8 @@ MUTANTS = [
         name="legacy-stream-of-another-context",
         what="the end on the legacy stream is recorded in whatever context is current",
         file=TIMELINES,
-        old="entered = (uintptr_t)b->stream <= 1 && ",
-        new="entered = !b->stream && ",
+        old="entered = (uintptr_t)stream <= 1 && ",
+        new="entered = !stream && ",
         tests=(f"{MISSING}test_launches_on_the_legacy_stream_are_measured_whatever_context_is_current",),
     ),
     Mutant(
@@ -80,7 +81,7 @@ MUTANTS = [
         name="own-event-before-the-end",
         what="the end is recorded after the program's own event, so that its wait ends before it is known",
         file="native/interposer/stream_work.c",
-        old="OF_STREAM(cuEventRecord, (CUevent event, CUstream stream), (event, stream))\n",
+        old="RECORDS(cuEventRecord, (CUevent event, CUstream stream), (event, stream))\n",
         new="",
         tests=(f"{MISSING}test_a_slice_that_waits_by_an_event_of_its_own_is_idle_at_once",),
     ),
@@ -149,5 +150,80 @@ MUTANTS = [
         old="        if (lacks_end(&timeline[i])) end_of(&timeline[i]);\n        else if",
         new="        if",
         tests=("tests/interposer/test_low_tier.py::test_a_slice_that_has_waited_for_its_work_is_idle_at_once",),
+    ),
+    Mutant(
+        name="room-for-one",
+        what="where there is no room in flight each launch is a batch of its own",
+        file="native/interposer/gate.c",
+        old="        waits_for_room[gpu] = 1;\n",
+        new="",
+        tests=(f"{MISSING}test_a_long_queue_needs_few_events[35000-2000-1000]",),
+    ),
+    Mutant(
+        name="begin-of-each-batch",
+        what="each batch has an event for its begin, also right behind another one",
+        file=TIMELINES,
+        old=" && must_time() == ALWAYS_TIMED\n",
+        new=" && must_time() == NEVER_TIMED\n",
+        tests=(f"{MISSING}test_a_long_queue_needs_few_events[100000-50000-2000]",),
+    ),
+    Mutant(
+        name="follows-other-work",
+        what="a batch begins with the end of the one before it though other work is between them",
+        file=TIMING,
+        old=".stream, stream)) l->unbroken = 0;",
+        new=".stream, stream)) continue;",
+        tests=("tests/interposer/test_idle_time.py::test_work_between_launches_closes_the_batch[copy]",),
+    ),
+    Mutant(
+        name="follows-untimed-work",
+        what="a batch begins with the end of the one before it though launches between them were not timed",
+        file=TIMELINES,
+        old="        && l->generation == l->generation_before && must_time()",
+        new="        && must_time()",
+        tests=(f"{MISSING}test_what_ran_while_launches_were_not_timed_is_not_charged[30000]",),
+    ),
+    Mutant(
+        name="last-batch-taken-twice",
+        what="the launch that closes the last batch finds none and does not wait for one",
+        file=TIMING,
+        old="l->next + (uint32_t)l->open - l->oldest >= DEPTH);",
+        new="l->next - l->oldest >= DEPTH);",
+        tests=(f"{MISSING}test_a_long_queue_needs_few_events[100000-50000-2000]",),
+    ),
+    Mutant(
+        name="launch-beyond-batches-not-measured",
+        what="launches behind a stalled stream are charged with their estimates for good once all batches are in flight",
+        file=TIMELINES,
+        old="    gate_settle(l->gpu, b->estimated_ns, b->since_ns, now_ns(), b->lent);\n    b->since_ns = 0;\n",
+        new="    b->since_ns = 0;\n",
+        tests=(f"{CHEATS}[stalls]", f"{CHEATS}[value]"),
+    ),
+    Mutant(
+        name="pauses-without-use",
+        what="the low tier changes contexts in pauses that are too short for it",
+        file="native/interposer/gate.c",
+        old="    if (SWITCH_NS > may_delay_ns && !is_inside && m->now_ns + 4 * SWITCH_NS > m->quiet_until_ns) return 1;\n",
+        new="",
+        tests=(
+            "tests/interposer/test_low_tier.py::"
+            "test_short_requests_lose_less_than_seven_percent_of_p99_where_contexts_take_time_to_change",
+        ),
+    ),
+    Mutant(
+        name="change-forgotten-in-the-due-time",
+        what="a slice tells its peers that its work is done before the GPU has changed to it",
+        file=TIMELINES,
+        old="l->changing_ns = orders->peer_count ? SWITCH_NS : 0;",
+        new="l->changing_ns = 0;",
+        tests=(CHANGES,),
+    ),
+    Mutant(
+        name="turns-of-one-launch",
+        what="launches take turns one by one, and each costs a change of contexts",
+        file="native/interposer/gate.c",
+        old="QUANTUM_NS = 6000000",
+        new="QUANTUM_NS = 2000000",
+        tests=(CHANGES,),
     ),
 ]
