@@ -242,11 +242,13 @@ static uint64_t owed_since(int gpu, const struct kerf_gpu_orders *o, uint64_t no
     return now_ns - (uint64_t)(tokens_of(gpu) * MILLI / (int64_t)o->compute_milli) + o->window_start_ns / MILLI;
 }
 
-/* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time:
+/* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time, or for
+ * half of what may be saved:
  * each change to another slice leaves the GPU idle until a thread wakes. */
 static uint64_t waiting_since(int gpu, const moment_t *m) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
-    const uint64_t less_ns = m->estimate_ns < QUANTUM_NS ? QUANTUM_NS - m->estimate_ns : 0;
+    const uint64_t most_ns = (uint64_t)own_bucket[gpu].cap_ns / 2, turn_ns = QUANTUM_NS < most_ns ? QUANTUM_NS : most_ns;
+    const uint64_t less_ns = m->estimate_ns < turn_ns ? turn_ns - m->estimate_ns : 0;
     return owed_since(gpu, o, m->now_ns) + less_ns * MILLI / o->compute_milli;
 }
 
@@ -448,7 +450,13 @@ static uint64_t fresh_part(uint64_t *busy_from_ns, uint64_t *busy_until_ns, uint
     return part;
 }
 
-void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent) {
+void gate_correct(int gpu, uint64_t estimate_ns, uint64_t used_ns) {
+    ADD(counters->gpu[gpu].used_ns, used_ns);
+    pay(gpu, (int64_t)estimate_ns - (int64_t)used_ns, (int64_t)estimate_ns - (int64_t)used_ns, 0);
+    forgive(gpu);
+}
+
+uint64_t gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
@@ -462,4 +470,5 @@ void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_
             own_bucket[gpu].owed_ns -= own < own_bucket[gpu].owed_ns ? own : own_bucket[gpu].owed_ns;
         if (end_ns > window_end && begin_ns < window_end) ADD(c->overran_ns, end_ns - window_end);
     }
+    return own;
 }

@@ -204,7 +204,8 @@ int gate_lends(int gpu);         /* whether the last verdict was GO in time that
 void gate_spend(int gpu, uint64_t estimate_ns, uint64_t now_ns, int lent);
 void gate_charge(int gpu, uint64_t ns, int lent); /* GPU time beyond what was measured */
 /* Replaces the estimate by what was measured; overlapping work counts once. */
-void gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent);
+uint64_t gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent); /* what it charges */
+void gate_correct(int gpu, uint64_t estimate_ns, uint64_t used_ns); /* an estimate that was charged, by what was used */
 
 /* idle_prediction.c: when work comes, in this container and at its peers. */
 void work_begins(int gpu, uint64_t now);          /* at a launch when nothing is in flight */

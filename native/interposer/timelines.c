@@ -56,13 +56,15 @@ static uint64_t between(CUevent from, CUevent to) {
     return (uint64_t)((double)ms * 1e6 + 0.5);
 }
 
-int pending(const timeline_t *l) { return l->context && (l->next != l->oldest || l->open); }
+static int has_batches(const timeline_t *l) { return l->next != l->oldest || l->open; }
+int pending(const timeline_t *l) { return l->context && (has_batches(l) || l->beyond.since_ns); }
+static uint64_t beyond_ns(const timeline_t *l) { return l->beyond.since_ns ? l->beyond.estimated_ns : 0; }
 
 /* Publishes the work in flight of all contexts of this process on a GPU. */
 void publish_in_flight(int gpu) {
     uint64_t sum = 0;
     for (int i = 0; i < timeline_count; i++)
-        if (timeline[i].context && timeline[i].gpu == gpu) sum += timeline[i].pending_ns;
+        if (timeline[i].context && timeline[i].gpu == gpu) sum += timeline[i].pending_ns + beyond_ns(&timeline[i]);
     self()->in_flight_ns[gpu] = sum;
 }
 /* Returns when all work on the GPU will be done; 0: nothing is in flight. Overdue work is expected to take as long
@@ -94,7 +96,7 @@ static void publish_time(uint64_t *place, uint64_t *told, uint64_t ns) {
 static int all_lent(const timeline_t *l) {
     for (uint32_t i = l->oldest; i != l->next + (uint32_t)l->open; i++)
         if (!l->batch[i % SLOTS].lent) return 0;
-    return pending(l);
+    return has_batches(l) && !l->beyond.since_ns;
 }
 
 /* Publishes until when this container is at work on the GPU. Too late is better than too early: a program that waits
@@ -200,12 +202,21 @@ static uint64_t own_time(const batch_t *b, uint64_t took) {
     return b->estimated_ns > took / 4 ? b->estimated_ns : took / 4;
 }
 
+/* What a batch was charged while launches were beyond all batches: their time contains it. */
+static void count_beside_beyond(timeline_t *l, uint64_t charged_ns, uint64_t begin_ns, uint64_t end_ns) {
+    const uint64_t from_ns = begin_ns > l->beyond.since_ns ? begin_ns : l->beyond.since_ns;
+    const uint64_t within_ns = end_ns > from_ns ? end_ns - from_ns : 0;
+    if (l->beyond.since_ns) l->beyond.charged_ns += charged_ns < within_ns ? charged_ns : within_ns;
+}
+
 /* The caller holds the guard. `took`, `from_base`: measured by the driver. */
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % SLOTS];
+    uint64_t left_ns;
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     const uint64_t used_ns = b->late && !b->unmeasured && took > b->estimated_ns ? b->estimated_ns : own_time(b, took);
-    gate_settle(l->gpu, b->estimated_ns, end_ns - used_ns, end_ns, b->lent);
+    const uint64_t charged_ns = gate_settle(l->gpu, b->estimated_ns, end_ns - used_ns, end_ns, b->lent);
+    count_beside_beyond(l, charged_ns, end_ns - used_ns, end_ns);
     if (b->sampled && used_ns > b->estimated_ns + START_NS) {
         gate_charge(l->gpu, (used_ns - b->estimated_ns - START_NS) * (SAMPLES - 1), b->lent);
         l->exact = EXACT;
@@ -224,7 +235,8 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
     l->changing_ns = 0;
     remove_pending(l, b);
     work_ended(l->gpu, end_ns);
-    l->due_ns = pending(l) ? (end_ns + l->pending_ns > now ? end_ns + l->pending_ns : now) : end_ns;
+    left_ns = l->pending_ns + beyond_ns(l);
+    l->due_ns = pending(l) ? (end_ns + left_ns > now ? end_ns + left_ns : now) : end_ns;
     publish(l, !pending(l));
 }
 
@@ -260,22 +272,36 @@ void end_late(timeline_t *l, pthread_mutex_t *guard) {
     pthread_mutex_unlock(guard);
 }
 
-/* Charges the launches beyond all batches once all of them are done. */
+/* Charges the launches beyond all batches once all of them are done. Destroyed streams that are done make room. */
 static void harvest_beyond(timeline_t *l, pthread_mutex_t *guard) {
     beyond_t *b = &l->beyond;
+    uint64_t running = 0, now;
     if (!b->since_ns || b->launching) return;
     for (int i = 0; i < b->count; i++)
-        if (REAL(event_t, "cuEventQuery")(b->end[i]) == CUDA_ERROR_NOT_READY) return;
+        if (b->end[i] && REAL(event_t, "cuEventQuery")(b->end[i]) == CUDA_ERROR_NOT_READY) running |= UINT64_C(1) << i;
+    now = now_ns();
     lock_by_clock(guard);
-    gate_settle(l->gpu, b->estimated_ns, b->since_ns, now_ns(), b->lent);
-    b->since_ns = 0;
+    for (int i = b->count; running && i-- > 0;)
+        if (!b->stream[i] && !(running >> i & 1)) {
+            CUevent unused = b->end[i];
+            b->stream[i] = b->stream[--b->count];
+            b->end[i] = b->end[b->count];
+            b->end[b->count] = unused;
+        }
+    if (!running) {
+        const uint64_t span_ns = now - b->since_ns;
+        gate_correct(l->gpu, b->estimated_ns, span_ns > b->charged_ns ? span_ns - b->charged_ns : 0);
+        b->since_ns = 0;
+        if (!has_batches(l)) l->due_ns = now;
+        work_ended(l->gpu, now);
+        publish(l, !pending(l));
+    }
     pthread_mutex_unlock(guard);
 }
 
 /* An open batch between two launches has its end, and counts as closed once that is reached. */
-void harvest(timeline_t *l, pthread_mutex_t *guard) {
-    harvest_beyond(l, guard);
-    while (l->context && pending(l)) {
+static void harvest_batches(timeline_t *l, pthread_mutex_t *guard) {
+    while (l->context && has_batches(l)) {
         const batch_t *b = &l->batch[l->oldest % SLOTS];
         uint64_t took = 0, from_base = 0, now;
         CUresult result;
@@ -292,6 +318,11 @@ void harvest(timeline_t *l, pthread_mutex_t *guard) {
         }
         pthread_mutex_unlock(guard);
     }
+}
+
+void harvest(timeline_t *l, pthread_mutex_t *guard) {
+    harvest_batches(l, guard);
+    if (l->context) harvest_beyond(l, guard);
 }
 
 static CUresult make(CUevent *event) {

@@ -24,7 +24,8 @@ typedef struct {
  * each stream is done, whatever else runs meanwhile. */
 typedef struct {
     uint64_t since_ns, estimated_ns; /* since 0: there are none */
-    int count, launching, lent;     /* launching: 1 + the stream of a launch that has begun */
+    uint64_t charged_ns, launching_ns; /* what batches were charged meanwhile; the estimate of a launch that has begun */
+    int count, launching;           /* launching: 1 + its stream */
     uint64_t stream[STREAMS];       /* its handle + 1; of a thread's own default stream another number; 0: destroyed */
     CUevent end[STREAMS];
 } beyond_t;

@@ -168,14 +168,15 @@ static int goes_beyond(timeline_t *l, CUstream stream, uint64_t estimated_ns, ui
     beyond_t *b = &l->beyond;
     const uint64_t key = key_of_stream(stream);
     int at = 0;
-    if (!b->since_ns) b->count = 0, b->estimated_ns = 0, b->lent = gate_lends(l->gpu);
+    if (!estimated_ns) estimated_ns = NEW_NS;
+    if (!b->since_ns) b->count = 0, b->estimated_ns = b->charged_ns = 0;
     while (at < b->count && b->stream[at] != key) at++;
     if (at == STREAMS) return 0;
     if (at == b->count) b->stream[b->count++] = key;
     if (!b->since_ns) b->since_ns = now;
-    b->estimated_ns += estimated_ns ? estimated_ns : NEW_NS;
+    b->estimated_ns += b->launching_ns = estimated_ns;
     b->launching = 1 + at;
-    charge_unmeasured(l, estimated_ns, now, b->lent);
+    charge_unmeasured(l, estimated_ns, now, 0);
     return 1;
 }
 
@@ -395,8 +396,11 @@ void launch_end(int token, int failed, CUstream stream) {
     const int ends = !beyond && ends_at_once(l, b), error = ends && record_end(l);
     (void)failed; /* its events exist and measure it */
     if (beyond) {
-        record_on(l, &l->beyond.end[beyond - 1], stream);
+        const int unmeasured = record_on(l, &l->beyond.end[beyond - 1], stream);
+        hold_guard();
+        if (unmeasured) l->beyond.estimated_ns -= l->beyond.launching_ns; /* it stays charged */
         l->beyond.launching = 0;
+        drop_guard();
         disown();
         exchange_capture_mode(mode);
         return;
@@ -493,14 +497,15 @@ unfinished_t timing_context_ending(CUcontext context) {
         for (int again = 0; again < ASKS; again++) {
             end_late(l, &guard);
             harvest(l, &guard);
-            if (!pending(l) && !l->beyond.since_ns) break;
+            if (!pending(l)) break;
             sleep_until(now_ns() + (ASK_NS << again));
         }
         hold_guard();
         if (l->context == context) {
-            left = (unfinished_t){l->gpu, pending(l) ? l->pending_ns : 0, l->head_ns,
-                l->batch[l->oldest % SLOTS].lent};
-            if (l->beyond.since_ns) left.pending_ns += l->beyond.estimated_ns, left.since_ns = l->beyond.since_ns;
+            const uint64_t beyond_ns = l->beyond.since_ns;
+            left = (unfinished_t){l->gpu, l->pending_ns + (beyond_ns ? l->beyond.estimated_ns : 0), l->head_ns,
+                l->pending_ns && l->batch[l->oldest % SLOTS].lent};
+            if (beyond_ns && (!l->pending_ns || beyond_ns < left.since_ns)) left.since_ns = beyond_ns;
             l->context = NULL;
             publish_in_flight(l->gpu);
         }

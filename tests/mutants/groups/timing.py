@@ -22,6 +22,7 @@ ORDER = (
 
 MISSING = "tests/interposer/test_missing_ends.py::"
 CHEATS = MISSING + "test_a_program_that_does_not_wait_for_its_sample_gets_no_more_than_its_share"
+BEYOND = "tests/interposer/test_beyond.py::"
 CHANGES = "tests/interposer/test_share.py::test_shares_hold_where_contexts_take_time_to_change"
 LEASE = (
     "tests/unit/services/node_agent/strategies/test_slice_registry.py::"
@@ -195,8 +196,8 @@ MUTANTS = [
         name="launch-beyond-batches-not-measured",
         what="launches behind a stalled stream are charged with their estimates for good once all batches are in flight",
         file=TIMELINES,
-        old="    gate_settle(l->gpu, b->estimated_ns, b->since_ns, now_ns(), b->lent);\n    b->since_ns = 0;\n",
-        new="    b->since_ns = 0;\n",
+        old="gate_correct(l->gpu, b->estimated_ns, span_ns > b->charged_ns ? span_ns - b->charged_ns : 0);",
+        new="(void)span_ns;",
         tests=(f"{CHEATS}[stalls]", f"{CHEATS}[value]"),
     ),
     Mutant(
@@ -225,5 +226,29 @@ MUTANTS = [
         old="QUANTUM_NS = 6000000",
         new="QUANTUM_NS = 2000000",
         tests=(CHANGES,),
+    ),
+    Mutant(
+        name="destroyed-context-charged-from-the-last-launches-on",
+        what="of a context that is destroyed only the time since its last launches passed is charged",
+        file=TIMING,
+        old="if (beyond_ns && (!l->pending_ns || beyond_ns < left.since_ns)) left",
+        new="if (beyond_ns) left",
+        tests=(f"{BEYOND}test_a_context_that_is_destroyed_with_such_launches_is_charged_for_what_ran_before_them",),
+    ),
+    Mutant(
+        name="batches-charged-again",
+        what="launches beyond all batches are charged for the batches that ran meanwhile, too",
+        file=TIMELINES,
+        old="span_ns > b->charged_ns ? span_ns - b->charged_ns : 0",
+        new="span_ns",
+        tests=(f"{BEYOND}test_what_batches_were_charged_meanwhile_is_not_charged_again",),
+    ),
+    Mutant(
+        name="unseen-beyond-batches",
+        what="what a slice tells of its end leaves out the launches beyond all batches",
+        file=TIMELINES,
+        old="return l->beyond.since_ns ? l->beyond.estimated_ns : 0; }",
+        new="(void)l; return 0; }",
+        tests=(f"{BEYOND}test_a_low_slice_does_not_run_beside_them",),
     ),
 ]
