@@ -38,10 +38,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return made
 
 
+def is_of_time(problem: str) -> bool:
+    """Whether it is one of shares and times. These are measured once more: at its stops a program leaves the virtual
+    clock until the harness has looked, and on a busy machine its neighbour goes on meanwhile for as long as that takes.
+    """
+    return "thousandths of the GPU's time" in problem or "that is expected" in problem
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_runs_in_a_slice_as_without_one(place: Bench, name: str) -> None:
     workload = WORKLOADS[name]
     found = measure_one(place, workload, short=True)
+    if found["problems"] and all(is_of_time(problem) for problem in found["problems"]):
+        found = measure_one(place, workload, short=True)
     assert found["problems"] == []
     for run in (NO_LIMITS, LIMITED, FIRST, SECOND):
         assert 0 < found[run]["memory_peak_mib"] <= found[run]["memory_mib"]
