@@ -220,7 +220,7 @@ static uint64_t began_in_pause_ns[KERF_MAX_GPUS];
 
 /* Whether a launch of the low tier could delay a peer's next request by more than a twenty-fifth of the request's
  * length. A launch cannot be stopped, so it must end before the peer is likely to be back, or be short. Then the GPU
- * changes back to the peer's context, or, if the driver lets a request begin first, there and back once more: `changes`.
+ * changes back to the peer's context, or there, back and there, if the driver lets a request begin first: `changes`.
  * Where a request is so short that one change is more than that, a pause is used only if it is expected to be long
  * enough for two and as much work. A launch of unknown length passes, once. */
 static int would_delay_peer(int gpu, const moment_t *m, uint64_t in_flight_ns, uint64_t changes) {
@@ -242,12 +242,11 @@ static uint64_t owed_since(int gpu, const struct kerf_gpu_orders *o, uint64_t no
     return now_ns - (uint64_t)(tokens_of(gpu) * MILLI / (int64_t)o->compute_milli) + o->window_start_ns / MILLI;
 }
 
-/* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time, or for
- * half of what may be saved:
- * each change to another slice leaves the GPU idle until a thread wakes. */
+/* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time,
+ * or for half of what may be saved: each change to another slice leaves the GPU idle until a thread wakes. */
 static uint64_t waiting_since(int gpu, const moment_t *m) {
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
-    const uint64_t most_ns = (uint64_t)own_bucket[gpu].cap_ns / 2, turn_ns = QUANTUM_NS < most_ns ? QUANTUM_NS : most_ns;
+    const uint64_t turn_ns = sooner(QUANTUM_NS, (uint64_t)own_bucket[gpu].cap_ns / 2);
     const uint64_t less_ns = m->estimate_ns < turn_ns ? turn_ns - m->estimate_ns : 0;
     return owed_since(gpu, o, m->now_ns) + less_ns * MILLI / o->compute_milli;
 }
@@ -339,8 +338,8 @@ int gate_may_follow(int gpu) { return limited(&orders->gpu[gpu]) && tokens_of(gp
  * every launch would wait by itself, and its measurement would cost as much as a short kernel. */
 static int saves[KERF_MAX_GPUS];
 
-/* Whether launches wait for room in flight. They go on when there is room for several: one by one each would be a batch,
- * and its events would cost as much as a short kernel. */
+/* Whether launches wait for room in flight. They go on when there is room for several: one by one each would be a
+ * batch, and its events would cost as much as a short kernel. */
 static int waits_for_room[KERF_MAX_GPUS];
 
 static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
@@ -450,20 +449,21 @@ static uint64_t fresh_part(uint64_t *busy_from_ns, uint64_t *busy_until_ns, uint
     return part;
 }
 
-void gate_correct(int gpu, uint64_t estimate_ns, uint64_t used_ns) {
+/* Replaces an estimate that was charged: the container used `used_ns`, this process `own_ns`. */
+static void correct(int gpu, uint64_t estimate_ns, uint64_t used_ns, uint64_t own_ns, int lent) {
     ADD(counters->gpu[gpu].used_ns, used_ns);
-    pay(gpu, (int64_t)estimate_ns - (int64_t)used_ns, (int64_t)estimate_ns - (int64_t)used_ns, 0);
+    pay(gpu, (int64_t)estimate_ns - (int64_t)used_ns, (int64_t)estimate_ns - (int64_t)own_ns, lent);
     forgive(gpu);
 }
+
+void gate_correct(int gpu, uint64_t estimate_ns, uint64_t used_ns) { correct(gpu, estimate_ns, used_ns, used_ns, 0); }
 
 uint64_t gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
     const uint64_t own = fresh_part(&own_bucket[gpu].busy_from_ns, &own_bucket[gpu].busy_until_ns, begin_ns, end_ns);
-    ADD(c->used_ns, used);
-    pay(gpu, (int64_t)estimate_ns - (int64_t)used, (int64_t)estimate_ns - (int64_t)own, lent);
-    forgive(gpu);
+    correct(gpu, estimate_ns, used, own, lent);
     if (limited(o) && orders->tier != KERF_TIER_LOW && window_of(o) && !lent) {
         const uint64_t window_end = begin_ns / o->period_ns * o->period_ns + o->window_start_ns + o->window_ns;
         if (begin_ns >= window_end || begin_ns + o->window_ns < window_end)

@@ -217,8 +217,8 @@ void read_peer_signals(int gpu, moment_t *m);
 enum { UNTIMED = -1, NO_TIMELINE = -2 };
 /* a context's unfinished work; pending_ns 0: none */
 typedef struct { int gpu; uint64_t pending_ns, since_ns; int lent; } unfinished_t;
-/* How long a GPU is idle when it changes to another process's context: two programs that time-slicing changed every 2 ms
- * lost 9 % on an H100. */
+/* How long a GPU is idle when it changes to another process's context: two programs that time-slicing changed every
+ * 2 ms lost 9 % on an H100. */
 enum { SWITCH_NS = 200000 };
 /* Waits at the gate and opens a batch. Returns UNTIMED, NO_TIMELINE, or the token for launch_end. */
 int launch_begin(CUstream stream, uint64_t key);
@@ -226,7 +226,8 @@ void timing_overlaps(void); /* this thread's next launch may begin before the en
 void launch_end(int token, int failed, CUstream stream);
 /* Before other work of the stream: the next launch is not in the batch of the last one. */
 void timing_flush_stream(CUstream stream);
-void timing_before_event(CUstream stream);  /* an event of the program is no work: the next batch may begin with its end */
+/* Before an event of the program, which is no work: the next batch may begin with the end of the last one. */
+void timing_before_event(CUstream stream);
 void timing_stream_ends(CUstream stream);   /* before it is destroyed */
 void timing_waits(void);                   /* before the program waits for work */
 void timing_harvest(void);                 /* accounts finished work */

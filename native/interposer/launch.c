@@ -158,42 +158,29 @@ WAITS(cuCtxSynchronize_v2, (CUcontext context), (context), wait_t)
 WAITS(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 WAITS(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), copy_t)
 
-/* Before a stream is destroyed or begins a capture (also by an event of a capturing stream), its batch is closed. Also
- * while launches are not timed: it may be open from before. */
-#define ENDS(name, parameters, arguments, type, flush)                                 \
-    EXPORT CUresult name parameters {                                                  \
-        type real = REAL(type, #name);                                                 \
-        await_memory();                                                                \
-        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) flush;       \
-        return real arguments;                                                         \
-    }
-typedef CUresult (*after_t)(CUstream, CUevent, unsigned);
-typedef CUresult (*capture_t)(CUstream, int);
-typedef CUresult (*capture_to_t)(CUstream, CUgraph, const CUnode *, const void *, size_t, int);
-ENDS(cuStreamDestroy, (CUstream stream), (stream), wait_t, timing_stream_ends(stream))
-ENDS(cuStreamDestroy_v2, (CUstream stream), (stream), wait_t, timing_stream_ends(stream))
-ENDS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
+/* Before a stream is destroyed or begins a capture (also by an event of a capturing stream). */
+AFTER(cuStreamDestroy, (CUstream stream), (stream), timing_stream_ends(stream))
+AFTER(cuStreamDestroy_v2, (CUstream stream), (stream), timing_stream_ends(stream))
+AFTER(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags),
     timing_flush_stream(stream))
-ENDS(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags), after_t,
+AFTER(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned flags), (stream, event, flags),
     timing_flush_stream(stream))
-ENDS(cuStreamBeginCapture, (CUstream stream), (stream), wait_t, timing_flush_stream(NULL))
-ENDS(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), wait_t, timing_flush_stream(NULL))
-ENDS(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush_stream(NULL))
-ENDS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), capture_t, timing_flush_stream(NULL))
+AFTER(cuStreamBeginCapture, (CUstream stream), (stream), timing_flush_stream(NULL))
+AFTER(cuStreamBeginCapture_ptsz, (CUstream stream), (stream), timing_flush_stream(NULL))
+AFTER(cuStreamBeginCapture_v2, (CUstream stream, int mode), (stream, mode), timing_flush_stream(NULL))
+AFTER(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode), (stream, mode), timing_flush_stream(NULL))
 #define TO_GRAPHS(name) \
-    ENDS(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), \
-        (stream, graph, after, edges, count, mode), capture_to_t, timing_flush_stream(NULL))
+    AFTER(name, (CUstream stream, CUgraph graph, const CUnode *after, const void *edges, size_t count, int mode), \
+        (stream, graph, after, edges, count, mode), timing_flush_stream(NULL))
 TO_GRAPHS(cuStreamBeginCaptureToGraph)
 TO_GRAPHS(cuStreamBeginCaptureToGraph_ptsz)
 /* New in CUDA 13. A capture for a graphics queue's commands, and a capture that checks a graph against itself. */
-typedef CUresult (*capture_cig_t)(CUstream, void *);
-typedef CUresult (*recapture_t)(CUstream, int, CUgraph, void *, void *);
 #define TO_CIG(name) \
-    ENDS(name, (CUstream stream, void *parameters), (stream, parameters), capture_cig_t, timing_flush_stream(NULL))
+    AFTER(name, (CUstream stream, void *parameters), (stream, parameters), timing_flush_stream(NULL))
 TO_CIG(cuStreamBeginCaptureToCig)
 TO_CIG(cuStreamBeginCaptureToCig_ptsz)
 #define RECAPTURES(name) \
-    ENDS(name, (CUstream stream, int mode, CUgraph graph, void *callback, void *data), \
-        (stream, mode, graph, callback, data), recapture_t, timing_flush_stream(NULL))
+    AFTER(name, (CUstream stream, int mode, CUgraph graph, void *callback, void *data), \
+        (stream, mode, graph, callback, data), timing_flush_stream(NULL))
 RECAPTURES(cuStreamBeginRecaptureToGraph)
 RECAPTURES(cuStreamBeginRecaptureToGraph_ptsz)

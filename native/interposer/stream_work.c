@@ -4,13 +4,6 @@
  * after it must not be in one batch with a launch before it. */
 #include "timelines.h"
 
-#define AFTER(name, parameters, arguments, flush)                                              \
-    EXPORT CUresult name parameters {                                                          \
-        CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                      \
-        await_memory();                                                                        \
-        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) flush;               \
-        return real arguments;                                                                 \
-    }
 #define BETWEEN(name, parameters, arguments, stream) AFTER(name, parameters, arguments, timing_flush_stream(stream))
 /* In both forms: with the legacy default stream, and with one of each thread. */
 #define OF_STREAM(name, parameters, arguments)                    \

@@ -58,13 +58,13 @@ static uint64_t between(CUevent from, CUevent to) {
 
 static int has_batches(const timeline_t *l) { return l->next != l->oldest || l->open; }
 int pending(const timeline_t *l) { return l->context && (has_batches(l) || l->beyond.since_ns); }
-static uint64_t beyond_ns(const timeline_t *l) { return l->beyond.since_ns ? l->beyond.estimated_ns : 0; }
+uint64_t left_ns(const timeline_t *l) { return l->pending_ns + (l->beyond.since_ns ? l->beyond.estimated_ns : 0); }
 
 /* Publishes the work in flight of all contexts of this process on a GPU. */
 void publish_in_flight(int gpu) {
     uint64_t sum = 0;
     for (int i = 0; i < timeline_count; i++)
-        if (timeline[i].context && timeline[i].gpu == gpu) sum += timeline[i].pending_ns + beyond_ns(&timeline[i]);
+        if (timeline[i].context && timeline[i].gpu == gpu) sum += left_ns(&timeline[i]);
     self()->in_flight_ns[gpu] = sum;
 }
 /* Returns when all work on the GPU will be done; 0: nothing is in flight. Overdue work is expected to take as long
@@ -128,7 +128,8 @@ int append(timeline_t *l, CUstream stream, uint64_t key, uint64_t estimated_ns, 
     if (begins) {
         b->stream = stream;
         b->estimated_ns = 0;
-        b->count = b->commands = b->unknown = b->unmeasured = b->ended = b->late = b->sampled = b->follows = b->crossed = 0;
+        b->count = b->commands = b->unknown = b->unmeasured = 0;
+        b->ended = b->late = b->sampled = b->follows = b->crossed = 0;
         b->queued = l->next != l->oldest;
         b->lent = gate_lends(l->gpu);
         if (!b->queued) l->head_ns = now, l->changing_ns = orders->peer_count ? SWITCH_NS : 0;
@@ -212,7 +213,6 @@ static void count_beside_beyond(timeline_t *l, uint64_t charged_ns, uint64_t beg
 /* The caller holds the guard. `took`, `from_base`: measured by the driver. */
 static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t now) {
     batch_t *b = &l->batch[l->oldest % SLOTS];
-    uint64_t left_ns;
     const uint64_t end_ns = aligned(l, l->base_ns + from_base, now);
     const uint64_t used_ns = b->late && !b->unmeasured && took > b->estimated_ns ? b->estimated_ns : own_time(b, took);
     const uint64_t charged_ns = gate_settle(l->gpu, b->estimated_ns, end_ns - used_ns, end_ns, b->lent);
@@ -235,8 +235,7 @@ static void settle(timeline_t *l, uint64_t took, uint64_t from_base, uint64_t no
     l->changing_ns = 0;
     remove_pending(l, b);
     work_ended(l->gpu, end_ns);
-    left_ns = l->pending_ns + beyond_ns(l);
-    l->due_ns = pending(l) ? (end_ns + left_ns > now ? end_ns + left_ns : now) : end_ns;
+    l->due_ns = pending(l) ? (end_ns + left_ns(l) > now ? end_ns + left_ns(l) : now) : end_ns;
     publish(l, !pending(l));
 }
 
@@ -308,7 +307,10 @@ static void harvest_batches(timeline_t *l, pthread_mutex_t *guard) {
         if (l->oldest == l->next && (l->launching || !b->ended)) return;
         result = REAL(event_t, "cuEventQuery")(b->end);
         if (result == CUDA_ERROR_NOT_READY) return;
-        if (!result) took = between(b->follows ? l->settled_end : b->begin, b->end), from_base = between(l->base, b->end);
+        if (!result) {
+            took = between(b->follows ? l->settled_end : b->begin, b->end);
+            from_base = between(l->base, b->end);
+        }
         now = now_ns();
         lock_by_clock(guard);
         if (result) give_up(l);

@@ -5,8 +5,8 @@
 
 enum { MAX_TIMELINES = MAX_CONTEXTS, SLOTS = 128, STREAMS = 64, KEYS = 24, BATCH_NS = 250000, NEW_NS = 100000,
     PAUSE_NS = 50000, DEEP_NS = 2 * PAUSE_NS, SAMPLES = 16 };
-/* A driver queues 1024 commands before a launch blocks in it: launches, and their events. A launch adds three at most. The
- * events of the batch before the oldest one in flight are still needed. */
+/* A driver queues 1024 commands before a launch blocks in it: launches, and their events. A launch adds three at most.
+ * The events of the batch before the oldest one in flight are still needed. */
 enum { COMMANDS = 1000, DEPTH = SLOTS - 2 };
 _Static_assert((SLOTS & (SLOTS - 1)) == 0, "the numbers of batches overflow");
 typedef struct {
@@ -20,11 +20,12 @@ typedef struct {
                                      * unmeasured: it has a function that was never measured; unknown: and nothing tells
                                      * how long that may be */
 } batch_t;
-/* Launches that passed though all batches were in flight. They count together, from the first one's begin until the last of
- * each stream is done, whatever else runs meanwhile. */
+/* Launches that passed though all batches were in flight. They count together, from the first one's begin until the
+ * last of each stream is done, whatever else runs meanwhile. */
 typedef struct {
     uint64_t since_ns, estimated_ns; /* since 0: there are none */
-    uint64_t charged_ns, launching_ns; /* what batches were charged meanwhile; the estimate of a launch that has begun */
+    uint64_t charged_ns;            /* what batches were charged meanwhile */
+    uint64_t launching_ns;          /* the estimate of a launch that has begun */
     int count, launching;           /* launching: 1 + its stream */
     uint64_t stream[STREAMS];       /* its handle + 1; of a thread's own default stream another number; 0: destroyed */
     CUevent end[STREAMS];
@@ -43,7 +44,8 @@ typedef struct {
     CUevent base;                   /* the origin of event times */
     int based;
     int unbroken;                   /* its streams have no other work since the end of the last batch */
-    uint64_t generation, generation_before; /* of the orders, at the last launch, and at the last one before the open batch */
+    /* of the orders: at the last launch, and at the last one before the open batch */
+    uint64_t generation, generation_before;
     CUevent settled_end;            /* the end of the last settled batch */
     beyond_t beyond;
     uint64_t base_ns, due_ns, published_ns, published_due_ns, pending_ns, lag_ns, lag_since_ns;
@@ -63,6 +65,7 @@ extern int timeline_count;          /* the maximum that have been in use at once
 timeline_t *find_timeline(uint64_t context);          /* NULL: it has none yet */
 timeline_t *make_timeline(uint64_t context, int gpu); /* NULL: there are MAX_TIMELINES already */
 int pending(const timeline_t *l);
+uint64_t left_ns(const timeline_t *l);                /* the estimate of all that is in flight */
 uint64_t due_time_on(int gpu, uint64_t now);
 void publish(timeline_t *l, int done);
 void publish_in_flight(int gpu);
@@ -84,4 +87,13 @@ void no_sample_if_busy(timeline_t *l, uint64_t now); /* a sample tells only of b
 void end_late(timeline_t *l, pthread_mutex_t *guard);
 void harvest(timeline_t *l, pthread_mutex_t *guard);  /* settles what has ended */
 void timelines_forked(void);
+
+/* The hook of a call before which a batch is closed, also while launches are not timed: it may be open from before. */
+#define AFTER(name, parameters, arguments, flush)                                        \
+    EXPORT CUresult name parameters {                                                    \
+        CUresult(*real) parameters = REAL(CUresult(*) parameters, #name);                \
+        await_memory();                                                                  \
+        if (!LIKELY(!__atomic_load_n(&timeline_count, __ATOMIC_RELAXED))) flush;         \
+        return real arguments;                                                           \
+    }
 #endif

@@ -74,7 +74,8 @@ static int is_full(const timeline_t *l, int joining) {
 /* Whether a launch queries what has ended: at the estimated end of the oldest batch, and after a pause, because the
  * batch that was open before it must not contain it. */
 static int is_to_query(const timeline_t *l, uint64_t now) {
-    return l->beyond.since_ns || (pending(l) && (now >= l->ask_ns || now >= l->launched_ns + PAUSE_NS || is_full(l, 0)));
+    if (l->beyond.since_ns) return 1;
+    return pending(l) && (now >= l->ask_ns || now >= l->launched_ns + PAUSE_NS || is_full(l, 0));
 }
 
 /* Whether this process has work in flight that has made no progress for the maximum wait of a launch. */
@@ -502,10 +503,10 @@ unfinished_t timing_context_ending(CUcontext context) {
         }
         hold_guard();
         if (l->context == context) {
-            const uint64_t beyond_ns = l->beyond.since_ns;
-            left = (unfinished_t){l->gpu, l->pending_ns + (beyond_ns ? l->beyond.estimated_ns : 0), l->head_ns,
+            const uint64_t since_ns = l->beyond.since_ns;
+            left = (unfinished_t){l->gpu, left_ns(l), l->head_ns,
                 l->pending_ns && l->batch[l->oldest % SLOTS].lent};
-            if (beyond_ns && (!l->pending_ns || beyond_ns < left.since_ns)) left.since_ns = beyond_ns;
+            if (since_ns && (!l->pending_ns || since_ns < left.since_ns)) left.since_ns = since_ns;
             l->context = NULL;
             publish_in_flight(l->gpu);
         }

@@ -5,10 +5,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from services.node_agent.strategies.control_block import GpuRule, Rules
 from tests.interposer.node import UUID, Node, high_and_low, numbers
 
 EVENT_NS = 4_000
+
+
+@pytest.mark.parametrize("stall", ["kernel", "value"])
+def test_launches_behind_a_stall_get_no_more_than_the_share(built: Path, tmp_path: Path, stall: str) -> None:
+    node = Node(built, tmp_path / "node", clients=1, event_ns=EVENT_NS)
+    gpu_ns, elapsed_ns = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, compute_milli=300),))).run("beyond", stall)
+    assert 0.15 < gpu_ns / elapsed_ns < 0.33
 
 
 def test_a_context_that_is_destroyed_with_such_launches_is_charged_for_what_ran_before_them(

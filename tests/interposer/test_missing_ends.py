@@ -36,7 +36,7 @@ def in_steps(one: Container, command: tuple[str, ...], rules: tuple[Rules, ...],
     assert (program.returncode, out) == (0, f"{last}\n"), err
 
 
-@pytest.mark.parametrize("way", ["asks", "adds", "waits", "stalls", "value"])
+@pytest.mark.parametrize("way", ["asks", "adds", "waits"])
 def test_a_program_that_does_not_wait_for_its_sample_gets_no_more_than_its_share(
     built: Path, tmp_path: Path, way: str
 ) -> None:

@@ -76,4 +76,10 @@ static CUresult launch_for(CUfunction f, CUstream stream, uint64_t ns) {
     void *parameters[] = {&ns};
     return CALL(cuLaunchKernel, , 7000)(f, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, parameters, (void **)NULL);
 }
+static CUstream stream_here(void) {
+    CUstream made;
+    NEED(CALL(cuStreamCreate, , 2000)(&made, 1u));
+    return made;
+}
+static void wait_for_all(void) { NEED(CALL(cuCtxSynchronize, , 2000)()); }
 #endif

@@ -1,22 +1,19 @@
 /* beyond WAY: more launches behind a stall than the library has batches for.
  *   destroys    a context with one of 10 s that is known as a short one, 125 short ones, one more after 9.5 s; it is
  *               destroyed then. Four times: GPU and elapsed time
- *   gaps        127 of 20 ms behind a wait for a value of 0.7 s, with a wait of 0.2 ms before each: GPU time before, and then GPU
- *               and elapsed time
+ *   kernel      125 short ones behind one of 150 ms that is known as a short one, and then one of 10 s that is, too. Five
+ *               times: GPU and elapsed time
+ *   value       the same behind a wait for a value, which takes 30 s, and then four of 10 s, once
+ *   gaps        127 of 20 ms behind a wait for a value of 0.7 s, with a wait of 0.2 ms before each: GPU time before, and
+ *               then GPU and elapsed time
  *   seen        600 of 1 ms behind a wait for a value of 0.5 s: elapsed time, and GPU time */
 #include "api.h"
 
 static CUfunction f;
-static CUstream stream_here(void) {
-    CUstream made;
-    NEED(CALL(cuStreamCreate, , 2000)(&made, 1u));
-    return made;
-}
-static void waits(void) { NEED(CALL(cuCtxSynchronize, , 2000)()); }
 static void teach(CUfunction function, uint64_t ns) {
     for (int i = 0; i < 80; i++) {
         NEED(ns ? launch_for(function, NULL, ns) : launch(function, NULL));
-        waits();
+        wait_for_all();
     }
 }
 static void stall(CUstream stream, uint64_t ns) {
@@ -50,6 +47,30 @@ static void destroys(void) {
     printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
 }
 
+static void stalls(int by_value) {
+    CUstream streams[3] = {stream_here(), stream_here(), stream_here()};
+    CUfunction variable = kernel("work");
+    uint64_t begun, used;
+    f = kernel("ns_30000");
+    teach(f, 0);
+    begun = virtual_now();
+    used = gpu_ns(0);
+    for (int r = 0; r < (by_value ? 1 : 5); r++) {
+        teach(variable, 120000);
+        sleep_to(virtual_now() + 1000000000); /* until all is saved that may be */
+        if (by_value) {
+            stall(streams[2], 30000000000);
+            NEED(launch(f, streams[2]));
+        } else NEED(launch_for(variable, streams[2], 150000000));
+        for (int i = 0; i < 125; i++) NEED(launch(f, streams[i & 1]));
+        for (int i = 0; i < (by_value ? 4 : 1); i++) NEED(launch_for(variable, streams[2], 10000000000));
+        wait_for_all();
+    }
+    NEED(launch(f, NULL));
+    wait_for_all();
+    printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
+}
+
 static void gaps(void) {
     CUstream stream = stream_here();
     uint64_t begun, used;
@@ -63,9 +84,9 @@ static void gaps(void) {
         NEED(launch(f, stream));
     }
     ask_until_done(stream, 5000000);
-    waits();
+    wait_for_all();
     NEED(launch(f, stream));
-    waits();
+    wait_for_all();
     printf("%lu %lu %lu\n", used, gpu_ns(0) - used, virtual_now() - begun);
 }
 
@@ -86,6 +107,8 @@ int main(int argc, char **argv) {
     open_driver();
     use_device(0);
     if (!strcmp(argv[1], "destroys")) destroys();
+    else if (!strcmp(argv[1], "kernel")) stalls(0);
+    else if (!strcmp(argv[1], "value")) stalls(1);
     else if (!strcmp(argv[1], "gaps")) gaps();
     else if (!strcmp(argv[1], "seen")) seen();
     else return 2;

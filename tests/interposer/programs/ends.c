@@ -12,24 +12,15 @@
  *   queue NS    queues 3,000 kernels of NS: how many events were recorded, and GPU time
  *   untimed NS  a launch of NS, one of 50 ms while launches are not timed, one of 300 us; in steps
  *   adds        the same, and launches another short one instead
- *   waits       the same, and waits for the work instead, after that time
- *   stalls      a hundred and more short launches behind one of 150 ms that is known as a short one, and then one of 10 s
- *               that is, too
- *   value       the same behind a wait for a value, which takes 30 s, and then four of 10 s that are known as short ones */
+ *   waits       the same, and waits for the work instead, after that time */
 #include "api.h"
 
 static CUcontext context;
 static CUfunction f;
-static CUstream stream_here(void) {
-    CUstream made;
-    NEED(CALL(cuStreamCreate, , 2000)(&made, 1u));
-    return made;
-}
-static void waits(void) { NEED(CALL(cuCtxSynchronize, , 2000)()); }
 static void teach(CUstream stream) { /* beyond the first launches, which all have their event */
     for (int i = 0; i < 80; i++) {
         NEED(launch(f, stream));
-        waits();
+        wait_for_all();
     }
 }
 static void step(void) {
@@ -60,7 +51,7 @@ static void legacy(void) {
         NEED(CALL(cuCtxSetCurrent, , 4000)(NULL));
         CALL(cuStreamQuery, , 2000)(stream);
         NEED(CALL(cuCtxSetCurrent, , 4000)(context));
-        waits();
+        wait_for_all();
     }
     printf("%lu\n", gpu_ns(0));
 }
@@ -115,7 +106,7 @@ static void queue(const char *ns) {
     before = calls("cuEventRecord");
     used = gpu_ns(0);
     for (int i = 0; i < 3000; i++) NEED(launch(f, NULL));
-    waits();
+    wait_for_all();
     printf("%lu %lu\n", calls("cuEventRecord") - before, gpu_ns(0) - used);
 }
 
@@ -131,7 +122,7 @@ static void untimed(const char *first) {
     NEED(launch(kernel("ns_50000000"), NULL));
     step();
     NEED(launch(g, NULL));
-    waits();
+    wait_for_all();
     puts("done");
 }
 
@@ -144,7 +135,7 @@ static void cheats(enum way way) {
     teach(NULL);
     for (int i = 0; i < 80; i++) {
         NEED(launch_for(variable, NULL, short_ns));
-        waits();
+        wait_for_all();
     }
     begun = virtual_now();
     used = gpu_ns(0);
@@ -153,38 +144,10 @@ static void cheats(enum way way) {
         sleep_to(virtual_now() + short_ns + 100000);
         if (way == ASKS) CALL(cuStreamQuery, , 2000)(NULL);
         if (way == ADDS) NEED(launch(f, NULL));
-        if (way == WAITS) waits();
+        if (way == WAITS) wait_for_all();
         else sleep_to(virtual_now() + long_ns + 1000000);
         if (way == ASKS) CALL(cuStreamQuery, , 2000)(NULL);
     }
-    printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
-}
-
-static void stalls(int by_value) {
-    CUstream streams[3] = {stream_here(), stream_here(), stream_here()};
-    CUfunction variable = kernel("work");
-    uint64_t begun, used;
-    f = kernel("ns_30000");
-    teach(NULL);
-    begun = virtual_now();
-    used = gpu_ns(0);
-    for (int r = 0; r < (by_value ? 1 : 5); r++) {
-        for (int i = 0; i < 80; i++) {
-            NEED(launch_for(variable, NULL, 120000));
-            waits();
-        }
-        sleep_to(virtual_now() + 1000000000); /* until all is saved that may be */
-        if (by_value) {
-            FIGURE(void (*)(uint64_t), "kerf_fake_next_takes")(30000000000);
-            NEED(CALL(cuStreamWaitValue32, _v2, 11070)(streams[2], (CUdeviceptr)1, 1u, 0u));
-            NEED(launch(f, streams[2]));
-        } else NEED(launch_for(variable, streams[2], 150000000));
-        for (int i = 0; i < 125; i++) NEED(launch(f, streams[i & 1]));
-        for (int i = 0; i < (by_value ? 4 : 1); i++) NEED(launch_for(variable, streams[2], 10000000000));
-        waits();
-    }
-    NEED(launch(f, NULL));
-    waits();
     printf("%lu %lu\n", gpu_ns(0) - used, virtual_now() - begun);
 }
 
@@ -202,8 +165,6 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "asks")) cheats(ASKS);
     else if (!strcmp(argv[1], "adds")) cheats(ADDS);
     else if (!strcmp(argv[1], "waits")) cheats(WAITS);
-    else if (!strcmp(argv[1], "stalls")) stalls(0);
-    else if (!strcmp(argv[1], "value")) stalls(1);
     else return 2;
     return 0;
 }

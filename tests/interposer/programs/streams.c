@@ -23,18 +23,12 @@ static CUfunction brief, declared;
 static volatile int over;
 static uint64_t took;
 
-static CUstream stream_here(void) {
-    CUstream made;
-    NEED(CALL(cuStreamCreate, , 2000)(&made, 1u));
-    return made;
-}
 static CUcontext another(void) {
     CUcontext made;
     NEED(CALL(cuCtxCreate, _v2, 3020)(&made, 0u, 0));
     return made;
 }
 static CUresult work(CUstream stream, uint64_t ns) { return launch_for(declared, stream, ns); }
-static void wait_for_all(void) { NEED(CALL(cuCtxSynchronize, , 2000)()); }
 
 static void destroy(void) {
     for (int i = 0; i < 50; i++) {
