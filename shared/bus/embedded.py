@@ -69,7 +69,8 @@ class EmbeddedServer:
 
     Without `store_dir` the store is a temporary directory that stop() removes. `extra_config` is appended to the
     server's configuration file as it is (clusters, limits). With `config_file` that file is included after ours, so a
-    deployment's own users and permissions can be tested.
+    deployment's own users and permissions can be tested. `max_file_store`: with its unit; by default three quarters of
+    what is free when it starts.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class EmbeddedServer:
         server_name: str = "kerf-embedded",
         extra_config: str = "",
         config_file: Path | None = None,
+        max_file_store: str = "",
     ) -> None:
         self._own_store = store_dir is None
         self._store = store_dir
@@ -93,6 +95,7 @@ class EmbeddedServer:
         self._name = server_name
         self._extra = extra_config
         self._config_file = config_file
+        self._max_file_store = max_file_store
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> EmbeddedServer:
@@ -203,6 +206,8 @@ class EmbeddedServer:
         ]
         if self._sync_always:
             lines.append("  sync_interval: always")
+        if self._max_file_store:
+            lines.append(f"  max_file_store: {self._max_file_store}")
         lines.append("}")
         if self._users:
             lines += ["authorization {", "  users: ["]

@@ -10,6 +10,7 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from shared.bus.embedded import EmbeddedServer
 from shared.contracts import metrics_queries, queries
 from shared.contracts.base import encode
 from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
@@ -22,6 +23,7 @@ from tests.chaos.load import Load
 from tests.chaos.processes import Process
 from tests.chaos.site import Site, on_site
 from tests.support.manifests import apply_all
+from tests.support.nats_cluster import NatsCluster
 from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane
 
@@ -31,7 +33,7 @@ _NUMBERS = itertools.count(1)
 
 
 class ChaosCluster:
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *, nats_replicas: int = 1) -> None:
         self.site = site
         state = site.state
         hollow = [
@@ -40,7 +42,11 @@ class ChaosCluster:
         self.gpus = audit.inventory(hollow)
         fleet = state / "fleet.json"
         fleet.write_bytes(encode(hollow))
-        common = {"KERF_NATS_URL": site.nats.url, "KERF_LOG_LEVEL": "info"}
+        common = {
+            "KERF_NATS_URL": site.nats_url,
+            "KERF_NATS_REPLICAS": str(nats_replicas),
+            "KERF_LOG_LEVEL": "info",
+        }
         settings = {
             "placement": {},
             "watcher": {"KERF_KUBECONFIG": str(self.site.watcher_kubeconfig())},
@@ -200,9 +206,12 @@ def _by_objects(pods: list[Pod]) -> dict[tuple[str, str], tuple[int, int, tuple[
 
 
 @contextlib.asynccontextmanager
-async def chaos_cluster(plane: ControlPlane, state: Path) -> AsyncIterator[ChaosCluster]:
-    async with on_site(plane, state) as site:
-        cluster = ChaosCluster(site)
+async def chaos_cluster(
+    plane: ControlPlane, state: Path, nats: EmbeddedServer | NatsCluster | None = None
+) -> AsyncIterator[ChaosCluster]:
+    """`nats`: as in `on_site`."""
+    async with on_site(plane, state, nats) as site:
+        cluster = ChaosCluster(site, nats_replicas=len(nats.servers) if isinstance(nats, NatsCluster) else 1)
         await cluster.start()
         yield cluster
 

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 
 from tests.chaos.cluster import ChaosCluster, chaos_cluster
-from tests.support.cluster import control_plane
+from tests.support.cluster import control_plane, own_control_plane
 from tools.control_plane import ControlPlane
 
-__all__ = ["control_plane"]
+__all__ = ["control_plane", "own_control_plane"]
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -20,6 +20,7 @@ from shared.contracts.queries import StatusAnswer, StatusQuery
 from shared.kube.client import connect
 from shared.kube.transport import Transport
 from tests.chaos.processes import Process
+from tests.support.nats_cluster import NatsCluster
 from tests.support.wire import Wire
 from tools.control_plane import ControlPlane
 
@@ -28,10 +29,26 @@ T = TypeVar("T")
 
 class Site:
     def __init__(
-        self, plane: ControlPlane, nats: EmbeddedServer, wire: Wire, kube: Transport, bus: NatsBus, state: Path
+        self,
+        plane: ControlPlane,
+        nats: EmbeddedServer | NatsCluster,
+        wire: Wire,
+        kube: Transport,
+        bus: NatsBus,
+        state: Path,
     ) -> None:
-        self.plane, self.nats, self.wire, self.kube, self.bus, self.state = plane, nats, wire, kube, bus, state
+        self.plane, self._nats, self.wire, self.kube, self.bus, self.state = plane, nats, wire, kube, bus, state
         self.services: dict[str, Process] = {}
+
+    @property
+    def nats_url(self) -> str:
+        return self._nats.url
+
+    @property
+    def nats(self) -> EmbeddedServer:
+        """The one server."""
+        assert isinstance(self._nats, EmbeddedServer), "there are several servers"
+        return self._nats
 
     def watcher_kubeconfig(self) -> Path:
         """The watchers' way to the API server leads through the wire."""
@@ -53,6 +70,7 @@ class Site:
         """Nothing is held up and every service runs; how many had to be started."""
         self.wire.refuse(False)
         self.wire.thaw()
+        self.wire.hold_answers(False)
         for process in self.services.values():
             if process.frozen:
                 process.thaw()
@@ -85,10 +103,14 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def on_site(plane: ControlPlane, state: Path) -> AsyncIterator[Site]:
-    """A site of which nothing runs yet. On the way out its processes are killed."""
+async def on_site(
+    plane: ControlPlane, state: Path, nats: EmbeddedServer | NatsCluster | None = None
+) -> AsyncIterator[Site]:
+    """A site of which nothing runs yet but NATS: one server, or these, which are stopped on the way out. There its
+    processes are killed too."""
     async with contextlib.AsyncExitStack() as stack:
-        nats = await stack.enter_async_context(EmbeddedServer())
+        nats = nats or EmbeddedServer()
+        await stack.enter_async_context(nats)
         wire = await stack.enter_async_context(Wire(plane.port))
         kube = await connect(str(plane.kubeconfig()))
         stack.push_async_callback(kube.close)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -39,6 +43,35 @@ def installed_server(binary: Path) -> dict[str, str]:
     }
 
 
+def monitoring(port: int) -> str:
+    """The setting by which a server tells on this port how it is, as in an installation."""
+    return f"http: 127.0.0.1:{port}"
+
+
+def _installed(kind: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((ROOT / "k8s/30-nats.yaml").read_text())
+    found: dict[str, Any] = next(document for document in documents if document["kind"] == kind)
+    return found
+
+
+def max_file_store() -> str:
+    """That of an installation's servers."""
+    found = re.search(r"^  max_file_store: (\S+)$", _installed("ConfigMap")["data"]["nats.conf"], re.MULTILINE)
+    assert found, "the limit is what is free when a server starts"
+    return found[1]
+
+
+def is_alive(monitor: int) -> bool:
+    """What the liveness probe of an installation says of the server that has this port for its monitoring."""
+    servers = _installed("StatefulSet")
+    probe = servers["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["exec"]["command"]
+    program = probe[-1].replace("8222", str(monitor))
+    assert probe[0] == "python"
+    assert program != probe[-1], "the probe asks another port"
+    asked = [sys.executable, *probe[1:-1], program]
+    return subprocess.run(asked, capture_output=True, check=False, timeout=30).returncode == 0
+
+
 async def provision_cluster(bus: NatsBus, *, replicas: int) -> None:
     """Creates the streams. Servers that have just started elect a leader first, and refuse until then."""
 
@@ -55,13 +88,14 @@ class NatsCluster:
     """Use it as an async context manager. `servers[i]` is named `n<i>`."""
 
     def __init__(self, folder: Path, *, count: int = 3) -> None:
-        ports, routes = free_ports(count), free_ports(count)
+        ports, routes, self.monitors = free_ports(count), free_ports(count), free_ports(count)
         self.servers = [
             EmbeddedServer(
                 port=ports[i],
                 server_name=f"n{i}",
                 store_dir=folder / f"nats-{i}",
-                extra_config=cluster_section(i, routes),
+                extra_config=f"{monitoring(self.monitors[i])}\n{cluster_section(i, routes)}",
+                max_file_store=max_file_store(),
             )
             for i in range(count)
         ]

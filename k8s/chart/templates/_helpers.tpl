@@ -195,6 +195,31 @@ exec:
   - "import socket as k,sys;s=k.create_connection(('127.0.0.1',8222),2);s.sendall(b'GET {{ . }} HTTP/1.0\\r\\n\\r\\n');sys.exit(b' 200 ' not in s.recv(64))"
 {{- end }}
 
+{{- /* A stream that could once not be written takes nothing more until its server starts again, not even when there is
+room on the disk. The server then answers no write and calls itself well but for this text. It is looked for alone: servers
+that have no leader, or are behind, must not be restarted for that. */ -}}
+{{- define "kerf.natsLiveness" }}
+exec:
+  command:
+  - python
+  - -SE
+  - -c
+  - |
+    import socket, sys
+    def get(path):
+        with socket.create_connection(("127.0.0.1", 8222), 2) as server:
+            server.sendall(b"GET " + path + b" HTTP/1.0\r\n\r\n")
+            return b"".join(iter(lambda: server.recv(65536), b""))
+    if b" 200 " not in get(b"/healthz?js-enabled-only=true")[:64]:
+        sys.exit("JetStream does not run")
+    try:
+        streams = get(b"/healthz?details=true")
+    except OSError:
+        sys.exit(0)  # it looks at every stream, which a slow disk may delay
+    if b" write error: " in streams:
+        sys.exit("a stream cannot be written; it takes a restart, and room on the disk")
+{{- end }}
+
 {{- /* What completes requests in Kerf's own words: policy or webhook. */ -}}
 {{- define "kerf.canonical" -}}
 {{- if ne .Values.admission.canonical "auto" -}}
