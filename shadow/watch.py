@@ -24,8 +24,9 @@ from shadow.objects import (
 )
 from shadow.peers import NODE_ANNOTATIONS
 from shared.contracts.facts import Fact, Put
-from shared.kube.reflector import Reflector, Timing
+from shared.kube.reflector import Reflector
 from shared.kube.resources import NODE, POD
+from shared.kube.timing import Timing
 from shared.kube.transport import JSON, Response, Transport
 from shared.model.objects import Node
 

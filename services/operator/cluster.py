@@ -11,9 +11,10 @@ from services.operator.messages import Notice, Write
 from services.operator.objects import CONFIG_MAP, STATUS, TYPES, followed
 from shared.kube.event_writes import NOTE_LIMIT
 from shared.kube.outcomes import Result
-from shared.kube.reflector import Reflector, Timing
+from shared.kube.reflector import Reflector
 from shared.kube.resources import EVENT, NODE
 from shared.kube.sender import Sender
+from shared.kube.timing import Timing
 from shared.kube.transport import JSON, MERGE_PATCH, STRATEGIC_PATCH, Transport
 from shared.model.timestamps import micros_text
 

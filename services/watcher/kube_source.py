@@ -9,7 +9,8 @@ from services.watcher.config import Config
 from shared.bus.port import Bus, Subscription
 from shared.kube import resources
 from shared.kube.client import connect as connect_transport
-from shared.kube.reflector import Reflector, Timing
+from shared.kube.reflector import Reflector
+from shared.kube.timing import Timing
 from shared.kube.transport import Transport
 from shared.kube.writes import Writes
 from shared.ports.source import Emit

@@ -13,6 +13,14 @@ from shared.model.kinds import KINDS, Object
 from shared.model.objects import Gang
 
 
+class Denied(Exception):
+    """The server says that this account may not list or watch the kind (401, 403), or has no such kind (404)."""
+
+
+class Absent(Exception):
+    """The server has no such kind, which is allowed."""
+
+
 class WatchError(Exception):
     """The server ended the watch with a Status instead of an object. 410: the version to resume from is too old."""
 
@@ -135,3 +143,8 @@ class Lines:
         """The lines that are complete now."""
         *lines, self._rest = (self._rest + chunk if self._rest else chunk).split(b"\n")
         return [line for line in lines if line]
+
+
+def number(resource_version: str) -> int:
+    """0 where it is none."""
+    return int(resource_version) if resource_version.isdecimal() else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from shared.contracts.facts import Fact, Gone, Put
-from shared.kube.decoder import Bookmark
+from shared.kube.decoder import Bookmark, number
 from shared.model.kinds import Object
 from shared.model.kube_object import Meta
 from shared.model.objects import version
@@ -30,6 +30,11 @@ class Reflection:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def version(self) -> int:
+        """`resource_version` as a number; 0 where it is none."""
+        return number(self.resource_version)
 
     @property
     def listing(self) -> bool:

@@ -3,6 +3,9 @@
 The initial state comes as a WatchList (one stream, which spares the server's memory), or as a paged list if the server
 has none. A closed watch is resumed from its last version; 410 lists again and reports what is missing. Failures wait
 with capped exponential backoff and jitter. Modelled on client-go's reflector.go.
+
+A `refresh` lists few objects again. Of many, the server says at which version it is, and a watch is read until it has
+passed that one.
 """
 
 from __future__ import annotations
@@ -13,38 +16,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
-
 from shared.contracts.facts import Fact
-from shared.kube.decoder import Decoder, Lines, Undecodable, WatchError
+from shared.kube.decoder import Absent, Decoder, Denied, Lines, Page, Undecodable, WatchError, number
 from shared.kube.discovery import DiscoveryError, served
 from shared.kube.reflect import Reflection
+from shared.kube.refreshes import Refreshes
 from shared.kube.resources import Resource
+from shared.kube.timing import SHORT_WATCH_S, Timing
 from shared.kube.transport import Response, Transport, TransportError
 
 Emit = Callable[[list[Fact]], None]
-
-
-class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """`watch_s`: how long the server keeps one watch open (times 1 to 2, so that watches do not end together).
-    `silence_s`: how long a stream may be silent before it counts as dead (bookmarks come about every minute)."""
-
-    watch_s: int = 300
-    silence_s: float = 150.0
-    backoff_s: float = 0.2
-    backoff_max_s: float = 20.0
-    page_size: int = 500
-    page_timeout_s: float = 60.0
-    absent_s: float = 60.0
-    """How often to check again for a kind that the server does not have."""
-
-
-class Denied(Exception):
-    """The server says that this account may not list or watch the kind (401, 403), or has no such kind (404)."""
-
-
-class Absent(Exception):
-    """The server has no such kind, which is allowed."""
 
 
 class Reflector:
@@ -76,10 +57,8 @@ class Reflector:
         self._watch_list = watch_list
         self._log = log.bind(kind=resource.kind)
         self._whole = asyncio.Event()
-        self._wanted = 0
-        self._done = 0
-        self._refreshing: list[tuple[int, asyncio.Future[None]]] = []
-        self._following: asyncio.Task[None] | None = None
+        self._refreshes = Refreshes()
+        self._following: asyncio.Task[bool] | None = None
         self._received = False
 
     @property
@@ -90,13 +69,11 @@ class Reflector:
         await self._whole.wait()
 
     async def refresh(self) -> None:
-        """Lists again, consistently; returns when a list that began after this call has been emitted completely."""
-        self._wanted += 1
-        whole = asyncio.get_running_loop().create_future()
-        self._refreshing.append((self._wanted, whole))
-        if self._following is not None:
-            self._following.cancel()  # `run` follows anew, and begins with a list
-        await whole
+        """Returns when all that the server had at this call has been emitted."""
+        met = self._refreshes.wish()
+        if self._following is not None and not self._refreshes.under_way:
+            self._following.cancel()  # `run` follows anew, and completes first
+        await met
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -130,36 +107,36 @@ class Reflector:
             await asyncio.sleep(max(retry_after_s, delay * random.uniform(0.5, 1.0)))  # noqa: S311 - jitter, not a secret
 
     async def _attempt(self) -> bool:
-        """One watch to its end; True if `refresh` ended it."""
+        """One watch to its end; True if it ended because of `refresh`."""
         self._following = asyncio.create_task(self._follow(), name=f"watch:{self.resource.plural}")
         try:
             await asyncio.wait({self._following})
-            if self._following.cancelled():
-                return True
-            self._following.result()
-            return False
+            return self._following.cancelled() or self._following.result()
         finally:
             self._following.cancel()
             self._following = None
             if self.reflection.listing:
                 self.reflection.abandon_list()
 
-    async def _follow(self) -> None:
-        """One watch, after a list if there is no version to resume from, or if `refresh` asks for one."""
-        wanted = self._wanted
-        listing = not self.reflection.resource_version or wanted > self._done
+    async def _follow(self) -> bool:
+        """One watch, after a list if need be. True if it ended early because of another refresh."""
+        listing, newest = not self.reflection.resource_version, 0
+        wishes = self._refreshes.begin(incomplete=listing)
         if not self._version_known:
             await self._discover()
+        if self._refreshes.completing and not listing:
+            newest = await self._newest(wishes)
+            if newest and self.reflection.version >= newest and self._complete(wishes):
+                return True
+            listing, wishes = not newest, wishes if newest else self._refreshes.wishes
         if listing and not self._watch_list:
             await self._list()
-            self._listed(wanted)
             listing = False
+            if self._complete(wishes):
+                return True
         self.watches += 1
-        query = {
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(self._timing.watch_s * random.uniform(1.0, 2.0))),  # noqa: S311 - jitter
-        }
+        watch_s = SHORT_WATCH_S if self._refreshes.goal else int(self._timing.watch_s * random.uniform(1.0, 2.0))  # noqa: S311 - jitter
+        query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(watch_s)}
         if listing:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
             self.lists += 1
@@ -170,18 +147,37 @@ class Reflector:
         async with self._transport.stream(path, read_timeout_s=self._timing.silence_s) as (response, chunks):
             if response.status != 200:
                 self._refused(response, listing=listing)
-                return
+                return False
             if not listing:
                 self.problem = ""
             lines = Lines()
             async for chunk in chunks:
                 self._take(lines.feed(chunk))
-                if listing and not self.reflection.listing:
-                    listing = False
-                    self._listed(wanted)
+                passed = not self.reflection.listing and self.reflection.version >= newest
+                if self._refreshes.completing and passed and self._complete(wishes):
+                    return True
+        return False
+
+    def _complete(self, wishes: int) -> bool:
+        """All that there is has been emitted. True if another refresh was asked for meanwhile."""
+        self.problem = ""
+        self._whole.set()
+        return self._refreshes.complete(wishes)
+
+    async def _newest(self, wishes: int) -> int:
+        """The server's version after these wishes, for a watch that is to pass it. 0 where there is to be a list: few
+        objects are known, watches do not get there, or the server is behind us, as when its storage was restored."""
+        if len(self.reflection) <= self._timing.relist_most or not self._refreshes.may_watch():
+            return 0
+        newest = self._refreshes.goal or number((await self._page({"limit": "1"})).resource_version)
+        if not newest >= self.reflection.version > 0:
+            return 0
+        self._refreshes.aim(wishes, newest)
+        return newest
 
     def _take(self, lines: list[bytes]) -> None:
         """The events of one chunk, emitted together; those before an error are emitted before it is raised."""
+        self._refreshes.heard()
         facts: list[Fact] = []
         try:
             for line in lines:
@@ -202,16 +198,7 @@ class Reflector:
         facts = self.reflection.end_list("")
         if facts:
             self._emit(facts)
-        self._listed(self._wanted)
-
-    def _listed(self, wanted: int) -> None:
-        self.problem = ""
-        self._whole.set()
-        self._done = max(self._done, wanted)
-        for number, whole in self._refreshing:
-            if number <= self._done and not whole.done():
-                whole.set_result(None)
-        self._refreshing = [entry for entry in self._refreshing if entry[0] > self._done]
+        self._complete(self._refreshes.wishes)
 
     async def _list(self) -> None:
         """Pages of a consistent list. An expired page token (410) starts it again, after the caller's backoff."""
@@ -220,21 +207,23 @@ class Reflector:
         more = ""
         while True:
             query = {"limit": str(self._timing.page_size), **({"continue": more} if more else {})}
-            path = self._path(query)
-            response = await self._transport.request("GET", path, timeout_s=self._timing.page_timeout_s)
-            if response.status != 200:
-                self._refused(response, listing=False)
-            page = self._decoder.page(response.body)
+            page = await self._page(query)
             for text in page.unreadable:
                 self._skip(text)
             facts = self.reflection.listed(page.objects)
-            more = page.more
-            if not more:
+            if not (more := page.more):
                 facts += self.reflection.end_list(page.resource_version)
             if facts:
                 self._emit(facts)
             if not more:
                 return
+
+    async def _page(self, query: dict[str, str]) -> Page:
+        response = await self._transport.request("GET", self._path(query), timeout_s=self._timing.page_timeout_s)
+        if response.status != 200:
+            self._refused(response, listing=False)
+        self._refreshes.heard()
+        return self._decoder.page(response.body)
 
     async def _discover(self) -> None:
         """Finds the version of the kind that this server has. Raises Absent."""

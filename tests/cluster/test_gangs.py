@@ -16,8 +16,9 @@ from services.watcher.kube_source import KubeSource
 from shared.contracts.facts import Fact, Gone, Put
 from shared.kube.access import load_access
 from shared.kube.client import transport_for
-from shared.kube.reflector import Reflector, Timing
+from shared.kube.reflector import Reflector
 from shared.kube.resources import GANG_SOURCES, NODE
+from shared.kube.timing import Timing
 from shared.kube.transport import Response, Transport
 from shared.model.objects import Gang
 from tests.support.cluster import own_control_plane

@@ -15,7 +15,8 @@ from shared.contracts.facts import Fact, Gone, Put
 from shared.kube import resources
 from shared.kube.access import load_access
 from shared.kube.client import connect, transport_for
-from shared.kube.reflector import Reflector, Timing
+from shared.kube.reflector import Reflector
+from shared.kube.timing import Timing
 from shared.kube.transport import Transport
 from shared.model.objects import version
 from tests.support.cluster import own_control_plane
@@ -242,6 +243,49 @@ async def test_a_refresh_during_a_dead_wire_waits_for_a_list(
         wire.refuse(refused=False)
         await asyncio.wait_for(refreshing, 10)
         assert watched.living(namespace) == {"p"}
+
+
+MANY = msgspec.structs.replace(QUICK, relist_most=-1, silence_s=30.0)
+"""As where many objects are known, though there are few."""
+
+
+async def test_a_refresh_of_many_objects_has_what_was_there_before_it_without_a_list(
+    control_plane: ControlPlane, direct: Transport, namespace: str
+) -> None:
+    """The watch hears nothing, so only a refresh can know that something happened."""
+    async with (
+        Wire(control_plane.port) as wire,
+        through(wire, control_plane) as transport,
+        Watched(transport, timing=MANY).running() as watched,
+    ):
+        await create(direct, namespace, "there", "goes")
+        await watched.reflector.refresh()
+        assert watched.living(namespace) == {"there", "goes"}
+        wire.freeze()
+        await create(direct, namespace, "unheard")
+        path = f"{resources.POD.path('goes', namespace)}?gracePeriodSeconds=0"
+        assert (await direct.request("DELETE", path)).status == 200
+        refreshing = asyncio.create_task(watched.reflector.refresh())
+        wire.thaw()
+        await asyncio.wait_for(refreshing, 20)
+        assert watched.living(namespace) == {"there", "unheard"}
+        assert watched.reflector.lists == 1
+        watched.check_versions()
+
+
+async def test_a_refresh_of_many_objects_where_nothing_happens_waits_for_the_servers_word(
+    control_plane: ControlPlane, direct: Transport, namespace: str
+) -> None:
+    """A bookmark before the end of a short watch: no pod changes, and other kinds move the server's version on."""
+    await create(direct, namespace, "there")
+    async with Watched(direct, timing=MANY).running() as watched:
+        body = json.dumps({"metadata": {"name": "moves-the-version"}}).encode()
+        answer = await direct.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body)
+        assert answer.status == 201
+        before = watched.reflector.watches
+        await asyncio.wait_for(watched.reflector.refresh(), 20)
+        assert watched.reflector.lists == 1
+        assert watched.reflector.watches > before
 
 
 async def test_a_list_of_many_pages_is_whole(control_plane: ControlPlane, direct: Transport, namespace: str) -> None:

@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 
 REFLECTOR = "shared/kube/reflector.py"
 REFLECT = "shared/kube/reflect.py"
+REFRESHES = "shared/kube/refreshes.py"
 FOLLOWS = "tests/unit/shared/kube/test_reflector.py"
 TEST = "tests/unit/shared/kube/test_reflect.py"
 
@@ -20,18 +21,94 @@ MUTANTS = [
     Mutant(
         name="refresh-without-a-list",
         what="whoever wants all of it anew gets a watch",
-        file=REFLECTOR,
-        old="listing = not self.reflection.resource_version or wanted > self._done",
-        new="listing = not self.reflection.resource_version",
+        file=REFRESHES,
+        old="self.completing = incomplete or self.wishes > self._met",
+        new="self.completing = incomplete",
         tests=(f"{FOLLOWS}::test_a_refresh_waits_for_a_list_that_started_after_it",),
     ),
     Mutant(
         name="refresh-waits-for-no-list",
         what="a wish for a list is fulfilled before the list is whole",
         file=REFLECTOR,
-        old="                if listing and not self.reflection.listing:\n",
-        new="                if listing:\n",
+        old="passed = not self.reflection.listing and self",
+        new="passed = self",
         tests=(f"{FOLLOWS}::test_a_refresh_waits_for_a_list_that_started_after_it",),
+    ),
+    Mutant(
+        name="refresh-waits-for-no-version",
+        what="a wish is met by a watch that has not passed the server's version",
+        file=REFLECTOR,
+        old="self.reflection.listing and self.reflection.version >= newest",
+        new="self.reflection.listing",
+        tests=(f"{FOLLOWS}::test_a_refresh_of_many_objects_waits_for_a_watch_that_has_passed_the_servers_version",),
+    ),
+    Mutant(
+        name="short-watches-for-ever",
+        what="a server whose watches do not say where they are is never listed",
+        file=REFRESHES,
+        old="if self._watched >= SHORT_WATCHES:",
+        new="if False:",
+        tests=(
+            f"{FOLLOWS}::test_where_no_watch_passes_the_servers_version_there_is_a_list_and_lists_alone_for_a_while",
+        ),
+    ),
+    Mutant(
+        name="short-watches-tried-each-time",
+        what="a server whose watches do not say where they are is asked anew for each wish",
+        file=REFRESHES,
+        old="return now >= self._lists_until",
+        new="return True",
+        tests=(
+            f"{FOLLOWS}::test_where_no_watch_passes_the_servers_version_there_is_a_list_and_lists_alone_for_a_while",
+        ),
+    ),
+    Mutant(
+        name="goal-moves",
+        what="the version to pass is read anew for each watch",
+        file=REFLECTOR,
+        old="newest = self._refreshes.goal or number",
+        new="newest = number",
+        tests=(f"{FOLLOWS}::test_the_version_to_pass_stays_while_the_server_goes_on",),
+    ),
+    Mutant(
+        name="nothing-happened-waited-for",
+        what="a watch is to pass the version that it begins with",
+        file=REFLECTOR,
+        old="if newest and self.reflection.version >= newest and self._complete(wishes):",
+        new="if False:",
+        tests=(f"{FOLLOWS}::test_where_nothing_has_happened_the_state_is_complete",),
+    ),
+    Mutant(
+        name="restored-server-believed",
+        what="a watch from a version that a restored server never had is taken for one that has passed it",
+        file=REFLECTOR,
+        old="if not newest >= self.reflection.version > 0:",
+        new="if False:",
+        tests=(f"{FOLLOWS}::test_a_server_that_is_behind_what_is_known_is_listed",),
+    ),
+    Mutant(
+        name="wish-breaks-a-list",
+        what="a list that makes progress begins anew for each wish",
+        file=REFLECTOR,
+        old="if self._following is not None and not self._refreshes.under_way:",
+        new="if self._following is not None:",
+        tests=(f"{FOLLOWS}::test_a_wish_during_a_refresh_lets_it_end_and_comes_next",),
+    ),
+    Mutant(
+        name="wish-forgotten",
+        what="a wish that came during a refresh is met when the watch happens to end",
+        file=REFRESHES,
+        old="return self.wishes > self._met",
+        new="return False",
+        tests=(f"{FOLLOWS}::test_a_wish_during_a_refresh_lets_it_end_and_comes_next",),
+    ),
+    Mutant(
+        name="silent-list-waited-for",
+        what="a list that has fallen silent is waited for",
+        file=REFRESHES,
+        old="asyncio.get_running_loop().time() - self._heard_at < QUIET_S",
+        new="True",
+        tests=(f"{FOLLOWS}::test_a_wish_during_a_refresh_that_has_fallen_silent_begins_it_anew",),
     ),
     Mutant(
         name="broken-list-gone-on-with",

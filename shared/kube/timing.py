@@ -1,0 +1,25 @@
+"""How a kind is kept up with: how long a watch lasts, when a stream counts as dead, when there is a list."""
+
+from __future__ import annotations
+
+import msgspec
+
+SHORT_WATCH_S = 3
+"""A watch that is to say where it is. The server says so 2 s before a watch's end (a bookmark), and looks once a second
+whether it has to; where objects change, each change says it."""
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """`watch_s`: how long the server keeps one watch open (times 1 to 2, so that watches do not end together).
+    `silence_s`: how long a stream may be silent before it counts as dead (bookmarks come about every minute)."""
+
+    watch_s: int = 300
+    silence_s: float = 150.0
+    backoff_s: float = 0.2
+    backoff_max_s: float = 20.0
+    page_size: int = 500
+    page_timeout_s: float = 60.0
+    relist_most: int = 2000
+    """Up to so many known objects a refresh is a list, which takes less than the wait for a bookmark."""
+    absent_s: float = 60.0
+    """How often to check again for a kind that the server does not have."""
