@@ -12,10 +12,12 @@ from services.placement import messages as m
 from services.placement.autoscaling.signals import Signals
 from services.placement.config import Config
 from services.placement.engine.engine import Engine
+from services.placement.engine.memory import Memory
 from services.placement.engine.remote import RemotePlaces
 from services.placement.explain.explainer import Explainer
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.explain.pod_groups import PodGroupConditions
+from services.placement.listing import CHANGES_AT_ONCE, Listing
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.audit import Audit
 from services.placement.protocol.bindings import Binding
@@ -206,12 +208,19 @@ class Core:
         )
         self.recovery = self.takeover.recovery
         self._out: list[m.Command] = []
-        self._listed, self._parts = list[Change](), 0
-        """The changes by the parts of a snapshot that is not whole yet, and how many facts these had."""
-        self.inputs = Inputs()
+        self._listing, self._memory = Listing(self.book), Memory(self.engine)
+        self._ready_logged, self.inputs = False, Inputs()
 
-    def handle(self, event: m.Input, now: float) -> list[m.Command]:  # noqa: PLR0912 one branch an input
+    def handle(self, event: m.Input, now: float) -> list[m.Command]:
         self.inputs.begin()
+        if not self._listing.defers(event):
+            self._take(event, now)
+        self._advance(now)
+        self._out += self.pending_reasons.refusals()
+        out, self._out = self._out, []
+        return self.inputs.mark(out)
+
+    def _take(self, event: m.Input, now: float) -> None:  # noqa: PLR0912 one branch an input
         match event:
             case m.TermTaken():
                 self._out += self.takeover.begin(event, now)
@@ -260,10 +269,6 @@ class Core:
             case m.Tick():
                 self.unix_time.learn(event.unix_s, now)
                 self._tick(now)
-        self._advance(now)
-        self._out += self.pending_reasons.refusals()
-        out, self._out = self._out, []
-        return self.inputs.mark(out)
 
     def _facts(self, event: m.FactsSeen, now: float) -> None:
         for fact in event.facts:
@@ -281,25 +286,33 @@ class Core:
         self._out += self.resizer.seen(state, now)
 
     def _snapshot(self, event: m.SnapshotPart | m.SnapshotSeen, now: float) -> None:
-        if isinstance(event, m.SnapshotPart):
-            if self.phase == "listing":
-                self._listed += [change for fact in event.facts for change in self.book.apply(fact)]
-                self._parts += len(event.facts)
-            return
-        gangs = dict(self.book.others.get("Gang", {}))
-        # Nothing can be gone that a session's first snapshot had in its parts.
-        booked = self.phase == "listing" and self._parts == len(event.facts)
-        changes = self._listed if booked else [*self._listed, *self.book.apply_snapshot(event.facts)]
-        self._listed, self._parts = [], 0
-        self._out += self.scheduler.policy_changed(now)
-        self._changes(changes, now)
-        for source in (gangs | self.book.others.get("Gang", {})).values():
-            self.scheduler.gang_changed(source, now)
-        if self.phase != "listing":
+        if self.phase == "listing" and self._listing.take(event):
+            self._out += self.scheduler.policy_changed(now)
+        elif isinstance(event, m.SnapshotSeen):
+            gangs = dict(self.book.others.get("Gang", {}))
+            changes = self.book.apply_snapshot(event.facts)
+            self._out += self.scheduler.policy_changed(now)
+            self._changes(changes, now)
+            for source in (gangs | self.book.others.get("Gang", {})).values():
+                self.scheduler.gang_changed(source, now)
             for state in self.book.pods.values():
                 self._pod_seen(state, now)
-            return
-        self._out += self.takeover.listed(event.log_sequence_seen, now)
+
+    def _take_in(self, now: float) -> None:
+        """The next part of the first snapshot; after the last one what has waited for it, in parts too."""
+        if self.phase == "listing":
+            changes = self._listing.next()
+            self._changes(changes, now)
+            if len(changes) < CHANGES_AT_ONCE:
+                for source in self.book.others.get("Gang", {}).values():
+                    self.scheduler.gang_changed(source, now)
+                self._out += self.takeover.listed(self._listing.log_sequence_seen, now)
+        else:
+            for event in self._listing.waited():
+                self._take(event, now)
+        self._listing.whole = self.phase == "listing" or bool(self._listing.later)
+        if self._listing.whole:
+            self._out.append(m.Again())
 
     @property
     def phase(self) -> Phase:
@@ -430,6 +443,10 @@ class Core:
     # --- deciding ---------------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
+        if self._listing.whole:
+            self._take_in(now)
+        elif self.phase == "readying" and self._ready_logged:
+            self._out += [m.Again()] if self._memory.restore() else self.takeover.readied(now)
         self._out += self.takeover.advance()
         if self.phase != "leading":
             return
@@ -447,9 +464,7 @@ class Core:
     def _appended(self, sequence: int, now: float) -> None:
         record = self.batcher.appended()
         if isinstance(record, ReadyRecord) and not record.more:
-            if self.phase == "readying":
-                self.engine.remember()
-                self._out += self.takeover.readied(now)
+            self._ready_logged = True
         elif self.phase == "readying":
             self._out += self.batcher.due(self.term, now)
         elif isinstance(record, DecisionBatch):

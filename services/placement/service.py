@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,6 +25,7 @@ class Placement(Service):
 
     name = "placement"
     config_type = Config
+    knows_cluster = True
     provisions = True
 
     async def start(self, ctx: Context) -> None:
@@ -102,6 +104,7 @@ class Placement(Service):
 
     async def _lost(self) -> None:
         await self._end_session()
+        gc.collect()  # the session's book is many objects in cycles; by itself this comes late (shared/service/process)
 
     async def _session(self) -> None:
         """Runs leader sessions while this process has the lease. A session starts by taking a term and ends when an
@@ -131,6 +134,8 @@ class Placement(Service):
                 self.ctx.health.set("role", ok=True, detail="standby")
                 if session is not None:
                     await _to_the_end(session.close())
+                    del session
+            gc.collect()  # before the next one builds its own
             await asyncio.sleep(again_s)
 
     async def _end_session(self) -> None:

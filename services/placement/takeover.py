@@ -88,12 +88,12 @@ class Takeover:
         return self._nodes.sync_all(now)
 
     def listed(self, log_sequence_seen: int, now: float) -> list[m.Command]:
-        """The book has all pods: open decisions are taken over, or every pending pod is touched first."""
-        seen = max(log_sequence_seen, self._book.sequence_seen())
-        lost = self.recovery.lost(self.term, seen)
+        """The book has all pods: open decisions are taken over, or every pending pod is touched first.
+        `log_sequence_seen`: the highest that any watcher or pod has seen."""
+        lost = self.recovery.lost(self.term, log_sequence_seen)
         if lost:
             self._enter("over")
-            return [m.BeginLogAnew(self.recovery.above(self.term, seen), lost)]
+            return [m.BeginLogAnew(self.recovery.above(self.term, log_sequence_seen), lost)]
         out = self._suspender.adopt(self.recovery, self.term, now)
         self._resizer.adopt(self.recovery, complete=self.recovery.ready, now=now)
         pending = [s for s in self._book.pods.values() if s.ours and not s.pod.spec.node_name and not s.ended]

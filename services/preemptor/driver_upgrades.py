@@ -16,7 +16,7 @@ from shared.contracts.commands import Evict
 STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 _EMPTIES = ("pod-deletion-required", "drain-required", "pod-restart-required")
 """The states in which no pod may use the GPUs any more."""
-LOOK_S = 1.0
+LOOK_S = 5.0
 """How often all nodes are looked at: the operator waits for minutes."""
 
 

@@ -39,6 +39,7 @@ class Preemptor(Service):
 
     name: ClassVar[str] = "preemptor"
     config_type: ClassVar[type] = Config
+    knows_cluster: ClassVar[bool] = True
 
     async def start(self, ctx: Context) -> None:
         filters(), registered()  # a plug-in that cannot be used fails now, and not in the middle of a plan

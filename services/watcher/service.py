@@ -46,6 +46,7 @@ GPU."""
 class Watcher(Service):
     name: ClassVar[str] = "watcher"
     config_type: ClassVar[type] = Config
+    knows_cluster: ClassVar[bool] = True
 
     async def start(self, ctx: Context) -> None:
         """Raises where the cluster cannot even be addressed; one that does not answer yet is waited for."""

@@ -23,9 +23,7 @@ from shared.model.kinds import Object
 from shared.model.objects import Gang, Node, Pod, version
 
 READ_MOST = 1024
-"""Controllers of whose pods one is remembered as read."""
-SEQUENCE_MOST = 2**53
-"""Sequences begin at the time in milliseconds: this is the year 287,000."""
+"""Kinds of pods of which one is remembered as read."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -50,8 +48,8 @@ class Book(Ledger):
         """By the uid of a pods' controller: nodes whose kubelet rejected one of its pods a short while ago."""
         self._claimants: set[str] = set()
         """Pods that have ResourceClaims."""
-        self._read_last: dict[str, PodState] = {}
-        """By the uid of a pods' controller, empty for bare pods: what was read of one of them. Others read alike."""
+        self._read_last: dict[tuple[object, ...], PodState] = {}
+        """By the pods' controller and their first container's limits: what was read of one. Others read alike."""
 
     # --- facts ------------------------------------------------------------------------------------------------
 
@@ -127,18 +125,20 @@ class Book(Ledger):
         return changes
 
     def _read(self, pod: Pod) -> PodState:
-        """Pods of one controller are written alike, and reading a pod costs as much as deciding where it goes."""
+        """Pods of one controller are written alike, or in a few ways, as launcher and workers, and bare pods in some.
+        Reading a pod costs as much as deciding where it goes."""
         if pod.spec.resource_claims:
             self._claimants.add(pod.metadata.uid)
             return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
         controller = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
-        known = self._read_last.get(controller)
+        like = (controller, *(tuple(c.resources.limits.items()) for c in pod.spec.containers[:1]))
+        known = self._read_last.get(like)
         if known is not None and is_read_alike(known.pod, pod):
             return state_like(known, pod)
         if len(self._read_last) >= READ_MOST:
             self._read_last.clear()
-        self._read_last[controller] = pod_state(pod)
-        return state_like(self._read_last[controller], pod)
+        self._read_last[like] = pod_state(pod)
+        return state_like(self._read_last[like], pod)
 
     def _succeed(self, old: PodState, state: PodState) -> None:
         """What is true of the pod beside what was read of it."""
@@ -306,12 +306,6 @@ class Book(Ledger):
         return [Change("node", name)]
 
     # --- questions --------------------------------------------------------------------------------------------
-
-    def sequence_seen(self) -> int:
-        """The highest sequence of the log that a grant on a pod names; 0 where none does. No log gets as far as
-        SEQUENCE_MOST: what names more is not believed."""
-        found = (grant.sequence for state in self.pods.values() if (grant := grant_of(state.pod)[0]) is not None)
-        return max((sequence for sequence in found if sequence < SEQUENCE_MOST), default=0)
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to which pod, for comparing two books (P6)."""

@@ -21,7 +21,7 @@ from nats.aio.client import Client
 
 from shared.bus import parts
 from shared.bus.outage import Outage
-from shared.bus.port import AnswerFailed, BusError, NoResponder, NotConnected, Unknown
+from shared.bus.port import AnswerFailed, BusError, NoResponder, NotConnected, NotTaken, Unknown
 from shared.bus.tasks import end
 from shared.redaction import redact
 
@@ -326,16 +326,16 @@ class Connection:
     async def publish(
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
-        """Passes a message to the client, which keeps it over a short disconnection. Raises BusError if it cannot."""
+        """Passes a message to the client, which keeps it over a short disconnection. Raises BusError if it cannot,
+        NotTaken where another time it may."""
         size = len(payload) + parts.header_bytes(headers)
         if headers and size > self.nc.max_payload:  # nats-py counts the payload alone, and the server would hang up
             raise BusError(f"cannot publish {size} bytes to {subject}: a message has at most {self.nc.max_payload}")
         try:
             await self.nc.publish(subject, payload, reply, None if headers is None else dict(headers))
         except (nats.errors.Error, ValueError) as error:
-            raise BusError(
-                f"cannot publish {len(payload)} bytes to {subject}: {error or type(error).__name__}"
-            ) from error
+            kind = NotTaken if isinstance(error, nats.errors.OutboundBufferLimitError) else BusError
+            raise kind(f"cannot publish {len(payload)} bytes to {subject}: {error or type(error).__name__}") from error
 
     async def answer(self, subject: str, payload: bytes, *, accepts_parts: bool) -> None:
         """Sends an answer: in one message, in parts where it is larger and the asker reads them, or else the reason why

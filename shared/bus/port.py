@@ -39,6 +39,10 @@ class NotConnected(NoResponder):
     """There is no connection to a server now; nothing was sent."""
 
 
+class NotTaken(BusError):
+    """There is no connection to a server now, and the client keeps no more for when there is one; nothing was sent."""
+
+
 def level_of(error: BusError) -> str:
     """The level of a log line about it: that there is no connection, the connection itself logs once for all."""
     return "debug" if isinstance(error, NotConnected) else "warning"

@@ -38,6 +38,8 @@ class Service:
     needs_bus: ClassVar[bool] = True
     provisions: ClassVar[bool] = False
     """Whether it makes the streams and buckets where they are missing, at start and after every reconnection."""
+    knows_cluster: ClassVar[bool] = False
+    """Whether it keeps objects of the whole cluster: millions, nearly all of them for long."""
 
     @classmethod
     def inbox_prefix(cls, config: Any, settings: Lifecycle) -> str:  # noqa: ARG003 - of the service's own settings

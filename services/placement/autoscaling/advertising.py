@@ -40,7 +40,6 @@ class Advertising:
         for name in dict.fromkeys((*first, *self._rota.next(self._book.nodes, _AT_ONCE, now))):
             node = self._book.nodes.get(name)
             if node is None:
-                self._asked.pop(name, None)
                 continue
             if node.object is None or (node.inventory is None and not labels.has_left(node.object)):
                 continue
@@ -50,8 +49,8 @@ class Advertising:
             if any(node.extended_total.get(key) != amount for key, amount in amounts.items()):
                 self._asked[name] = now
                 out.append(AdvertiseCapacity(node=name, amounts=amounts))
-        for name in self._asked.keys() - self._book.nodes.keys():
-            del self._asked[name]
+        if len(self._asked) > len(self._book.nodes):
+            self._asked = {name: at for name, at in self._asked.items() if name in self._book.nodes}
         return out
 
     def _amounts(self, node: NodeState, known: Node) -> dict[str, int]:

@@ -82,12 +82,6 @@ class Engine:
             for name in self._learning:
                 self.policies[name].meet(state, placed=placed)
 
-    def remember(self) -> None:
-        """What policies have learned is lost with each leader; the placed pods restore most of it."""
-        for state in self.book.pods.values():
-            if state.ours and state.charged:
-                self.meet(state, placed=True)
-
     def known_requests(self) -> list[PodRequest]:
         """The GPU requests among the shapes used last."""
         latest = islice(reversed(self._rows.values()), _KNOWN_MOST)

@@ -4,6 +4,7 @@ here."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
@@ -15,9 +16,9 @@ from services.placement.leader.traces import Traces
 from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries.responder import responder
 from shared.bus.feed import Feed
-from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, Refused, Subscription, Unknown
+from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, NotTaken, Refused, Subscription, Unknown
 from shared.contracts import commands, node_commands, preemption, queries, subjects
-from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.events import CapacityWanted, PolicyRead
 from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, TermRecord
@@ -58,6 +59,8 @@ class LeaderSession:
         self._renew_at = asyncio.get_running_loop().time() + config.renew_term_s
         self._decisions = 0
         """Logged since the term was taken or renewed."""
+        self._orders_unsent = 0
+        """Orders to nodes in a row that the bus did not take."""
         self._excluded: dict[str, str] = {}
         self._askers: dict[str, list[Incoming]] = {}
         """By plan id: the requests that wait for its result."""
@@ -91,8 +94,10 @@ class LeaderSession:
 
     async def close(self) -> None:
         self.ctx.health.clear("excluded")
-        for task in tuple(self._tasks):
+        tasks = tuple(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # what they hold is let go of
         while self._subscriptions:
             await self._subscriptions.pop().stop()
 
@@ -221,35 +226,27 @@ class LeaderSession:
                 case m.SendPatches():
                     self._spawn(self._send_patches(command))
                 case m.SendGrant():
-                    await self.bus.publish(
-                        subjects.node_command(command.node, "grant"),
-                        encode(command.grant),
-                        reply=self._ack("grant", command.node),
-                    )
+                    await self._order(command.node, "grant", command.grant, reply=self._ack("grant", command.node))
                 case m.SendRelease():
-                    await self.bus.publish(subjects.node_command(command.node, "release"), encode(command.release))
+                    await self._order(command.node, "release", command.release)
                 case m.SendSync():
-                    await self.bus.publish(
-                        subjects.node_command(command.sync.node, "sync"),
-                        encode(command.sync),
-                        reply=self._ack("sync", command.sync.node),
-                    )
+                    node = command.sync.node
+                    await self._order(node, "sync", command.sync, reply=self._ack("sync", node))
                 case m.SendHold():
                     self._spawn(self._send_hold(command))
                 case m.SendReleasesSeen():
-                    await self.bus.publish(
-                        subjects.node_command(command.node, "ack"),
-                        encode(node_commands.ReleasesSeen(grant_ids=command.grant_ids)),
-                    )
+                    await self._order(command.node, "ack", node_commands.ReleasesSeen(grant_ids=command.grant_ids))
                 case m.ForgetNode():
                     self._spawn(self._forget(command.node))
                 case m.AnswerPlan():
                     for asker in self._askers.pop(command.answer.plan_id, ()):
-                        await self.bus.respond(asker, encode(command.answer))
+                        with contextlib.suppress(NotTaken):  # the plan is proposed again
+                            await self.bus.respond(asker, encode(command.answer))
                 case m.TakeSnapshot():
                     self.feed.want_snapshot()
                 case m.Again():
                     self._put(m.Tick(time.time()))
+                    await asyncio.sleep(0)  # the bus is served first
                 case m.Later():
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.CheckTerm():
@@ -258,6 +255,20 @@ class LeaderSession:
                     self.ctx.log.error("log_incomplete", why=command.reason, first_sequence=command.first_sequence)
                     await self.log_client.begin_anew(command.first_sequence)
                     raise LogDeleted(command.reason)
+
+    async def _order(self, node: str, name: str, order: Message, *, reply: str = "") -> None:
+        """Sends an order to a node's agent. Each is repeated until it is answered, so one that the bus does not take
+        now is no reason to end the session."""
+        try:
+            await self.bus.publish(subjects.node_command(node, name), encode(order), reply=reply)
+        except NotTaken as error:
+            if not self._orders_unsent:
+                self.ctx.log.warning("orders_not_sent", first=name, node=node, error=str(error))
+            self._orders_unsent += 1
+            return
+        if self._orders_unsent:
+            self.ctx.log.info("orders_sent_again", not_sent=self._orders_unsent)
+            self._orders_unsent = 0
 
     def _ack(self, of: str, node: str) -> str:
         return subjects.ack(self.ctx.instance, of, node)

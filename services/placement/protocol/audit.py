@@ -1,5 +1,5 @@
 """What is booked on GPUs in total, and whether it is more than there is: all grants added up, independently of the
-book's own running sums."""
+book's own running sums; and other counts over all pods."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     compute_milli: int
     overbooked: tuple[str, ...]
     """GPUs of which more is booked than there is, as node/uuid."""
+    pods_bound: int
+    """Kerf's pods that are on a node and have not ended."""
+    pods_gated: int
+    """Kerf's pods with scheduling gates."""
 
 
 class Audit:
@@ -31,9 +35,9 @@ class Audit:
         self._last: Sums | None = None
         self._again_at = 0.0
 
-    def sums(self, unsynced: Container[str]) -> Sums:
-        """`unsynced`: nodes that have not yet said which grants they released. On a large cluster they may be some
-        seconds old."""
+    def sums(self, unsynced: Callable[[], Container[str]]) -> Sums:
+        """`unsynced`: the nodes that have not yet said which grants they released. On a large cluster the sums may be
+        some seconds old."""
         began = self._stopwatch()
         if self._last is not None and began < self._again_at:
             return self._last
@@ -43,10 +47,13 @@ class Audit:
             for container in () if held.phase == "reserved" else held.grant.containers.values():
                 memory_mib += sum(s.memory_mib for s in container.gpus)
                 compute_milli += sum(s.compute_milli for s in container.gpus)
+        ours = [state for state in self._book.pods.values() if state.ours]
         self._last = Sums(
             memory_mib=memory_mib,
             compute_milli=compute_milli,
-            overbooked=tuple(self._book.overbooked(unsynced)),
+            overbooked=tuple(self._book.overbooked(unsynced())),
+            pods_bound=sum(1 for state in ours if state.pod.spec.node_name and not state.ended),
+            pods_gated=sum(1 for state in ours if state.pod.spec.scheduling_gates),
         )
         ended = self._stopwatch()
         self._again_at = ended + min(_PART * (ended - began), _MOST_S)

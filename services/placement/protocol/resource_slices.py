@@ -16,6 +16,8 @@ from shared.model.generations import generation_of
 from shared.model.gpu import Gpu, Inventory
 
 PUBLISH_AGAIN_S = 5.0
+LOOK_S = 1.0
+"""How often all nodes are looked at."""
 PUBLISH_AT_ONCE = 50
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 
@@ -29,11 +31,14 @@ class Slices:
         self._marks: dict[str, tuple[Inventory, str]] = {}
         """By node: the digest of what its slice should say, and the inventory that it was made from."""
         self._ordered: dict[str, float] = {}
+        self._look_at = float("-inf")
 
     def due(self, now: float) -> list[PublishSlice]:
         """Commands for nodes that serve claims and whose slice differs from their inventory; repeated until it does
         not."""
         out: list[PublishSlice] = []
+        if now < self._look_at:
+            return out
         seen: Mapping[str, ResourceSlice] = self.book.others.get(ResourceSlice.__name__, {})
         for name, node in self.book.nodes.items():
             inventory, there = node.inventory, seen.get(f"{name}-{names.DRA_DRIVER}")
@@ -56,7 +61,8 @@ class Slices:
                     )
                 )
             if len(out) == PUBLISH_AT_ONCE:
-                break
+                return out  # and goes on at the next call
+        self._look_at = now + LOOK_S
         return out
 
 

@@ -160,8 +160,7 @@ def queues(core: Core) -> QueuesAnswer:
 def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wall: float = 0.0) -> StatusAnswer:
     book, arrays = core.book, core.book.arrays
     present = arrays.there
-    phases = [held.phase for held in book.grants.values()]
-    sums = core.audit.sums({name for name in book.nodes if not core.nodes.is_synced(name)})
+    sums = core.audit.sums(lambda: {name for name in book.nodes if not core.nodes.is_synced(name)})
     enrolled = [n for n in book.nodes.values() if n.object is not None and _must_have_agent(n)]
     # By first sight, the order of the dict: the queue's own order is by priority, and sorting it costs the leader.
     waiting = (uid for uid in core.scheduler.first_seen if uid in core.queue)
@@ -182,11 +181,11 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wa
         gpu_milli_allocated=sums.compute_milli,
         gpu_memory_mib_total=int(arrays.gpu_total_mib[present].sum()),
         gpu_memory_mib_allocated=sums.memory_mib,
-        pods_bound=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.node_name and not s.ended),
+        pods_bound=sums.pods_bound,
         pods_holding=len(core.holds),
         pods_waiting=len(core.queue),
-        pods_gated=sum(1 for s in book.pods.values() if s.ours and s.pod.spec.scheduling_gates),
-        pods_leaving=phases.count("leaving"),
+        pods_gated=sums.pods_gated,
+        pods_leaving=len(book.leaving),
         decisions=core.stats.decisions,
         rejections=core.stats.rejections,
         decide_us_p50=timings[len(timings) // 2] if timings else 0.0,

@@ -34,6 +34,8 @@ MAX_NODES_RENEWED = 20
 """The maximum of nodes per tick whose candidates are built again in advance."""
 MAX_NODES_COMPARED = 1_000
 """The maximum of changed nodes whose pods are compared per tick for that."""
+LOOK_S = 1.0
+"""How often nodes without candidates, and nodes that are gone, are looked for."""
 IsExempt = Callable[[PodState], bool]
 """Whether a pod may not be evicted now: it replaces a preempted one, or its namespace's hourly budget is spent."""
 Uses = Callable[[str], int | None]
@@ -116,6 +118,7 @@ class Candidates:
         self._changed = changed
         self._unchecked: dict[str, None] = {}
         """Nodes whose candidates may be out of date, because something there has changed."""
+        self._look_at = float("-inf")
         self._made = 0
         """How many nodes' candidates were built in this tick."""
         self.partial = False
@@ -139,11 +142,9 @@ class Candidates:
 
         Returns whether none is missing: before that a plan may not be the cheapest.
         """
-        self._now, self._made, nodes = now, 0, self._book.nodes
+        self._now, self._made = now, 0
         self._note_changed()
-        for name in [name for name in self._of if name not in nodes]:
-            del self._of[name]
-        lacking = [node for name, node in nodes.items() if name not in self._of and node.gpus]
+        lacking = self._lacking(now)
         for node in lacking[:MAX_NODES_BUILT]:
             self._make(node)
         self._made = min(len(lacking), MAX_NODES_BUILT)
@@ -155,19 +156,35 @@ class Candidates:
             self._renew(now)
         return len(lacking) <= MAX_NODES_BUILT
 
+    def _lacking(self, now: float) -> list[NodeState]:
+        """Returns the nodes that have no candidates yet, and forgets those of nodes that are gone."""
+        if now < self._look_at:
+            return []
+        nodes = self._book.nodes
+        for name in [name for name in self._of if name not in nodes]:
+            del self._of[name]
+        lacking = [node for name, node in nodes.items() if name not in self._of and node.gpus]
+        if len(lacking) <= MAX_NODES_BUILT:
+            self._look_at = now + LOOK_S
+        return lacking
+
     def _renew(self, now: float) -> None:
         for name in list(islice(self._unchecked, MAX_NODES_COMPARED)):
             if self._made == MAX_NODES_RENEWED:
                 return
-            known = self._of.get(name)
-            if known is not None and known.pods != self._pods(self._book.nodes[name]):
-                self._make(self._book.nodes[name])
+            known, node = self._of.get(name), self._book.nodes.get(name)
+            if known is not None and node is not None and known.pods != self._pods(node):
+                self._make(node)
                 self._made += 1
             self._unchecked.pop(name, None)
         for name, known in list(islice(self._of.items(), MAX_NODES_RENEWED - self._made)):
             if now - known.since < KNOWN_S:
                 return
-            self._make(self._book.nodes[name])
+            node = self._book.nodes.get(name)
+            if node is None:
+                del self._of[name]
+                continue
+            self._make(node)
             self._made += 1
 
     def begin(self, now: float, promised: Iterable[str] = ()) -> Candidates:

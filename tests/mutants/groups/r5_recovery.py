@@ -79,17 +79,17 @@ MUTANTS = [
     Mutant(
         name="grants-on-pods-are-not-asked",
         what="the sequences of grants that stand on pods do not count",
-        file="services/placement/takeover.py",
-        old='seen = max(log_sequence_seen, self._book.sequence_seen())',
-        new='seen = log_sequence_seen',
+        file="services/placement/listing.py",
+        old="if grant is not None and grant.sequence < SEQUENCE_MOST:",
+        new="if False:",
         tests=(_TESTS + "test_a_pod_that_was_bound_by_a_record_that_the_log_lacks_shows_the_loss",),
     ),
     Mutant(
         name="watchers-sequence-is-not-asked",
         what="the sequence that the watcher has met does not count",
-        file="services/placement/takeover.py",
-        old='seen = max(log_sequence_seen, self._book.sequence_seen())',
-        new='seen = self._book.sequence_seen()',
+        file="services/placement/listing.py",
+        old="self.log_sequence_seen, self.whole = max(self.log_sequence_seen, event.log_sequence_seen), True",
+        new="self.whole = True",
         tests=_LOST,
     ),
     Mutant(

@@ -150,9 +150,9 @@ MUTANTS = [
     Mutant(
         name="any-sequence-is-believed",
         what="a pod with an absurd sequence makes a log that no server can make",
-        file="shared/book/book.py",
-        old=" if sequence < SEQUENCE_MOST",
-        new="",
+        file="services/placement/listing.py",
+        old=" and grant.sequence < SEQUENCE_MOST:",
+        new=":",
         tests=(_TESTS + "test_a_sequence_beyond_any_log_is_not_believed",),
     ),
     Mutant(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from services.placement import messages as m
 from services.placement.takeover import FIRST_ANSWERS_S
 from shared.contracts.commands import ReportPending, TouchPod
@@ -271,3 +273,70 @@ def test_a_node_that_never_answers_keeps_no_reason_back_for_good() -> None:
 
 def reported(said: list[m.Command]) -> list[str]:
     return [p.name for order in only(said, m.SendPatches) for p in order.patches if isinstance(p, ReportPending)]
+
+
+PODS_IN_PARTS = 7
+
+
+def test_a_large_snapshot_is_taken_in_part_by_part_and_what_comes_meanwhile_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between two parts the bus is served, and the lease renewed. A fact before its time would speak of pods that are
+    not known yet, or no longer."""
+    monkeypatch.setattr("services.placement.core.CHANGES_AT_ONCE", 2)
+    monkeypatch.setattr("services.placement.listing.CHANGES_AT_ONCE", 2)
+    pods = [build.gpu_pod(f"p{i}", **HALF) for i in range(PODS_IN_PARTS)]
+    whole = Placement(build.node("n"), *pods)
+    placement = Placement(build.node("n"), *pods, answer=False)
+    objects = placement.objects
+    for part in m.parts_of(objects, 3):
+        assert placement.send(part) == []
+    parts = 0
+    commands = placement.send(m.SnapshotSeen(objects, 0))
+    late, gone = build.gpu_pod("late", **HALF), pods[-1]
+    placement.facts(late)
+    placement.gone(gone)
+    while placement.core.phase == "listing":
+        assert only(commands, m.Again)
+        assert late.metadata.uid not in placement.core.book.pods, "a fact before its time"
+        parts += 1
+        commands = placement.send(m.Tick())
+    assert parts > 1
+    while only(commands, m.Again):
+        commands = placement.send(m.Tick())
+    assert set(placement.core.book.pods) == {pod.metadata.uid for pod in [*pods[:-1], late]}
+    whole.facts(late)
+    whole.gone(gone)
+    assert placement.core.book.digest() == whole.core.book.digest()
+    assert len(placement.core.queue) == len(whole.core.queue)
+
+
+def test_a_second_snapshot_during_the_first_one_is_taken_in_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.placement.core.CHANGES_AT_ONCE", 2)
+    monkeypatch.setattr("services.placement.listing.CHANGES_AT_ONCE", 2)
+    pods = [build.gpu_pod(f"p{i}", **HALF) for i in range(PODS_IN_PARTS)]
+    placement = Placement(build.node("n"), *pods, answer=False)
+    placement.send(m.SnapshotSeen(placement.objects, 0))
+    assert placement.core.phase == "listing"
+    commands = placement.send(m.SnapshotSeen(build.put(build.node("n"), *pods[1:]), 0))
+    while only(commands, m.Again):
+        commands = placement.send(m.Tick())
+    assert placement.core.phase != "listing"
+    assert set(placement.core.book.pods) == {pod.metadata.uid for pod in pods[1:]}
+
+
+def test_a_session_leads_when_policies_have_learned_from_all_placed_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.placement.engine.memory.REMEMBERED_AT_ONCE", 2)
+    first = Placement().nodes("n", gpus=8)
+    pods = []
+    for i in range(PODS_IN_PARTS):
+        pod = build.gpu_pod(f"p{i}", **HALF)
+        first.facts(pod)
+        pods.append(first.bind(pod))
+    met: list[str] = []
+    second = Placement(build.node("n"), *pods, term=200, records=tuple(first.log), begins=False)
+    monkeypatch.setattr(second.core.engine, "meet", lambda state, *, placed: met.append(state.pod.metadata.name))
+    second.send(second.beginning)
+    assert second.core.phase == "leading"
+    assert sorted(met) == [f"p{i}" for i in range(PODS_IN_PARTS)]
+    assert len([c for c in second.commands if isinstance(c, m.Again)]) >= PODS_IN_PARTS // 2

@@ -175,3 +175,19 @@ def test_prices_of_unchanged_nodes_are_refreshed_a_few_per_tick(
         preemptor.core.dry_run("team", "high", preemptor.now)
         made.append(set(priced))
     assert made == [{"a", "b", "c"}, {"a"}, {"b"}, {"c"}]
+
+
+@pytest.mark.parametrize("after_s", [0.1, victims.LOOK_S])
+def test_a_node_that_goes_with_its_pods_is_forgotten(after_s: float) -> None:
+    """Nodes that are gone are looked for once a second; what changed on them is looked at before."""
+    preemptor = Preemptor("a", "b", gpus=1)
+    for name in "ab":
+        preemptor.run(f"low-{name}", name, 0)
+    preemptor.plans()
+    pod, node = preemptor.pods["low-a"], preemptor.core.book.nodes["a"].object
+    preemptor.send(m.FactsSeen(build.gone(pod, node)))
+    preemptor.send(m.AgentLost("a"))
+    preemptor.wait("high")
+    plans = [*preemptor.plans(after_s), *preemptor.plans()]
+    assert [b.node for plan in plans for b in plan.beneficiaries] == ["b"]
+    preemptor.plans(2 * victims.KNOWN_S)

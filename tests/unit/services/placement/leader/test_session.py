@@ -23,7 +23,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, TouchPod
 from shared.contracts.facts import SnapshotPage
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, TermRecord
-from shared.contracts.node_commands import Accepted, Beat, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, Beat, NodeSync, NodeSyncAnswer
 from shared.contracts.samples import UsageSample
 from shared.service import Context, running
 from shared.service.base import Health
@@ -176,6 +176,29 @@ async def test_a_log_that_does_not_answer_ends_no_session(server: EmbeddedServer
     await server.restart(wipe=True)
     await session._check_term("node n: its agent follows another term")
     assert not session._failure.done()
+    await session.close()
+
+
+async def test_orders_that_the_bus_does_not_take_end_no_session(server: EmbeddedServer, bus: NatsBus) -> None:
+    """Without a connection the client keeps a few of them. Each is repeated until its node answers."""
+    session = await new_session(bus)
+    arrived: list[bytes] = []
+
+    async def heard(incoming: Incoming) -> None:
+        arrived.append(incoming.payload)
+
+    await bus.subscribe(subjects.node_command("n", "sync"), heard)
+    order = m.SendSync(NodeSync(term=1, node="n"))
+    await server.kill()
+    await eventually(lambda: not bus._connection.nc.is_connected, within_s=LIMIT_S)
+    bus._connection.nc._max_pending_size = 1
+    await session._carry_out([order, order])
+    assert session._orders_unsent == 2
+    await server.start()
+    await eventually(lambda: bus._connection.nc.is_connected, within_s=LIMIT_S)
+    await session._carry_out([order])
+    await eventually(lambda: arrived == [encode(order.sync)], within_s=LIMIT_S)
+    assert session._orders_unsent == 0
     await session.close()
 
 

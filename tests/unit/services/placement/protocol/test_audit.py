@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.placement.protocol.audit import Audit
@@ -33,20 +34,34 @@ def book_of(*grants: str) -> Book:
 
 
 def test_it_adds_up_all_grants_and_names_the_gpus_that_are_booked_twice() -> None:
-    one = Audit(book_of("a"), lambda: 0.0).sums(())
+    one = Audit(book_of("a"), lambda: 0.0).sums(tuple)
     assert (one.memory_mib, one.compute_milli, one.overbooked) == (81920, 1000, ())
-    two = Audit(book_of("a", "b"), lambda: 0.0).sums(())
+    two = Audit(book_of("a", "b"), lambda: 0.0).sums(tuple)
     assert (two.memory_mib, two.compute_milli, two.overbooked) == (163840, 2000, ("n/n-gpu-0",))
+
+
+def test_it_counts_kerfs_pods_that_are_bound_and_those_that_are_gated() -> None:
+    book = book_of("a", "b")
+    gated = build.gpu_pod("gated", gpus=1)
+    gated = msgspec.structs.replace(gated, spec=msgspec.structs.replace(gated.spec, scheduling_gates=({"name": "g"},)))
+    ended = build.bound(build.gpu_pod("ended", gpus=1), "n", grant("c", mib=81920, milli=1000))
+    ended = msgspec.structs.replace(ended, status=msgspec.structs.replace(ended.status, phase="Succeeded"))
+    other = build.gpu_pod("other", gpus=1)
+    other = msgspec.structs.replace(other, spec=msgspec.structs.replace(other.spec, scheduler_name="x", node_name="n"))
+    for fact in build.put(gated, ended, other, build.gpu_pod("waits", gpus=1)):
+        book.apply(fact)
+    sums = Audit(book, lambda: 0.0).sums(tuple)
+    assert (sums.pods_bound, sums.pods_gated) == (2, 1)
 
 
 @pytest.mark.parametrize("took_s", [0.001, 0.5])
 def test_a_sum_is_kept_for_twenty_times_as_long_as_it_took(took_s: float) -> None:
     book, watch = book_of("a"), Watch(took_s)
     audit = Audit(book, watch)
-    assert audit.sums(()).compute_milli == 1000
+    assert audit.sums(tuple).compute_milli == 1000
     for fact in build.put(build.bound(build.gpu_pod("late", gpus=1), "n", grant("late", mib=81920, milli=1000))):
         book.apply(fact)
     watch.reads, watch.now = 0, took_s + 19 * took_s
-    assert audit.sums(()).overbooked == ()
+    assert audit.sums(tuple).overbooked == ()
     watch.reads, watch.now = 0, took_s + 21 * took_s
-    assert audit.sums(()).overbooked == ("n/n-gpu-0",)
+    assert audit.sums(tuple).overbooked == ("n/n-gpu-0",)

@@ -6,6 +6,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.core import Core
+from services.placement.listing import Listing
 from services.placement.protocol.recovery import Recovery, touch
 from services.placement.protocol.write_batcher import WriteBatcher
 from shared.book.book import Book
@@ -393,6 +394,6 @@ def test_a_sequence_beyond_any_log_is_not_believed() -> None:
     """A restore of pods can write any number; a log that started above it could not be created."""
     for sequence, seen in ((77, 77), (2**60, 0)):
         pod = build.bound(build.gpu_pod("p", **WHOLE), "n", grant(sequence))
-        book = Book()
-        book.apply(build.put(pod)[0])
-        assert book.sequence_seen() == seen
+        listing = Listing(Book())
+        listing.take(m.SnapshotSeen(build.put(pod), 0))
+        assert listing.log_sequence_seen == seen

@@ -164,6 +164,16 @@ def test_a_slice_is_ordered_once_and_again_when_it_is_lost_or_out_of_date() -> N
     assert [o.mark for o in slices.due(2 * PUBLISH_AGAIN_S + 1)] == [newer.mark]
 
 
+def test_nodes_beyond_what_is_published_at_once_follow_with_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.placement.protocol.resource_slices.PUBLISH_AT_ONCE", 2)
+    book = Book()
+    for name in "abc":
+        book.apply(Put(object=build.node(name)))
+        book.put_inventory(msgspec.structs.replace(build.inventory(name), dra=True))
+    slices = Slices(book)
+    assert [[order.node for order in slices.due(now)] for now in (0.0, 0.1, 0.2)] == [["a", "b"], ["c"], []]
+
+
 @pytest.mark.parametrize("version", ["", "x", "580." + "9" * 5000], ids=["none", "word", "5000 digits"])
 def test_a_version_that_is_none_is_left_out(version: str) -> None:
     book = Book()
