@@ -18,6 +18,8 @@ class Wire:
         self._open = True
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._answering = asyncio.Event()
+        self._answering.set()
         self.port = 0
         self.accepted = 0
 
@@ -32,6 +34,7 @@ class Wire:
         assert self._server is not None
         self._server.close()
         self._flowing.set()
+        self._answering.set()
         self.cut()
         for task in self._tasks:
             task.cancel()
@@ -55,6 +58,14 @@ class Wire:
     def thaw(self) -> None:
         self._flowing.set()
 
+    def hold_answers(self, held: bool = True) -> None:
+        """What the server says does not come through; what it is asked, and does, does. Held answers are lost by
+        `cut`."""
+        if held:
+            self._answering.clear()
+        else:
+            self._answering.set()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         if not self._open:
@@ -66,15 +77,21 @@ class Wire:
             writer.transport.abort()  # the server is down: the client shall see just that
             return
         self._writers |= {writer, there_writer}
-        for source, sink in ((reader, there_writer), (there_reader, writer)):
-            task = asyncio.create_task(self._pump(source, sink))
+        for source, sink, gates in (
+            (reader, there_writer, (self._flowing,)),
+            (there_reader, writer, (self._flowing, self._answering)),
+        ):
+            task = asyncio.create_task(self._pump(source, sink, gates))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gates: tuple[asyncio.Event, ...]
+    ) -> None:
         with contextlib.suppress(ConnectionError):  # the cut is the purpose
             while data := await source.read(65536):
-                await self._flowing.wait()
+                for gate in gates:
+                    await gate.wait()
                 sink.write(data)
                 await sink.drain()
         sink.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 from shared.contracts.base import encode
 from shared.model.hollow_node import HollowNode
@@ -14,18 +16,33 @@ from tests.chaos.processes import Process
 from tests.chaos.site import Site
 from tests.support.manifests import apply_all, wait_for_policies
 from tests.support.waiting import eventually
+from tests.support.wire import Wire
 
 AGENTS, NODES_AN_AGENT, GPUS_A_NODE, MEMORY_MIB = 3, 8, 4, 81_920
 NODES = AGENTS * NODES_AN_AGENT
 NAMESPACE = "churn"
 START_S = 90.0
 _MANIFESTS = ("00", "10", "11", "20", "21", "22", "23")
+_LINKED = ("placement", "watcher", "preemptor")
 _PREEMPTOR = {"KERF_IMMUNITY_S": "5", "KERF_DEADLINE_S": "15", "KERF_DEFRAGMENTATION_GPU_SECONDS_PER_HOUR": "100000"}
 
 
+def _names(module: str) -> list[str]:
+    return [f"{module}-{number}" for number in range(2)]
+
+
+@contextlib.asynccontextmanager
+async def links(port: int) -> AsyncIterator[dict[str, Wire]]:
+    """By the process that it connects with the NATS server on this port, a connection of its own."""
+    async with contextlib.AsyncExitStack() as stack:
+        names = [name for module in _LINKED for name in _names(module)]
+        yield {name: await stack.enter_async_context(Wire(port)) for name in names}
+
+
 class ChurnCluster:
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, site: Site, links: dict[str, Wire]) -> None:
+        """`links`: as `links()` makes them for the site's NATS server."""
+        self.site, self.links = site, links
         self.nodes: dict[str, tuple[str, ...]] = {}
         """By the process that simulates them."""
         self.journals: dict[str, Reader] = {}
@@ -39,8 +56,9 @@ class ChurnCluster:
             "preemptor": _PREEMPTOR,
         }
         for module, own in settings.items():
-            for number in range(2):
-                self._add(f"{module}-{number}", module, common | own)
+            for name in _names(module):
+                link = {"KERF_NATS_URL": f"nats://127.0.0.1:{self.links[name].port}"}
+                self._add(name, module, common | own | link)
         for number in range(AGENTS):
             self._add_agent(f"agent-{number}", common, seed * AGENTS + number)
 
@@ -69,8 +87,14 @@ class ChurnCluster:
                 "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value}
             )
         await self.site.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        self.site.repair()
+        self.repair()
         await eventually(self._whole, within_s=START_S, every_s=0.2, what="a leader that has synced all nodes")
+
+    def repair(self) -> None:
+        """Nothing is held up and every process runs."""
+        for link in self.links.values():
+            link.thaw()
+        self.site.repair()
 
     async def _whole(self) -> bool:
         status = await self.site.status()

@@ -1,5 +1,11 @@
 """Faults drawn from a seed, one every few seconds. What one stops stays stopped until another fault, or the calm at the
-end, restores it."""
+end, restores it.
+
+kill, kill-leader, freeze, freeze-leader, freeze-agent: of a process. mend: everything runs again. nats, wipe: the NATS
+server is killed and started, without its store. api: the same of the API server. cut, freeze-wire: the watchers'
+connections to the API server end, or nothing comes through. lose-answers: what they write is done, and the answers are
+lost. part: one process and NATS do not hear each other, while both run.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ from tests.chaos.processes import Process
 PAUSE_S = (0.3, 4.0)
 LEADER_FROZEN_S = (4.0, 12.0)
 WIRE_FROZEN_S = (1.0, 8.0)
+PARTED_S = (1.0, 12.0)
 RESTARTED_AT_ONCE = 0.8
 """Of the killed processes; the others stay dead until something restarts them."""
 
@@ -30,10 +37,13 @@ Fault = Literal[
     "api",
     "cut",
     "freeze-wire",
+    "lose-answers",
+    "part",
 ]
 _WEIGHTS: dict[Fault, int] = {
     "kill": 5, "kill-leader": 4, "freeze": 3, "freeze-leader": 4, "freeze-agent": 2, "mend": 7,
     "nats": 2, "wipe": 1, "api": 1, "cut": 2, "freeze-wire": 1,
+    "lose-answers": 2, "part": 4,
 }  # fmt: skip
 assert set(_WEIGHTS) == set(get_args(Fault))
 
@@ -51,7 +61,8 @@ class Faults:
         self.kinds: Counter[str] = Counter()
         """How many of each kind have struck."""
         self._cluster, self._chance, self._killed, self._say = cluster, chance, killed, say
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """By what each of them ends: of one there is one at a time."""
 
     async def go_on(self, count: int = 0) -> None:
         """Strikes `count` times; 0: for ever."""
@@ -64,9 +75,7 @@ class Faults:
 
     def calm(self) -> None:
         """Cancels all timers and repairs the cluster."""
-        for timer in self._timers:
-            timer.cancel()
-        self._cluster.site.repair()
+        self._mend()
 
     async def _strike(self, fault: Fault) -> str:
         """The part that it hit, if it was drawn."""
@@ -84,7 +93,7 @@ class Faults:
             case "kill-leader" | "freeze-leader":
                 return await self._strike_leader(fault)
             case "mend":
-                cluster.site.repair()
+                self._mend()
             case "nats" | "wipe":
                 await cluster.site.nats.restart(wipe=fault == "wipe")
             case "api":
@@ -94,8 +103,21 @@ class Faults:
                 cluster.site.wire.cut()
             case "freeze-wire":
                 cluster.site.wire.freeze()
-                self._later(WIRE_FROZEN_S, cluster.site.wire.thaw)
+                self._later("wire", WIRE_FROZEN_S, cluster.site.wire.thaw)
+            case "lose-answers":
+                cluster.site.wire.hold_answers()
+                self._later("answers", WIRE_FROZEN_S, self._lose_answers)
+            case "part":
+                name = self._chance.choice(sorted(cluster.links))
+                cluster.links[name].freeze()
+                self._later(f"link of {name}", PARTED_S, cluster.links[name].thaw)
+                return name
         return ""
+
+    def _lose_answers(self) -> None:
+        """What watchers wrote since is done, and they are never told."""
+        self._cluster.site.wire.cut()
+        self._cluster.site.wire.hold_answers(False)
 
     async def _strike_leader(self, fault: Fault) -> str:
         status = await self._cluster.site.status()
@@ -106,7 +128,7 @@ class Faults:
             self._kill(process, again=True)
         else:
             process.freeze()
-            self._later(LEADER_FROZEN_S, lambda: process.thaw() if process.frozen else None)
+            self._later(process.name, LEADER_FROZEN_S, lambda: process.thaw() if process.frozen else None)
         return process.name
 
     def _any(self, prefix: str) -> Process:
@@ -120,5 +142,16 @@ class Faults:
         if again:
             process.start()
 
-    def _later(self, within: tuple[float, float], mend: Callable[[], None]) -> None:
-        self._timers.append(asyncio.get_running_loop().call_later(self._chance.uniform(*within), mend))
+    def _later(self, what: str, within: tuple[float, float], mend: Callable[[], None]) -> None:
+        if what in self._timers:
+            self._timers[what].cancel()
+        self._timers[what] = asyncio.get_running_loop().call_later(self._chance.uniform(*within), mend)
+
+    def _mend(self) -> None:
+        """All is as it should be. Answers that are held are lost, as they were to be."""
+        if "answers" in self._timers and not self._timers["answers"].cancelled():
+            self._lose_answers()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._cluster.repair()

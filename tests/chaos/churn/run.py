@@ -20,7 +20,7 @@ from shared.kube.transport import TransportError
 from shared.model.objects import Pod
 from tests.chaos.churn import removals
 from tests.chaos.churn.auditor import Auditor, granted_mib
-from tests.chaos.churn.cluster import MEMORY_MIB, NAMESPACE, NODES, ChurnCluster
+from tests.chaos.churn.cluster import MEMORY_MIB, NAMESPACE, NODES, ChurnCluster, links
 from tests.chaos.churn.faults import Faults
 from tests.chaos.churn.load import ChurnLoad
 from tests.chaos.churn.removals import Plans
@@ -79,8 +79,8 @@ async def churn(options: Options, say: Callable[[str], None]) -> Report:
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
     await asyncio.to_thread(plane.start)
     try:
-        async with on_site(plane, state) as site:
-            cluster = ChurnCluster(site)
+        async with on_site(plane, state) as site, links(site.nats.port) as linked:
+            cluster = ChurnCluster(site, linked)
             cluster.prepare(seed=options.seed, renew_s=options.renew_s)
             await cluster.start()
             report = await Churn(cluster, options, say).run()
@@ -228,7 +228,7 @@ class Churn:
 
         async def settled() -> bool:
             nonlocal status, pods, since
-            self._cluster.site.repair()
+            self._cluster.repair()
             status, pods = await self._status(), await self._look()
             if pods is None or self._unsettled(status, pods) or self._lost(pods):
                 since = None
@@ -272,7 +272,7 @@ class Churn:
 
         async def free() -> bool:
             nonlocal status
-            self._cluster.site.repair()
+            self._cluster.repair()
             status = await self._status()
             return status is not None and not _booked(status)
 
