@@ -69,6 +69,8 @@ def compare_with_rebuilt(simulation: Simulation, kept: Core) -> None:
                         todo.append(m.ReleaseSeen(command.node, command.release.grant_id))
                 case m.Append() if core.phase == "readying":
                     todo.append(m.Appended(term + 1))
+                case m.Again():
+                    todo.append(m.Tick())
     if core.phase not in ("leading", "touching", "over"):
         raise Violation(f"P6: the rebuilt book is stuck in {core.phase}")
     if core.phase != "leading":

@@ -542,3 +542,14 @@ def test_a_job_that_stays_idle_though_it_wants_its_gpu_would_be_detected(monkeyp
 
     monkeypatch.setattr(TurnPolicy, "is_idle", stays_idle)
     assert _turns_violated(30).endswith("has not resumed")
+
+
+@pytest.mark.parametrize("first", range(0, 80, 20))
+def test_nothing_is_violated_where_takeovers_are_in_small_parts(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """Worlds are small, so with the usual parts each takeover is in one."""
+    for module in ("listing", "core"):
+        monkeypatch.setattr(f"services.placement.{module}.CHANGES_AT_ONCE", 3)
+    monkeypatch.setattr("services.placement.listing.LATER_AT_ONCE", 1)
+    monkeypatch.setattr("services.placement.engine.memory.REMEMBERED_AT_ONCE", 2)
+    for seed in range(first, first + 20):
+        Simulation(seed).run()
