@@ -156,6 +156,7 @@ class Reflector:
                 passed = not self.reflection.listing and self.reflection.version >= newest
                 if self._refreshes.completing and passed and self._complete(wishes):
                     return True
+        self._refreshes.watch_ended()
         return False
 
     def _complete(self, wishes: int) -> bool:

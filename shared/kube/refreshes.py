@@ -25,7 +25,7 @@ class Refreshes:
         """The version of the server that a watch has yet to pass; 0: none. It stays until it is passed."""
         self._goal_wishes = 0
         self._watched = 0
-        """How many watches have tried to pass it."""
+        """How many watches have ended before they had passed it."""
         self._lists_until = float("-inf")
         self._met = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -61,9 +61,12 @@ class Refreshes:
         return now >= self._lists_until
 
     def aim(self, wishes: int, version: int) -> None:
-        """A watch that has passed this version of the server has met so many wishes. Each watch that begins says so."""
+        """A watch that has passed this version of the server has met so many wishes."""
         self.goal, self._goal_wishes = version, wishes
-        self._watched += 1
+
+    def watch_ended(self) -> None:
+        """By the server, in order: a connection that broke says nothing of the next one."""
+        self._watched += self.goal > 0
 
     def heard(self) -> None:
         """Something came from the server."""

@@ -79,6 +79,14 @@ MUTANTS = [
         tests=(f"{FOLLOWS}::test_where_nothing_has_happened_the_state_is_complete",),
     ),
     Mutant(
+        name="broken-watches-counted",
+        what="a server whose connections break is listed anew for everybody",
+        file=REFLECTOR,
+        old="        wishes = self._refreshes.begin(incomplete=listing)\n",
+        new="        wishes = self._refreshes.begin(incomplete=listing)\n        self._refreshes.watch_ended()\n",
+        tests=(f"{FOLLOWS}::test_watches_that_break_lead_to_no_list",),
+    ),
+    Mutant(
         name="restored-server-believed",
         what="a watch from a version that a restored server never had is taken for one that has passed it",
         file=REFLECTOR,

@@ -28,6 +28,7 @@ __all__ = ["client", "server"]
 
 WITHIN_S = 10
 TOO_OLD = line("ERROR", kind="Status", code=410, message="too old resource version")
+GOES_DOWN = line("ERROR", kind="Status", code=503, message="the server is shutting down")
 STAYS_OPEN = b""
 PAUSES = b" "
 """The server sends no more until the test lets it continue."""
@@ -213,6 +214,18 @@ async def test_where_no_watch_passes_the_servers_version_there_is_a_list_and_lis
         assert reported(follower.facts)[1:] == [("gone", "a@5", False)]
         await follower.reflector.refresh()
         assert watches.begun_from[4:] == ["list"]
+
+
+async def test_watches_that_break_lead_to_no_list(server: Server, client: Http1Transport) -> None:
+    """As those of a server that is restarted: it would have to list everything for everybody."""
+    broken: list[list[bytes]] = [[progress(20), GOES_DOWN] for _ in range(SHORT_WATCHES + 1)]
+    watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], *broken, [progress(40), STAYS_OPEN], at=40)
+    async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
+        await follower.has_reported("a")
+        await follower.reflector.wait_synced()
+        await follower.reflector.refresh()
+        assert follower.reflector.lists == 1
+        assert len(watches.begun_from) == SHORT_WATCHES + 3
 
 
 async def test_the_version_to_pass_stays_while_the_server_goes_on(server: Server, client: Http1Transport) -> None:
