@@ -125,8 +125,7 @@ class Book(Ledger):
         return changes
 
     def _read(self, pod: Pod) -> PodState:
-        """Pods of one controller are written alike, or in a few ways, as launcher and workers, and bare pods in some.
-        Reading a pod costs as much as deciding where it goes."""
+        """A controller writes its pods alike, or in a few ways, and reading one costs as much as deciding its place."""
         if pod.spec.resource_claims:
             self._claimants.add(pod.metadata.uid)
             return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))

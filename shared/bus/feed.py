@@ -105,7 +105,8 @@ class Feed:
         try:
             while True:
                 try:
-                    await asyncio.wait_for(self._wanted.wait(), PROBE_S)
+                    async with asyncio.timeout(PROBE_S):  # wait_for can lose a cancellation
+                        await self._wanted.wait()
                 except TimeoutError:
                     silent_s = loop.time() - self._heard
                     if self._follower.epoch and silent_s > SILENCE_S:

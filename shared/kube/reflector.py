@@ -128,7 +128,8 @@ class Reflector:
             newest = await self._newest(wishes)
             if newest and self.reflection.version >= newest and self._complete(wishes):
                 return True
-            listing, wishes = not newest, wishes if newest else self._refreshes.wishes
+            if not newest:
+                listing, wishes = True, self._refreshes.give_up()
         if listing and not self._watch_list:
             await self._list()
             listing = False
@@ -168,6 +169,8 @@ class Reflector:
     async def _newest(self, wishes: int) -> int:
         """The server's version after these wishes, for a watch that is to pass it. 0 where there is to be a list: few
         objects are known, watches do not get there, or the server is behind us, as when its storage was restored."""
+        if self.reflection.version >= self._refreshes.goal > 0:
+            return self._refreshes.goal
         if len(self.reflection) <= self._timing.relist_most or not self._refreshes.may_watch():
             return 0
         newest = self._refreshes.goal or number((await self._page({"limit": "1"})).resource_version)

@@ -57,8 +57,13 @@ class Refreshes:
         """Whether a watch may try to pass the server's version; if not, there has to be a list."""
         now = asyncio.get_running_loop().time()
         if self._watched >= SHORT_WATCHES:
-            self.goal, self._watched, self._lists_until = 0, 0, now + LISTS_S
+            self._lists_until = now + LISTS_S
         return now >= self._lists_until
+
+    def give_up(self) -> int:
+        """There is to be a list. Returns the wishes that it serves."""
+        self.goal = self._watched = 0
+        return self.wishes
 
     def aim(self, wishes: int, version: int) -> None:
         """A watch that has passed this version of the server has met so many wishes."""

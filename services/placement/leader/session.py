@@ -17,6 +17,7 @@ from services.placement.protocol.write_batcher import PART_MOST
 from services.placement.queries.responder import responder
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, NotTaken, Refused, Subscription, Unknown
+from shared.bus.tasks import end
 from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.events import CapacityWanted, PolicyRead
@@ -94,10 +95,7 @@ class LeaderSession:
 
     async def close(self) -> None:
         self.ctx.health.clear("excluded")
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # what they hold is let go of
+        await end(*self._tasks)
         while self._subscriptions:
             await self._subscriptions.pop().stop()
 

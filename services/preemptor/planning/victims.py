@@ -252,7 +252,9 @@ class Candidates:
         return None if node.name in self._promised_nodes else self._look(node).bounds
 
     def _note_changed(self) -> None:
-        changed = self._changed.take()
+        changed, nodes = self._changed.take(), self._book.nodes
+        if changed is None or any(name in nodes and nodes[name].gpus and name not in self._of for name in changed):
+            self._look_at = float("-inf")
         for name in [name for name in (self._of if changed is None else changed) if name in self._of]:
             self._of[name].min_costs, self._of[name].bounds = {}, {}
             self._unchecked[name] = None

@@ -228,6 +228,24 @@ async def test_watches_that_break_lead_to_no_list(server: Server, client: Http1T
         assert len(watches.begun_from) == SHORT_WATCHES + 3
 
 
+async def test_a_watch_that_breaks_with_the_event_that_passed_the_version_has_passed_it(
+    server: Server, client: Http1Transport
+) -> None:
+    watches = Watches(
+        server,
+        [pod("a", 5), end_of_list(10), STAYS_OPEN],
+        [pod("b", 45) + b"\n" + GOES_DOWN],
+        [STAYS_OPEN],
+        at=40,
+    )
+    async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
+        await follower.has_reported("a")
+        await follower.reflector.wait_synced()
+        await follower.reflector.refresh()
+        assert watches.begun_from in (["list", "10"], ["list", "10", "45"])
+        assert follower.reflector.lists == 1
+
+
 async def test_the_version_to_pass_stays_while_the_server_goes_on(server: Server, client: Http1Transport) -> None:
     """Else a server that says rarely where its watches are is always ahead of them."""
     watches = Watches(

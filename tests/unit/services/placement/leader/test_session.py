@@ -179,6 +179,19 @@ async def test_a_log_that_does_not_answer_ends_no_session(server: EmbeddedServer
     await session.close()
 
 
+async def test_a_session_ends_although_a_snapshot_was_wanted_at_that_moment(bus: NatsBus) -> None:
+    """A cancellation that comes together with what is waited for can be lost; the session would never have ended."""
+    session = await new_session(bus)
+    running = asyncio.create_task(session.run())
+    await eventually(lambda: session.core.phase == "leading", within_s=LIMIT_S)
+    session.feed.want_snapshot()
+    running.cancel()
+    await asyncio.wait_for(session.close(), LIMIT_S)
+    assert all(task.done() for task in session._tasks)
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
 async def test_orders_that_the_bus_does_not_take_end_no_session(server: EmbeddedServer, bus: NatsBus) -> None:
     """Without a connection the client keeps a few of them. Each is repeated until its node answers."""
     session = await new_session(bus)
