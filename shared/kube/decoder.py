@@ -10,7 +10,7 @@ from shared.formats import UNREADABLE
 from shared.kube.gangs.decoder import decoder_of
 from shared.kube.resources import Resource
 from shared.model.kinds import KINDS, Object
-from shared.model.objects import Gang
+from shared.model.objects import Gang, version_number
 
 
 class Denied(Exception):
@@ -70,6 +70,11 @@ class Page(msgspec.Struct, frozen=True):
     resource_version: str
     more: str
     unreadable: tuple[str, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """`resource_version` as a number; 0 where it is none."""
+        return version_number(self.resource_version)
 
 
 class Decoder:
@@ -143,8 +148,3 @@ class Lines:
         """The lines that are complete now."""
         *lines, self._rest = (self._rest + chunk if self._rest else chunk).split(b"\n")
         return [line for line in lines if line]
-
-
-def number(resource_version: str) -> int:
-    """0 where it is none."""
-    return int(resource_version) if resource_version.isdecimal() else 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from shared.contracts.facts import Fact, Gone, Put
-from shared.kube.decoder import Bookmark, number
+from shared.kube.decoder import Bookmark
 from shared.model.kinds import Object
 from shared.model.kube_object import Meta
-from shared.model.objects import version
+from shared.model.objects import version, version_number
 
 INITIAL_END = "k8s.io/initial-events-end"
 """The annotation on the bookmark that ends a WatchList's initial events (KEP-3157)."""
@@ -34,7 +34,7 @@ class Reflection:
     @property
     def version(self) -> int:
         """`resource_version` as a number; 0 where it is none."""
-        return number(self.resource_version)
+        return version_number(self.resource_version)
 
     @property
     def listing(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from shared.contracts.facts import Fact
-from shared.kube.decoder import Absent, Decoder, Denied, Lines, Page, Undecodable, WatchError, number
+from shared.kube.decoder import Absent, Decoder, Denied, Lines, Page, Undecodable, WatchError
 from shared.kube.discovery import DiscoveryError, served
 from shared.kube.reflect import Reflection
 from shared.kube.refreshes import Refreshes
@@ -136,7 +136,7 @@ class Reflector:
             if self._complete(wishes):
                 return True
         self.watches += 1
-        watch_s = SHORT_WATCH_S if self._refreshes.goal else int(self._timing.watch_s * random.uniform(1.0, 2.0))  # noqa: S311 - jitter
+        watch_s = SHORT_WATCH_S if self._refreshes.goal else self._timing.next_watch_s()
         query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(watch_s)}
         if listing:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -173,7 +173,7 @@ class Reflector:
             return self._refreshes.goal
         if len(self.reflection) <= self._timing.relist_most or not self._refreshes.may_watch():
             return 0
-        newest = self._refreshes.goal or number((await self._page({"limit": "1"})).resource_version)
+        newest = self._refreshes.goal or (await self._page({"limit": "1"})).version
         if not newest >= self.reflection.version > 0:
             return 0
         self._refreshes.aim(wishes, newest)

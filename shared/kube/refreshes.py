@@ -1,4 +1,4 @@
-"""Who waits for a complete state of one kind, and whom one serves. Pure but for the loop's clock and futures.
+"""What waits for a complete state of one kind, and what one serves. Pure but for the loop's clock and futures.
 
 A complete state serves the wishes that came before the way to it began: before a list's first request, or before the
 server was asked at which version it is.

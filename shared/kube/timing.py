@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 SHORT_WATCH_S = 3
@@ -23,3 +25,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """Up to so many known objects a refresh is a list, which takes less than the wait for a bookmark."""
     absent_s: float = 60.0
     """How often to check again for a kind that the server does not have."""
+
+    def next_watch_s(self) -> int:
+        """How long the next watch is to be kept open, in seconds."""
+        return int(self.watch_s * random.uniform(1.0, 2.0))  # noqa: S311 - jitter, not a secret

@@ -270,6 +270,10 @@ _MAX_VERSION_DIGITS = 20
 
 
 def version(meta: Meta) -> int:
-    """The resourceVersion as a number (KEP-5504 makes the order of these part of the API); 0 where it is none."""
-    text = meta.resource_version
+    """That of the object, as `version_number` reads it."""
+    return version_number(meta.resource_version)
+
+
+def version_number(text: str) -> int:
+    """A resourceVersion as a number (KEP-5504 makes the order of these part of the API); 0 where it is none."""
     return int(text) if text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS else 0

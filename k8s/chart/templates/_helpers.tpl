@@ -196,7 +196,7 @@ exec:
 {{- end }}
 
 {{- /* A stream that could once not be written takes nothing more until its server starts again, not even when there is
-room on the disk. The server then answers no write and calls itself well but for this text. It is looked for alone: servers
+room on the disk. The server then answers no write, and only this text of its health says so. It is looked for alone: servers
 that have no leader, or are behind, must not be restarted for that. */ -}}
 {{- define "kerf.natsLiveness" }}
 exec:

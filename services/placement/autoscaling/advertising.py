@@ -39,9 +39,7 @@ class Advertising:
         out: list[AdvertiseCapacity] = []
         for name in dict.fromkeys((*first, *self._rota.next(self._book.nodes, _AT_ONCE, now))):
             node = self._book.nodes.get(name)
-            if node is None:
-                continue
-            if node.object is None or (node.inventory is None and not labels.has_left(node.object)):
+            if node is None or node.object is None or (node.inventory is None and not labels.has_left(node.object)):
                 continue
             if now - self._asked.get(name, float("-inf")) < AGAIN_S:
                 continue

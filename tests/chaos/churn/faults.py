@@ -74,8 +74,13 @@ class Faults:
             self._say(f"{fault} {await self._strike(fault)}".rstrip())
 
     def calm(self) -> None:
-        """Cancels all timers and repairs the cluster."""
-        self._mend()
+        """All is as it should be, and no timer is left. Answers that are held are lost, as they were to be."""
+        if "answers" in self._timers:
+            self._lose_answers()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._cluster.repair()
 
     async def _strike(self, fault: Fault) -> str:
         """The part that it hit, if it was drawn."""
@@ -93,7 +98,7 @@ class Faults:
             case "kill-leader" | "freeze-leader":
                 return await self._strike_leader(fault)
             case "mend":
-                self._mend()
+                self.calm()
             case "nats" | "wipe":
                 await cluster.site.nats.restart(wipe=fault == "wipe")
             case "api":
@@ -116,6 +121,7 @@ class Faults:
 
     def _lose_answers(self) -> None:
         """What watchers wrote since is done, and they are never told."""
+        self._timers.pop("answers").cancel()
         self._cluster.site.wire.cut()
         self._cluster.site.wire.hold_answers(False)
 
@@ -146,12 +152,3 @@ class Faults:
         if what in self._timers:
             self._timers[what].cancel()
         self._timers[what] = asyncio.get_running_loop().call_later(self._chance.uniform(*within), mend)
-
-    def _mend(self) -> None:
-        """All is as it should be. Answers that are held are lost, as they were to be."""
-        if "answers" in self._timers and not self._timers["answers"].cancelled():
-            self._lose_answers()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-        self._cluster.repair()

@@ -10,6 +10,8 @@ _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher
 _UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_blocks_no_other_pod",)
 _VOID = (_TESTS + "test_an_old_binding_gives_an_excluded_pod_no_gpu",)
 
+_SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
+
 MUTANTS = [
     # --- is the log whole -----------------------------------------------------------------------------------------
     Mutant(
@@ -426,7 +428,7 @@ MUTANTS = [
         file="services/placement/listing.py",
         old="        if not self.whole or not isinstance(event, _DEFERRED):\n",
         new="        if True:\n",
-        tests=("tests/unit/services/placement/test_core_sessions.py::test_a_large_snapshot_is_taken_in_part_by_part_and_what_comes_meanwhile_afterwards",),
+        tests=(_SESSIONS + "test_a_large_snapshot_is_taken_in_part_by_part_and_what_comes_meanwhile_afterwards",),
     ),
     Mutant(
         name="second-snapshot-dropped",
@@ -434,7 +436,7 @@ MUTANTS = [
         file="services/placement/listing.py",
         old="        self.later.append(event)\n",
         new="        if not isinstance(event, m.SnapshotSeen): self.later.append(event)\n",
-        tests=("tests/unit/services/placement/test_core_sessions.py::test_a_second_snapshot_during_the_first_one_is_taken_in_after_it",),
+        tests=(_SESSIONS + "test_a_second_snapshot_during_the_first_one_is_taken_in_after_it",),
     ),
     Mutant(
         name="leads-with-half-a-memory",
@@ -442,7 +444,7 @@ MUTANTS = [
         file="services/placement/engine/memory.py",
         old="return len(uids) == REMEMBERED_AT_ONCE",
         new="return False",
-        tests=("tests/unit/services/placement/test_core_sessions.py::test_a_session_leads_when_policies_have_learned_from_all_placed_pods",),
+        tests=(_SESSIONS + "test_a_session_leads_when_policies_have_learned_from_all_placed_pods",),
     ),
     Mutant(
         name="unsent-order-ends-the-session",

@@ -66,8 +66,8 @@ MUTANTS = [
         name="goal-moves",
         what="the version to pass is read anew for each watch",
         file=REFLECTOR,
-        old="newest = self._refreshes.goal or number",
-        new="newest = number",
+        old="newest = self._refreshes.goal or (await",
+        new="newest = (await",
         tests=(f"{FOLLOWS}::test_the_version_to_pass_stays_while_the_server_goes_on",),
     ),
     Mutant(

@@ -102,6 +102,11 @@ class Follower:
         self.facts += facts
         self._told.set()
 
+    async def has_listed(self) -> None:
+        """The first list, which has pod a."""
+        await self.has_reported("a")
+        await self.reflector.wait_synced()
+
     async def has_reported(self, name: str) -> list[tuple[str, str, bool]]:
         """All that was reported, as soon as this pod is among it."""
         async with asyncio.timeout(WITHIN_S):
@@ -156,8 +161,7 @@ async def test_a_refresh_waits_for_a_list_that_started_after_it(server: Server, 
         server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 29), PAUSES, end_of_list(30), STAYS_OPEN]
     )
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         fresh = asyncio.create_task(follower.reflector.refresh())
         await follower.has_reported("b")
         await unmet(fresh)
@@ -182,8 +186,7 @@ async def test_a_refresh_of_many_objects_waits_for_a_watch_that_has_passed_the_s
         server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [pod("b", 39), PAUSES, last, STAYS_OPEN], at=40
     )
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         fresh = asyncio.create_task(follower.reflector.refresh())
         await follower.has_reported("b")
         await unmet(fresh)
@@ -207,8 +210,7 @@ async def test_where_no_watch_passes_the_servers_version_there_is_a_list_and_lis
         at=40,
     )
     async with following(client, relist_most=-1) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert watches.begun_from == ["list", "10", "20", "list"]
         assert reported(follower.facts)[1:] == [("gone", "a@5", False)]
@@ -221,8 +223,7 @@ async def test_watches_that_break_lead_to_no_list(server: Server, client: Http1T
     broken: list[list[bytes]] = [[progress(20), GOES_DOWN] for _ in range(SHORT_WATCHES + 1)]
     watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], *broken, [progress(40), STAYS_OPEN], at=40)
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert follower.reflector.lists == 1
         assert len(watches.begun_from) == SHORT_WATCHES + 3
@@ -239,8 +240,7 @@ async def test_a_watch_that_breaks_with_the_event_that_passed_the_version_has_pa
         at=40,
     )
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert watches.begun_from in (["list", "10"], ["list", "10", "45"])
         assert follower.reflector.lists == 1
@@ -253,8 +253,7 @@ async def test_the_version_to_pass_stays_while_the_server_goes_on(server: Server
     )
     watches.rises = 100
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert watches.begun_from == ["list", "10", "39"]
 
@@ -263,8 +262,7 @@ async def test_where_nothing_has_happened_the_state_is_complete(server: Server, 
     """A server sends no bookmark of the version that a watch began with."""
     Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [STAYS_OPEN], at=10)
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert follower.reflector.lists == 1
 
@@ -280,8 +278,7 @@ async def test_a_version_that_is_forgotten_during_a_refresh_is_followed_by_a_lis
         at=40,
     )
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert watches.begun_from == ["list", "10", "list"]
         assert reported(follower.facts)[1:] == [("put", "b@45", True), ("gone", "a@5", False)]
@@ -291,8 +288,7 @@ async def test_a_server_that_is_behind_what_is_known_is_listed(server: Server, c
     """Its storage was restored: a watch from our version has passed its version and has seen nothing."""
     watches = Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [end_of_list(8), STAYS_OPEN], at=8)
     async with following(client, relist_most=0) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         await follower.reflector.refresh()
         assert watches.begun_from == ["list", "list"]
 
@@ -306,8 +302,7 @@ async def test_a_wish_during_a_refresh_lets_it_end_and_comes_next(server: Server
         [pod("c", 35), end_of_list(36), STAYS_OPEN],
     )
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         first = asyncio.create_task(follower.reflector.refresh())
         await follower.has_reported("b")
         second = asyncio.create_task(follower.reflector.refresh())
@@ -331,8 +326,7 @@ async def test_a_wish_during_a_refresh_that_has_fallen_silent_begins_it_anew(
         [pod("c", 35), end_of_list(36), STAYS_OPEN],
     )
     async with following(client) as follower, asyncio.timeout(WITHIN_S):
-        await follower.has_reported("a")
-        await follower.reflector.wait_synced()
+        await follower.has_listed()
         first = asyncio.create_task(follower.reflector.refresh())
         await follower.has_reported("b")
         await follower.reflector.refresh()
