@@ -1,9 +1,9 @@
 """Many faults, one after the other, on a cluster of processes with a load of pods: what is wrong in the end.
 
 The cluster, the load, the faults and the auditor are those of `tests/chaos/churn`: a real API server and NATS, two
-placements, watchers and preemptors, 24 hollow nodes with 96 GPUs, 330 pods that come and go, and a fault every 0.3 to 4
-seconds, drawn from the seed. It ends after so many faults; then everything is restored, has to settle, and all pods are
-deleted.
+placements, watchers and preemptors, 24 hollow nodes with 96 GPUs, 330 pods that come and go, and bursts of faults with
+seconds of rest between them, drawn from the seed. It ends after so many faults; then everything is restored, has to
+settle, and all pods are deleted.
 
 - `faults`, `kinds`: how many struck, in all and by kind (`tests/chaos/churn/faults.py`).
 - `double_bookings`: GPUs on which more was granted or ran at the same time than they have, by an auditor that reads no

@@ -435,10 +435,9 @@ def test_a_profile_is_named_in_the_refusal_and_an_unknown_one_is_refused(server:
         assert (stored, manifests.code_of(message)) == (None, code)
 
 
-def test_more_than_32_containers_are_completed_by_the_webhook_only(server: ApiServer) -> None:
-    """CEL has no ranges, so the policy lists the indices; decision 0020 names the limit."""
-    for number, message in ((32, ""), (33, "slot-count")):
-        manifest = pod(*(container(f"c{i}", amounts(memory="1Gi")) for i in range(number)))
-        stored, refusal = server.create(manifest)
-        assert (stored is not None, manifests.code_of(refusal)) == (not message, message)
-        assert not isinstance(in_python(manifest), Refused)
+def test_a_pod_of_many_containers_is_completed(server: ApiServer) -> None:
+    many = [container(f"c{i}", amounts(memory="1Gi")) for i in range(100)]
+    assert disagreement(server, pod(*many)) == ""
+    fault = pod(*many, container("last", amounts(memory="1")))
+    assert disagreement(server, fault, same_code=True) == ""
+    assert isinstance(refused := in_python(fault), Refused) and refused.code == "memory-too-small"

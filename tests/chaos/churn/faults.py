@@ -1,5 +1,5 @@
-"""Faults drawn from a seed, one every few seconds. What one stops stays stopped until another fault, or the calm at the
-end, restores it.
+"""Faults drawn from a seed: bursts, in which one strikes while Kerf still mends the one before, and seconds of rest
+between them. What one stops stays stopped until another fault, or the calm at the end, restores it.
 
 kill, kill-leader, freeze, freeze-leader, freeze-agent: of a process. mend: everything runs again. nats, wipe: the NATS
 server is killed and started, without its store. api: the same of the API server. cut, freeze-wire: the watchers'
@@ -18,7 +18,9 @@ from typing import Literal, get_args
 from tests.chaos.churn.cluster import ChurnCluster
 from tests.chaos.processes import Process
 
-PAUSE_S = (0.3, 4.0)
+BURST_S, REST_S = (0.02, 0.5), (3.0, 9.0)
+RESTS = 0.15
+"""Of the pauses between two faults; the others are those of a burst."""
 LEADER_FROZEN_S = (4.0, 12.0)
 WIRE_FROZEN_S = (1.0, 8.0)
 PARTED_S = (1.0, 12.0)
@@ -67,7 +69,8 @@ class Faults:
     async def go_on(self, count: int = 0) -> None:
         """Strikes `count` times; 0: for ever."""
         while not count or self.struck < count:
-            await asyncio.sleep(self._chance.uniform(*PAUSE_S))
+            rests = self._chance.random() < RESTS
+            await asyncio.sleep(self._chance.uniform(*(REST_S if rests else BURST_S)))
             fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
             self.struck += 1
             self.kinds[fault] += 1
