@@ -362,7 +362,7 @@ class Core:
         self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
-        hold = self.holds.pop(state.uid, None)
+        hold = self.holds.bound(state.uid, now)
         self.recovery.settled(state.uid)
         self.scheduler.forget(state.uid, now)
         self.decision_events.forget(state.uid)

@@ -440,4 +440,5 @@ def test_a_pod_of_many_containers_is_completed(server: ApiServer) -> None:
     assert disagreement(server, pod(*many)) == ""
     fault = pod(*many, container("last", amounts(memory="1")))
     assert disagreement(server, fault, same_code=True) == ""
-    assert isinstance(refused := in_python(fault), Refused) and refused.code == "memory-too-small"
+    assert isinstance(refused := in_python(fault), Refused)
+    assert refused.code == "memory-too-small"

@@ -9,6 +9,7 @@ from shared.contracts.log import Decision, DecisionBatch
 from shared.model.grant import encode_grant
 
 RESEND_S = 5.0
+RESEND_MOST_S = 30.0
 UNKNOWN_RESEND_S = 1.0
 
 
@@ -19,6 +20,7 @@ class Hold(msgspec.Struct):
     decided_at: float
     sequence: int = 0
     sent_at: float = 0.0
+    first_sent_at: float | None = None
 
     def bind(self) -> Bind:
         d = self.decision
@@ -37,6 +39,28 @@ class Hold(msgspec.Struct):
 class Holds(dict[str, Hold]):
     """By pod uid. A hold is removed by evidence only (R4); the caller has seen that evidence."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._mean_s = self._deviation_s = 0.0
+
+    @property
+    def resend_s(self) -> float:
+        """How long a Binding is waited for: longer while Bindings take longer, for a repetition costs a slow API server
+        as much as a Binding. Reckoned as TCP's time-out (RFC 6298)."""
+        return min(max(RESEND_S, self._mean_s + 4 * self._deviation_s), RESEND_MOST_S)
+
+    def bound(self, uid: str, now: float) -> Hold | None:
+        """The pod is bound: takes its hold away, and learns from it how long Bindings take."""
+        hold = self.pop(uid, None)
+        if hold is not None and hold.first_sent_at is not None:
+            took_s = now - hold.first_sent_at
+            if self._mean_s:
+                self._deviation_s += (abs(took_s - self._mean_s) - self._deviation_s) / 4
+                self._mean_s += (took_s - self._mean_s) / 8
+            else:
+                self._mean_s, self._deviation_s = took_s, took_s / 2
+        return hold
+
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[Hold]:
         """The log has these decisions. Those that are still held may be sent."""
         sent = []
@@ -44,13 +68,13 @@ class Holds(dict[str, Hold]):
             hold = self.get(decision.uid)
             if hold is None or hold.decision is not decision:
                 continue  # voided meanwhile: the pod changed or is gone
-            hold.sequence, hold.sent_at = sequence, now
+            hold.sequence, hold.sent_at, hold.first_sent_at = sequence, now, now
             sent.append(hold)
         return sent
 
     def late(self, now: float, *, at_once: bool = False) -> list[Hold]:
         """The holds to send again. A repetition is harmless (R3)."""
-        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= RESEND_S)]
+        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= self.resend_s)]
         for hold in found:
             hold.sent_at = now
         return found
@@ -60,7 +84,6 @@ class Holds(dict[str, Hold]):
         hold = self.get(answer.uid)
         return hold if hold is not None and hold.decision.resource_version == answer.resource_version else None
 
-    @staticmethod
-    def unknown(hold: Hold, now: float) -> None:
+    def unknown(self, hold: Hold, now: float) -> None:
         """It may have happened or not: it is sent again soon."""
-        hold.sent_at = min(hold.sent_at, now - RESEND_S + UNKNOWN_RESEND_S)
+        hold.sent_at = min(hold.sent_at, now - self.resend_s + UNKNOWN_RESEND_S)

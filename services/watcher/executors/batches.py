@@ -27,14 +27,14 @@ class Batches:
 
     async def each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
         """All of them concurrently, within the limit that all batches share."""
-
-        async def one(order: T) -> Result:
-            async with self._slots:
-                return await execute(order)
-
         if len(orders) == 1:
-            return [await one(orders[0])]
-        return list(await asyncio.gather(*(one(order) for order in orders)))
+            return [await self.one(orders[0], execute)]
+        return list(await asyncio.gather(*(self.one(order, execute) for order in orders)))
+
+    async def one(self, order: T, execute: Callable[[T], Awaitable[Result]]) -> Result:
+        """When one of the slots that all batches share is free."""
+        async with self._slots:
+            return await execute(order)
 
     def answers(
         self,

@@ -41,11 +41,12 @@ class Gate:
         """For the next requests, which then do not reach the cluster."""
         self.open = asyncio.Event()
         self.open.set()
-        self.inside = self.max_inside = 0
+        self.inside = self.max_inside = self.requests = 0
 
     async def request(
         self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
     ) -> Response:
+        self.requests += 1
         self.inside += 1
         self.max_inside = max(self.max_inside, self.inside)
         await self.open.wait()
@@ -115,6 +116,43 @@ class ExecutorHarness:
 
 def identity(pod: Pod) -> dict[str, Any]:
     return {"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
+
+
+async def test_an_order_that_is_repeated_while_it_is_under_way_is_sent_once() -> None:
+    """In another batch, as the placement service repeats it when the API server is slow."""
+    harness = ExecutorHarness(in_flight=1)
+    first, second = harness.bind(harness.pod("p")), harness.bind(harness.pod("q"))
+    harness.gate.open.clear()
+    tasks = [
+        asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=i, binds=binds)))
+        for i, binds in enumerate([(first, second), (second, first), (first,)])
+    ]
+    await eventually(lambda: harness.gate.inside == 1, what="the first in flight")
+    harness.gate.open.set()
+    assert [await task for task in tasks] == [c.Answers()] * 3
+    assert harness.gate.requests == 2
+    await harness.announcer.flush()
+    assert harness.events() == ["Scheduled", "Scheduled"]
+
+
+async def test_the_repetition_of_an_order_that_failed_is_sent() -> None:
+    harness = ExecutorHarness()
+    order = harness.bind(harness.pod())
+    harness.gate.answers.append(Response(503, b"{}"))
+    batch = c.BindBatch(term=1, sequence=1, binds=(order,))
+    assert [answer.outcome for answer in (await harness.bindings.bind(batch)).answers] == ["unknown"]
+    assert await harness.bindings.bind(batch) == c.Answers()
+    assert harness.now().spec.node_name == "n"
+
+
+async def test_a_pod_that_is_bound_already_is_not_sent_to_the_server() -> None:
+    harness = ExecutorHarness()
+    order = harness.bind(harness.pod())
+    batch = c.BindBatch(term=1, sequence=1, binds=(order,))
+    assert await harness.bindings.bind(batch) == c.Answers()
+    harness.follow()
+    assert [answer.outcome for answer in (await harness.bindings.bind(batch)).answers] == ["conflict"]
+    assert harness.gate.requests == 1
 
 
 async def test_no_more_binds_are_in_flight_than_allowed() -> None:
