@@ -32,8 +32,17 @@ class Placement(Service):
         self.ctx = ctx
         await asyncio.to_thread(exercise)
         self._leading: asyncio.Task[None] | None = None
-        self._leadership = Leadership(ctx.bus, "placement", ctx.instance, on_elected=self._elected, on_lost=self._lost)
+        self._leadership = Leadership(
+            ctx.bus,
+            "placement",
+            ctx.instance,
+            on_elected=self._elected,
+            on_lost=self._lost,
+            serves=lambda: self._session_now is not None and self._session_now.core.phase == "leading",
+            on_served=self._served,
+        )
         ctx.health.set("role", ok=True, detail="standby")
+        self._served(False)
         ctx.metrics.observe_by(
             "kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None)
         )
@@ -98,6 +107,13 @@ class Placement(Service):
         session = self._session_now
         errors = {} if session is None else session.core.profiles.learner.errors
         return {(way,): error.absolute for way, error in errors.items()}
+
+    def _served(self, served: bool) -> None:
+        """A replica is ready when pods are placed, by whichever replica: an upgrade goes on with the next one only
+        then, and ends no leader while it takes over."""
+        self.ctx.health.set(
+            "service", ok=served, detail="a leader places pods" if served else "no leader places pods yet"
+        )
 
     async def _elected(self) -> None:
         self._leading = self.ctx.spawn(self._session(), name="session")

@@ -10,6 +10,10 @@ has vanished, or that is frozen, is succeeded after the TTL.
 And because it is only a hint, a leader does not end its work while the servers elect a leader of the key's stream: an
 election may take longer than the TTL, and no process can take the key meanwhile. When the key is there again and has
 expired, the others leave it to a holder that says that it still leads.
+
+A rolling upgrade ends one replica after the other. So that it costs one takeover and not one for each replica, a process
+that has run for long leaves a free key to a newer one for a moment; and each candidate knows whether the leader serves
+yet, which is what a replica's readiness says.
 """
 
 from __future__ import annotations
@@ -44,8 +48,12 @@ ELECTION_S = 15.0
 """So long a leader goes on while it is connected and the key cannot be written: longer than NATS elects (9 s)."""
 EXPIRED_S = 3.0
 """So long an expired key is left to the holder of before, if it says that it leads."""
+LONG_S, LEFT_S = 300.0, 1.0
+"""A candidate that has run for so long leaves a free key to newer ones for so long."""
 LEADING = b"leading"
-"""A leader's answer to a probe."""
+"""The answer to a probe of a leader that serves."""
+PREPARING = b"preparing"
+"""Of a leader that does not serve yet."""
 
 
 class Leadership:
@@ -53,6 +61,9 @@ class Leadership:
 
     `on_elected` and `on_lost` are awaited one after the other, never both at once. While `on_elected` runs, the key is
     not renewed: it should return within the TTL, or start longer work in the background.
+
+    `serves` tells of this process, while it leads, whether what a leader does is done. `on_served` hears of the leader,
+    whichever it is, when that changes.
     """
 
     def __init__(
@@ -63,7 +74,10 @@ class Leadership:
         *,
         on_elected: Callable[[], Awaitable[None]],
         on_lost: Callable[[], Awaitable[None]],
+        serves: Callable[[], bool] = lambda: True,
+        on_served: Callable[[bool], None] = lambda _: None,
         ttl_s: float = TTL_S,
+        long_s: float = LONG_S,
     ) -> None:
         self._bus = bus
         self._kv = bus.kv(subjects.KV_LEADER)
@@ -77,7 +91,12 @@ class Leadership:
         self._free_since_s = math.inf
         self._on_elected = on_elected
         self._on_lost = on_lost
+        self._serves, self._on_served = serves, on_served
         self._ttl_s = ttl_s
+        self._old_at = asyncio.get_running_loop().time() + long_s
+        self._leader_serves = False
+        """By its last answer to a probe."""
+        self._served = False
         self._revision = 0
         self._renewed_at = 0.0
         self._changed = asyncio.Event()
@@ -104,6 +123,7 @@ class Leadership:
                 unsure = True
             else:
                 unsure = False
+                self._note_served()
             self._changed.clear()
             try:
                 # The watch wakes us when the key changes or expires; a third of the TTL is the rhythm of renewal.
@@ -120,14 +140,16 @@ class Leadership:
         entry = await self._kv.get(self._key)
         self._note(entry)
         if entry.value is None:
-            free = not await self._still_leads(self._before)
+            free = not self._left_to_newer and not await self._still_leads(self._before)
         else:
             free = entry.value == self._me or await self._gone(self.holder)
         if free:
             await self._try(entry.revision)
 
     def _note(self, entry: KvEntry) -> None:
-        self.holder = (entry.value or b"").decode()
+        holder = (entry.value or b"").decode()
+        if holder != self.holder:
+            self.holder, self._leader_serves = holder, False
         self._before = self.holder or self._before
         if self.holder:
             self._free_since_s = math.inf
@@ -135,23 +157,36 @@ class Leadership:
             self._free_since_s = min(self._free_since_s, asyncio.get_running_loop().time())
 
     async def _probed(self, incoming: Incoming) -> None:
-        await self._bus.respond(incoming, LEADING if self.leading else b"")
+        await self._bus.respond(incoming, b"" if not self.leading else LEADING if self._serves() else PREPARING)
+
+    def _note_served(self) -> None:
+        served = self._serves() if self.leading else bool(self.holder) and self._leader_serves
+        if served != self._served:
+            self._served = served
+            self._on_served(served)
+
+    @property
+    def _left_to_newer(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        return now >= self._old_at and now - self._free_since_s < LEFT_S
 
     async def _still_leads(self, holder: str) -> bool:
         """Whether the holder of an expired key says that it leads, and may yet renew it."""
         if not holder or asyncio.get_running_loop().time() - self._free_since_s > EXPIRED_S:
             return False
         try:
-            return await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S) == LEADING
+            answer = await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
         except NotConnected:
             raise
         except BusError:
             return False
+        return answer in (LEADING, PREPARING)
 
     async def _gone(self, holder: str) -> bool:
         """Whether the holder's process has certainly ended, or lost its connection, for some time."""
         try:
-            await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
+            answer = await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
+            self._leader_serves = answer == LEADING
         except NotConnected:
             raise
         except NoResponder:

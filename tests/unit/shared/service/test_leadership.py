@@ -22,9 +22,21 @@ from tests.support.waiting import eventually
 
 
 class Candidate:
-    def __init__(self, bus: NatsBus, name: str, ttl_s: float = 5.0) -> None:
+    def __init__(self, bus: NatsBus, name: str, ttl_s: float = 5.0, *, long_s: float = 3600.0) -> None:
         self.said: list[str] = []
-        self.leadership = Leadership(bus, "placement", name, on_elected=self.elected, on_lost=self.lost, ttl_s=ttl_s)
+        self.serves = True
+        self.heard: list[bool] = []
+        self.leadership = Leadership(
+            bus,
+            "placement",
+            name,
+            on_elected=self.elected,
+            on_lost=self.lost,
+            serves=lambda: self.serves,
+            on_served=self.heard.append,
+            ttl_s=ttl_s,
+            long_s=long_s,
+        )
         self.task = asyncio.create_task(self.leadership.run())
 
     async def elected(self) -> None:
@@ -57,6 +69,79 @@ async def test_one_of_two_candidates_leads_and_the_other_knows_which(bus: NatsBu
         lambda: follower.said == ["elected"], within_s=3, what="the follower is elected without waiting for the TTL"
     )
     await follower.stop()
+
+
+async def test_each_candidate_knows_whether_the_leader_serves(bus: NatsBus) -> None:
+    leader = Candidate(bus, "one")
+    leader.serves = False
+    await eventually(lambda: leader.said)
+    other = Candidate(bus, "two")
+    await eventually(lambda: other.leadership.holder == "one")
+    leader.serves = True
+    await eventually(lambda: (leader.heard, other.heard) == ([True], [True]), what="both hear that it serves")
+    leader.serves = False
+    await eventually(lambda: (leader.heard, other.heard) == ([True, False], [True, False]), what="and that it does not")
+    other.serves = False
+    await leader.stop()
+    await eventually(lambda: other.said)
+    other.serves = True
+    await eventually(lambda: other.heard == [True, False, True], what="the successor serves")
+    await other.stop()
+
+
+async def test_another_leader_serves_when_it_says_so(bus: NatsBus) -> None:
+    """One that is slow to answer is what it said last."""
+    answers = {b"one": leadership_module.LEADING}
+    probes: list[Incoming] = []
+
+    async def listen(name: bytes) -> None:
+        async def probed(incoming: Incoming) -> None:
+            probes.append(incoming)
+            if name in answers:
+                await bus.respond(incoming, answers[name])
+
+        await bus.subscribe(subjects.candidate("placement", name.decode()), probed)
+
+    async def probed_again() -> None:
+        seen = len(probes)
+        await eventually(lambda: len(probes) >= seen + 3, what="probes")
+
+    await listen(b"one")
+    await listen(b"two")
+    kv = bus.kv(subjects.KV_LEADER)
+    await kv.put("placement", b"one", ttl_s=3600)
+    third = Candidate(bus, "three", ttl_s=3600.0)
+    await eventually(lambda: third.heard == [True])
+    del answers[b"one"]
+    await probed_again()
+    assert third.heard == [True]
+    await kv.put("placement", b"two", ttl_s=3600)
+    await eventually(lambda: third.heard == [True, False])
+    answers[b"two"] = leadership_module.PREPARING
+    await probed_again()
+    assert third.heard == [True, False]
+    answers[b"two"] = leadership_module.LEADING
+    await eventually(lambda: third.heard == [True, False, True])
+    await third.stop()
+
+
+async def test_a_free_key_is_left_to_a_newer_process_for_a_moment(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a rolling upgrade costs one takeover."""
+    monkeypatch.setattr(leadership_module, "LEFT_S", 3600.0)
+    leader = Candidate(bus, "leader")
+    await eventually(lambda: leader.said)
+    old, new = Candidate(bus, "old", long_s=0.0), Candidate(bus, "new")
+    await eventually(lambda: old.leadership.holder == new.leadership.holder == "leader")
+    await leader.stop()
+    await eventually(lambda: new.said == ["elected"])
+    await new.stop()
+    await eventually(lambda: old.leadership.holder == "", what="the old one sees that the key is free")
+    assert old.said == []
+    monkeypatch.setattr(leadership_module, "LEFT_S", 1.0)
+    await eventually(lambda: old.said == ["elected"], what="the old one, as there is no newer one")
+    await old.stop()
 
 
 async def test_a_dead_leader_is_succeeded_after_its_ttl(bus: NatsBus) -> None:

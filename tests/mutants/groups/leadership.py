@@ -1,0 +1,57 @@
+"""Who takes the lease, and when a replica is ready."""
+
+from tests.mutants.mutant import Mutant
+
+_LEADERSHIP = "shared/service/leadership.py"
+_TESTS = "tests/unit/shared/service/test_leadership.py::"
+
+MUTANTS = [
+    Mutant(
+        name="ready-without-a-leader",
+        what="a replica of placement is ready although nobody places pods",
+        file="services/placement/service.py",
+        old='ctx.health.set("service", ok=served,',
+        new='ctx.health.set("service", ok=True,',
+        tests=("tests/contract/test_placement_readiness.py",),
+    ),
+    Mutant(
+        name="serves-as-soon-as-it-leads",
+        what="a leader that still takes over says that it serves",
+        file="services/placement/service.py",
+        old='self._session_now is not None and self._session_now.core.phase == "leading"',
+        new="True",
+        tests=("tests/contract/test_placement_readiness.py",),
+    ),
+    Mutant(
+        name="the-next-leader-serves-like-the-last",
+        what="a leader that nobody has asked yet counts as one that serves, because the one before did",
+        file=_LEADERSHIP,
+        old="self.holder, self._leader_serves = holder, False",
+        new="self.holder = holder",
+        tests=(_TESTS + "test_another_leader_serves_when_it_says_so",),
+    ),
+    Mutant(
+        name="preparing-is-serving",
+        what="a leader that says that it is not done taking over counts as one that serves",
+        file=_LEADERSHIP,
+        old="self._leader_serves = answer == LEADING",
+        new="self._leader_serves = bool(answer)",
+        tests=(_TESTS + "test_another_leader_serves_when_it_says_so",),
+    ),
+    Mutant(
+        name="an-old-replica-takes-the-lease-first",
+        what="a process that has run for long takes a free key before a newer one can",
+        file=_LEADERSHIP,
+        old="free = not self._left_to_newer and not",
+        new="free = not",
+        tests=(_TESTS + "test_a_free_key_is_left_to_a_newer_process_for_a_moment",),
+    ),
+    Mutant(
+        name="an-old-replica-never-takes-the-lease",
+        what="a process that has run for long leaves a free key for ever",
+        file=_LEADERSHIP,
+        old="return now >= self._old_at and now - self._free_since_s < LEFT_S",
+        new="return now >= self._old_at",
+        tests=(_TESTS + "test_a_free_key_is_left_to_a_newer_process_for_a_moment",),
+    ),
+]
