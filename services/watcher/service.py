@@ -57,8 +57,9 @@ class Watcher(Service):
         self.source: Source = await make_source(ctx, config)
         self.core = Core(self.epoch, config)
         self.feed = Feed(ctx.bus, self.core, ctx.log)
-        self.announcer = Announcer(self.source.writes, self._find_pod, lambda: self.bindings.binding > 0, ctx.log)
-        writes, batches = self.source.writes, Batches(ctx.metrics, in_flight=config.binds_in_flight)
+        writes = self.source.writes
+        self._batches = batches = Batches(ctx.metrics, in_flight=config.binds_in_flight)
+        self.announcer = Announcer(writes, self._find_pod, lambda: batches.binding > 0, ctx.log)
         self.bindings = Bindings(
             self.core, writes, self.announcer, batches, telemetry=ctx.telemetry, metrics=ctx.metrics
         )
@@ -226,7 +227,7 @@ class Watcher(Service):
             lambda: self.feed.lost,
             kind="counter",
         )
-        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self.bindings.binding)
+        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self._batches.binding)
         m.observe_by(
             "kerf_watcher_announcements_written_total",
             "Events and conditions written.",

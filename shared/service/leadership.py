@@ -11,9 +11,9 @@ And because it is only a hint, a leader does not end its work while the servers 
 election may take longer than the TTL, and no process can take the key meanwhile. When the key is there again and has
 expired, the others leave it to a holder that says that it still leads.
 
-A rolling upgrade ends one replica after the other. So that it costs one takeover and not one for each replica, a process
-that has run for long leaves a free key to a newer one for a moment; and each candidate knows whether the leader serves
-yet, which is what a replica's readiness says.
+A rolling upgrade ends one replica after the other. So that it costs one takeover, and not one for each replica, a
+process that has run for long leaves a free key to a newer one for a moment; and each candidate knows whether the leader
+serves yet, which is what a replica's readiness says.
 """
 
 from __future__ import annotations

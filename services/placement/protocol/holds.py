@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from services.placement.protocol.binding_time import BindingTime
 from shared.contracts.commands import Answer, Bind
 from shared.contracts.log import Decision, DecisionBatch
 from shared.model.grant import encode_grant
 
-RESEND_S = 5.0
-RESEND_MOST_S = 30.0
 UNKNOWN_RESEND_S = 1.0
 
 
@@ -41,24 +40,13 @@ class Holds(dict[str, Hold]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._mean_s = self._deviation_s = 0.0
-
-    @property
-    def resend_s(self) -> float:
-        """How long a Binding is waited for: longer while Bindings take longer, for a repetition costs a slow API server
-        as much as a Binding. Reckoned as TCP's time-out (RFC 6298)."""
-        return min(max(RESEND_S, self._mean_s + 4 * self._deviation_s), RESEND_MOST_S)
+        self.binding_time = BindingTime()
 
     def bound(self, uid: str, now: float) -> Hold | None:
-        """The pod is bound: takes its hold away, and learns from it how long Bindings take."""
+        """The pod is bound: takes its hold away."""
         hold = self.pop(uid, None)
         if hold is not None and hold.first_sent_at is not None:
-            took_s = now - hold.first_sent_at
-            if self._mean_s:
-                self._deviation_s += (abs(took_s - self._mean_s) - self._deviation_s) / 4
-                self._mean_s += (took_s - self._mean_s) / 8
-            else:
-                self._mean_s, self._deviation_s = took_s, took_s / 2
+            self.binding_time.took(now - hold.first_sent_at)
         return hold
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[Hold]:
@@ -74,7 +62,7 @@ class Holds(dict[str, Hold]):
 
     def late(self, now: float, *, at_once: bool = False) -> list[Hold]:
         """The holds to send again. A repetition is harmless (R3)."""
-        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= self.resend_s)]
+        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= self.binding_time.limit_s)]
         for hold in found:
             hold.sent_at = now
         return found
@@ -86,4 +74,4 @@ class Holds(dict[str, Hold]):
 
     def unknown(self, hold: Hold, now: float) -> None:
         """It may have happened or not: it is sent again soon."""
-        hold.sent_at = min(hold.sent_at, now - self.resend_s + UNKNOWN_RESEND_S)
+        hold.sent_at = min(hold.sent_at, now - self.binding_time.limit_s + UNKNOWN_RESEND_S)

@@ -21,18 +21,35 @@ T = TypeVar("T")
 class Batches:
     def __init__(self, metrics: Metrics, *, in_flight: int = WRITES_IN_FLIGHT) -> None:
         self._slots = asyncio.Semaphore(in_flight)
+        self._under_way: dict[c.Bind, asyncio.Task[Result]] = {}
         self._outcomes = metrics.counter(
             "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
         )
 
+    @property
+    def binding(self) -> int:
+        """Binds in flight or waiting for their turn."""
+        return len(self._under_way)
+
     async def each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
         """All of them concurrently, within the limit that all batches share."""
         if len(orders) == 1:
-            return [await self.one(orders[0], execute)]
-        return list(await asyncio.gather(*(self.one(order, execute) for order in orders)))
+            return [await self._one(orders[0], execute)]
+        return list(await asyncio.gather(*(self._one(order, execute) for order in orders)))
 
-    async def one(self, order: T, execute: Callable[[T], Awaitable[Result]]) -> Result:
-        """When one of the slots that all batches share is free."""
+    async def each_once(self, binds: Sequence[c.Bind], execute: Callable[[c.Bind], Awaitable[Result]]) -> list[Result]:
+        """As `each`. One that is repeated while it is under way has the outcome of the first: placement repeats what it
+        does not see bound, and a slow API server must not get more to do by that."""
+        return list(await asyncio.gather(*(self._once(bind, execute) for bind in binds)))
+
+    def _once(self, bind: c.Bind, execute: Callable[[c.Bind], Awaitable[Result]]) -> asyncio.Task[Result]:
+        task = self._under_way.get(bind)
+        if task is None:
+            task = self._under_way[bind] = asyncio.create_task(self._one(bind, execute))
+            task.add_done_callback(lambda _: self._under_way.pop(bind))
+        return task
+
+    async def _one(self, order: T, execute: Callable[[T], Awaitable[Result]]) -> Result:
         async with self._slots:
             return await execute(order)
 

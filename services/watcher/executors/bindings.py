@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 from services.watcher.announcer import Announcer
@@ -38,36 +37,21 @@ class Bindings:
         self._batches = batches
         self._telemetry = telemetry
         self._raised_amounts = RaisedAmounts(core, writes)
-        self.binding = 0
-        """Binds in flight or waiting for their turn."""
-        self._under_way: dict[c.Bind, asyncio.Task[Result]] = {}
         self._seconds = metrics.histogram(
             "kerf_watcher_bind_seconds", "Time of one Binding, from its POST to its answer.", buckets=BIND_BUCKETS
         )
 
     async def bind(self, batch: c.BindBatch) -> c.Answers:
         self._core.saw_sequence(max(batch.sequence, batch.term))
-        self.binding += len(batch.binds)
-        try:
-            results = await asyncio.gather(*(self._once(order) for order in batch.binds))
-        finally:
-            self.binding -= len(batch.binds)
+        results = await self._batches.each_once(batch.binds, self._bind)
         return self._batches.answers(batch.binds, results, kind=lambda _: "bind")
-
-    def _once(self, order: c.Bind) -> asyncio.Task[Result]:
-        """An order that is repeated while it is under way has the outcome of the first. Placement repeats what it does
-        not see bound: a slow API server must not get more to do by that."""
-        task = self._under_way.get(order)
-        if task is None:
-            task = self._under_way[order] = asyncio.create_task(self._batches.one(order, self._bind))
-            task.add_done_callback(lambda _: self._under_way.pop(order))
-        return task
 
     async def _bind(self, order: c.Bind) -> Result:
         if self._core.find("Node", order.node) is None:
             # The server would answer 201, and the pod would wait for ever on a node that does not exist.
             return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
-        pod = self._pod(order)
+        found: Pod | None = self._core.find("Pod", order.name, order.namespace)
+        pod = found if found is not None and found.metadata.uid == order.uid else None
         if pod is not None and pod.spec.node_name:
             return Result("conflict", f"the pod is bound to {pod.spec.node_name} already; nothing was sent")
         started = time.perf_counter()
@@ -76,7 +60,7 @@ class Bindings:
         if result.outcome == "done":
             result = await self._raised_amounts.count(order)
         if result.outcome == "done":
-            result = await self._send(order)
+            result = await self._send(order, pod)
         if result.outcome == "done":
             note = f"Successfully assigned {order.namespace}/{order.name} to {order.node}"
             self._announcer.tell(order, "Scheduled", "Binding", note)
@@ -95,18 +79,12 @@ class Bindings:
             )
         return result
 
-    async def _send(self, order: c.Bind) -> Result:
-        pod = self._pod(order)
+    async def _send(self, order: c.Bind, pod: Pod | None) -> Result:
         try:
             notes = disruption_note(pod) if pod is not None else {}
         except RequestError as error:
             return Result("refused", str(error))
         return await self._writes.bindings.bind(order, notes)
-
-    def _pod(self, order: c.Bind) -> Pod | None:
-        """As this watcher knows it."""
-        pod: Pod | None = self._core.find("Pod", order.name, order.namespace)
-        return pod if pod is not None and pod.metadata.uid == order.uid else None
 
     async def _allocate(self, order: c.Bind) -> Result:
         """The pod's claims first: the kubelet starts no pod whose claims are not allocated and reserved for it."""

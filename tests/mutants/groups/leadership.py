@@ -10,8 +10,8 @@ MUTANTS = [
         name="ready-without-a-leader",
         what="a replica of placement is ready although nobody places pods",
         file="services/placement/service.py",
-        old='ctx.health.set("service", ok=served,',
-        new='ctx.health.set("service", ok=True,',
+        old='"service", ok=served, detail=',
+        new='"service", ok=True, detail=',
         tests=("tests/contract/test_placement_readiness.py",),
     ),
     Mutant(

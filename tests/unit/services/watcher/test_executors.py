@@ -73,14 +73,16 @@ class ExecutorHarness:
         self.announcer = Announcer(
             writes,
             lambda ns, name: self.core.find("Pod", name, ns),
-            lambda: self.bindings.binding > 0,
+            lambda: self.batches.binding > 0,
             structlog.get_logger(),
         )
         self.telemetry = Telemetry("watcher", ratio=1.0, otlp_endpoint="")
         metrics = Metrics()
-        batches = Batches(metrics, in_flight=in_flight)
-        self.bindings = Bindings(self.core, writes, self.announcer, batches, telemetry=self.telemetry, metrics=metrics)
-        self.patches = Patches(self.core, writes, self.announcer, batches)
+        self.batches = Batches(metrics, in_flight=in_flight)
+        self.bindings = Bindings(
+            self.core, writes, self.announcer, self.batches, telemetry=self.telemetry, metrics=metrics
+        )
+        self.patches = Patches(self.core, writes, self.announcer, self.batches)
         self.cluster.create("Node", {"metadata": {"name": "n"}}, 0.0)
 
     def follow(self) -> None:
@@ -165,11 +167,11 @@ async def test_no_more_binds_are_in_flight_than_allowed() -> None:
         for i in range(2)
     ]
     await eventually(lambda: harness.gate.inside == 4, what="four of them")
-    assert harness.bindings.binding == 20
+    assert harness.batches.binding == 20
     harness.gate.open.set()
     assert [await task for task in tasks] == [c.Answers(), c.Answers()]
     assert harness.gate.max_inside == 4
-    assert harness.bindings.binding == 0
+    assert harness.batches.binding == 0
     assert harness.core.log_sequence_seen == 1
 
 
@@ -658,7 +660,7 @@ async def test_events_wait_until_no_bind_is_in_flight() -> None:
     await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
     harness.gate.open.clear()
     binding = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),))))
-    await eventually(lambda: harness.bindings.binding == 1, what="a bind in flight")
+    await eventually(lambda: harness.batches.binding == 1, what="a bind in flight")
     assert harness.events() == []
     harness.gate.open.set()
     await binding

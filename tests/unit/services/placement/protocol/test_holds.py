@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from services.placement.protocol.holds import RESEND_MOST_S, RESEND_S, Hold, Holds
+from services.placement.protocol.binding_time import LEAST_S, MOST_S
+from services.placement.protocol.holds import Hold, Holds
 from shared.contracts.commands import Answer
 from shared.contracts.log import Decision, DecisionBatch
 
@@ -23,10 +24,10 @@ def late(holds: Holds, now: float) -> list[str]:
 def test_a_binding_that_is_not_seen_is_sent_again_every_few_seconds() -> None:
     holds = Holds()
     sent(holds, "p", 100.0)
-    assert late(holds, 100.0 + RESEND_S - 0.1) == []
-    assert late(holds, 100.0 + RESEND_S) == ["p"]
-    assert late(holds, 100.0 + RESEND_S + 0.1) == []
-    assert late(holds, 100.0 + 2 * RESEND_S) == ["p"]
+    assert late(holds, 100.0 + LEAST_S - 0.1) == []
+    assert late(holds, 100.0 + LEAST_S) == ["p"]
+    assert late(holds, 100.0 + LEAST_S + 0.1) == []
+    assert late(holds, 100.0 + 2 * LEAST_S) == ["p"]
 
 
 def test_while_bindings_take_longer_they_are_waited_for_longer() -> None:
@@ -34,14 +35,14 @@ def test_while_bindings_take_longer_they_are_waited_for_longer() -> None:
     for number in range(20):
         sent(holds, f"p{number}", 0.0)
         assert holds.bound(f"p{number}", 9.0) is not None
-    assert 9.0 < holds.resend_s < 15.0
+    assert 9.0 < holds.binding_time.limit_s < 15.0
     sent(holds, "slow", 100.0)
     assert late(holds, 100.0 + 9.0) == []
-    assert late(holds, 100.0 + holds.resend_s) == ["slow"]
+    assert late(holds, 100.0 + holds.binding_time.limit_s) == ["slow"]
     for number in range(50):
         sent(holds, f"p{number}", 0.0)
         holds.bound(f"p{number}", 0.1)
-    assert holds.resend_s == RESEND_S
+    assert holds.binding_time.limit_s == LEAST_S
 
 
 def test_one_that_was_sent_again_counts_from_the_first_time() -> None:
@@ -49,14 +50,14 @@ def test_one_that_was_sent_again_counts_from_the_first_time() -> None:
     sent(holds, "p", 0.0)
     assert late(holds, 6.0) == ["p"]
     holds.bound("p", 8.0)
-    assert holds.resend_s == 8.0 + 4 * 4.0
+    assert holds.binding_time.limit_s == 8.0 + 4 * 4.0
 
 
 def test_no_binding_is_waited_for_for_ever() -> None:
     holds = Holds()
     sent(holds, "p", 0.0)
     holds.bound("p", 3600.0)
-    assert holds.resend_s == RESEND_MOST_S
+    assert holds.binding_time.limit_s == MOST_S
 
 
 def test_one_that_was_never_sent_says_nothing_of_how_long_bindings_take() -> None:
@@ -64,7 +65,7 @@ def test_one_that_was_never_sent_says_nothing_of_how_long_bindings_take() -> Non
     holds["p"] = Hold(decision("p"), 0.0)
     assert holds.bound("p", 20.0) is not None
     assert holds.bound("p", 20.0) is None
-    assert holds.resend_s == RESEND_S
+    assert holds.binding_time.limit_s == LEAST_S
 
 
 def test_an_unknown_outcome_is_asked_for_soon_however_long_bindings_take() -> None:
