@@ -33,8 +33,7 @@ RULES = (
 - mark-names-its-writer: the mark states whose record it is, and a record of that number by another session is not that
   record.
 - mark-before-binding: a Binding is sent when its record is marked, not when it is logged.
-- evidence-until-ready: a leader that ends before its `ready` hides no loss. Two guards, each of which is enough: taking
-  a term leaves the mark as it is, and only the newest earlier term's own `ready` counts. The rule off means both off.
+- evidence-until-ready: a leader that ends before its `ready` hides no loss: taking a term leaves the mark as it is.
 - mark-swapped: a mark is written by compare-and-swap.
 - recreated: a log that has lost records is deleted; the next one's numbers are higher than any before.
 - touch-after-loss: on a log without a `ready` every pending pod is moved to another version before anything is decided.
@@ -180,9 +179,7 @@ def _look(s: State, me: Session, off: str) -> Iterator[tuple[str, Session, State
             yield "is superseded", Session(), s
         return
     before = s.log[: max(0, me.term - s.first)]
-    newest = max((i for i, record in enumerate(before) if record[0] == "T"), default=len(before))
-    own = before[newest:] if off != "evidence-until-ready" else before
-    ready = any(record[0] == "R" for record in own) and trusted
+    ready = any(record[0] == "R" for record in before) and trusted
     # From the term on that wrote the newest `ready`: what was open before it is in the log again.
     readied = max((i for i, record in enumerate(before) if record[0] == "R"), default=0)
     read = before[max((i for i, record in enumerate(before[:readied]) if record[0] == "T"), default=0) :]

@@ -23,9 +23,9 @@ def test_without_holds_in_the_log_again_a_gpu_is_given_twice() -> None:
     ("start", "states"),
     [
         (State(terms=2), 7682),
-        (State(terms=3), 182719),
-        (State(terms=3, losses=0), 9869),
-        (after_a_leader(terms=3), 93023),
+        (State(terms=3), 158082),
+        (State(terms=3, losses=0), 8530),
+        (after_a_leader(terms=3), 47785),
     ],
     ids=["2 terms", "3 terms", "no loss", "after a leader"],
 )

@@ -2,8 +2,8 @@
 first.
 
 The log has every decision of the past if all of this is true:
-1. The newest earlier term wrote its own `ready`. Otherwise its leader may have found the log incomplete and died before
-   it had touched every pending pod.
+1. A term of it wrote its own `ready`: its leader knew every decision before, or had touched every pending pod. Later
+   terms without one have decided nothing.
 2. The record that the NATS servers remember as the last one acted on (the mark) is in the log.
 3. No pod and no watcher has seen a sequence as high as this session's term.
 If 2 or 3 fails, acknowledged records are lost, and their sequences, terms among them, would be given a second time.
@@ -52,7 +52,7 @@ class Recovery:
         self._replayed: dict[tuple[str, str], tuple[int, Decision]] = {}
         """By uid and resourceVersion: a repeated append comes after younger decisions, and must not hide them."""
         self.ready = False
-        """Whether the newest term of the log wrote its own `ready`."""
+        """Whether a term of the log wrote its own `ready`."""
         self.mark: LogMark | None = None
         self._newest_term = 0
         self._records: dict[int, tuple[int, str]] = {}
@@ -80,17 +80,18 @@ class Recovery:
         self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None
     ) -> None:
         """The log before this term, and its mark: the newest record that was acted on, None if that is unknown."""
-        self.mark, of_term = mark, 0
+        self.mark = mark
+        excluded: dict[str, str] = {}
         for sequence, record in records:
             if isinstance(record, TermRecord):
-                self._newest_term, self.ready = sequence, False
+                self._newest_term, excluded = sequence, {}
                 self._records[sequence] = (sequence, record.session)
                 continue
             self._records[sequence] = (record.term, "")
             if isinstance(record, ReadyRecord):
-                self._excluded_before = (self._excluded_before if record.term == of_term else {}) | record.excluded
-                of_term = record.term
-                self.ready = record.term == self._newest_term and not record.more
+                excluded |= record.excluded
+                if record.term == self._newest_term and not record.more:
+                    self.ready, self._excluded_before = True, excluded
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
