@@ -1,7 +1,7 @@
 """Profiles of namespaces: in `debug` pods share GPUs, in `train` they have whole ones.
 
 A profile fills in what a pod leaves open, and refuses what contradicts it. It never changes an amount that a pod names.
-The API server's policies `kerf-canonical` and `kerf-request` have the same in CEL.
+The API server's policies `kerf-amounts` and `kerf-profile` have the same in CEL.
 """
 
 from __future__ import annotations

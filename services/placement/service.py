@@ -18,6 +18,9 @@ from shared.model.units import WHOLE_GPU_MILLI
 from shared.service import Context, Leadership, Service
 
 _AGAIN_S = 1.0
+UNREADY_MOST_S = 180.0
+"""For so long no replica is ready because none places pods: longer than the longest takeover, and shorter than a
+Deployment waits for its progress (600 s)."""
 
 
 class Placement(Service):
@@ -42,6 +45,7 @@ class Placement(Service):
             on_served=self._served,
         )
         ctx.health.set("role", ok=True, detail="standby")
+        self._unserved: asyncio.TimerHandle | None = None
         self._served(False)
         ctx.metrics.observe_by(
             "kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None)
@@ -110,10 +114,17 @@ class Placement(Service):
 
     def _served(self, served: bool) -> None:
         """A replica is ready when pods are placed, by whichever replica: an upgrade goes on with the next one only
-        then, and ends no leader while it takes over."""
-        self.ctx.health.set(
-            "service", ok=served, detail="a leader places pods" if served else "no leader places pods yet"
-        )
+        then, and ends no leader while it takes over. If nobody places pods for long, something else has to be mended,
+        and what would mend it, such as a rollback or the drain of a node, must not wait for readiness."""
+        if self._unserved is not None:
+            self._unserved.cancel()
+        detail = "a leader places pods" if served else "no leader places pods yet"
+        self.ctx.health.set("service", ok=served, detail=detail)
+        if not served:
+            late = f"no leader has placed pods for {UNREADY_MOST_S:.0f} s"
+            self._unserved = asyncio.get_running_loop().call_later(
+                UNREADY_MOST_S, lambda: self.ctx.health.set("service", ok=True, detail=late)
+            )
 
     async def _elected(self) -> None:
         self._leading = self.ctx.spawn(self._session(), name="session")
@@ -163,6 +174,8 @@ class Placement(Service):
 
     async def drain(self) -> None:
         """What is in the log outlives this session: the successor sends it again."""
+        if self._unserved is not None:
+            self._unserved.cancel()
         await self._end_session()
         await self._leadership.release()
 

@@ -51,9 +51,11 @@ EXPIRED_S = 3.0
 LONG_S, LEFT_S = 300.0, 1.0
 """A candidate that has run for so long leaves a free key to newer ones for so long."""
 LEADING = b"leading"
-"""The answer to a probe of a leader that serves."""
+"""A leader's answer to a probe."""
+SERVES = b"serves?"
+"""A probe whose answer is LEADING only from a leader that serves. A leader of an earlier version does not tell."""
 PREPARING = b"preparing"
-"""Of a leader that does not serve yet."""
+"""The answer to that of a leader that does not serve yet."""
 
 
 class Leadership:
@@ -157,7 +159,8 @@ class Leadership:
             self._free_since_s = min(self._free_since_s, asyncio.get_running_loop().time())
 
     async def _probed(self, incoming: Incoming) -> None:
-        await self._bus.respond(incoming, b"" if not self.leading else LEADING if self._serves() else PREPARING)
+        prepares = incoming.payload == SERVES and not self._serves()
+        await self._bus.respond(incoming, b"" if not self.leading else PREPARING if prepares else LEADING)
 
     def _note_served(self) -> None:
         served = self._serves() if self.leading else bool(self.holder) and self._leader_serves
@@ -175,17 +178,16 @@ class Leadership:
         if not holder or asyncio.get_running_loop().time() - self._free_since_s > EXPIRED_S:
             return False
         try:
-            answer = await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
+            return await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S) == LEADING
         except NotConnected:
             raise
         except BusError:
             return False
-        return answer in (LEADING, PREPARING)
 
     async def _gone(self, holder: str) -> bool:
         """Whether the holder's process has certainly ended, or lost its connection, for some time."""
         try:
-            answer = await self._bus.request(subjects.candidate(self._key, holder), b"", timeout_s=PROBE_S)
+            answer = await self._bus.request(subjects.candidate(self._key, holder), SERVES, timeout_s=PROBE_S)
             self._leader_serves = answer == LEADING
         except NotConnected:
             raise

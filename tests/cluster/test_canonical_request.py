@@ -31,6 +31,7 @@ from shared.model.objects import Pod
 from shared.model.units import quantity
 from tests.support import manifests
 from tests.support.cluster import binaries_or_skip
+from tests.support.waiting import eventually
 from tests.unit.services.admission.pods import pod
 from tools.control_plane import ControlPlane
 
@@ -433,6 +434,35 @@ def test_a_profile_is_named_in_the_refusal_and_an_unknown_one_is_refused(server:
     ):
         stored, message = server.create(case | {"metadata": case["metadata"] | {"namespace": namespace}}, namespace)
         assert (stored, manifests.code_of(message)) == (None, code)
+
+
+async def test_a_complete_pod_is_filled_in_whatever_the_order_of_the_policies(
+    plane: ControlPlane, server: ApiServer
+) -> None:
+    """As one that was copied from a namespace without a profile. The API server calls policies in an order that changes
+    each time it reads them anew, which a changed one shows."""
+    complete, _ = server.create(pod(asked(gpu=1)))
+    assert complete is not None
+    copied = {
+        "metadata": {"name": "copied", "namespace": "debug"},
+        "spec": {key: complete["spec"][key] for key in ("containers", "schedulerName", "tolerations")},
+    }
+    assert copied["spec"]["containers"][0]["resources"]["limits"]["kerf.dev/quota-gpu-milli"] == "1k"
+    (amounts,) = [
+        one for one in manifests.load("20-") if one["metadata"]["name"] == "kerf-amounts" and "mutations" in one["spec"]
+    ]
+    for percent in (30, 35, 40, 45, 50, 55, 60, 25):
+        changed = json.loads(json.dumps(amounts).replace("25 * quantity(", f"{percent} * quantity("))
+        assert manifests.apply(plane, changed)[0] == 200
+
+        def filled_in(percent: int = percent) -> bool:
+            stored, message = server.create(copied, "debug")
+            assert stored is not None, message
+            limits = stored["spec"]["containers"][0]["resources"]["limits"]
+            assert limits["kerf.dev/quota-gpu-milli"] == str(10 * int(limits["kerf.dev/gpu-memory-percent"]))
+            return bool(limits["kerf.dev/gpu-memory-percent"] == str(percent))
+
+        await eventually(filled_in, what=f"the policy with {percent} percent")
 
 
 def test_a_pod_of_many_containers_is_completed(server: ApiServer) -> None:

@@ -181,6 +181,7 @@ metadata:
   {{- include "kerf.metadata" (dict "name" $name) | nindent 2 }}
 spec:
   maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
   selector:
     matchLabels: {app.kubernetes.io/name: {{ $name }}}
 {{- end }}

@@ -21,6 +21,11 @@ class Hold(msgspec.Struct):
     sent_at: float = 0.0
     first_sent_at: float | None = None
 
+    def sent(self, now: float) -> None:
+        self.sent_at = now
+        if self.first_sent_at is None:
+            self.first_sent_at = now
+
     def bind(self) -> Bind:
         d = self.decision
         grant = "" if d.grant is None else encode_grant(msgspec.structs.replace(d.grant, sequence=self.sequence))
@@ -46,7 +51,7 @@ class Holds(dict[str, Hold]):
         """The pod is bound: takes its hold away."""
         hold = self.pop(uid, None)
         if hold is not None and hold.first_sent_at is not None:
-            self.binding_time.took(now - hold.first_sent_at)
+            self.binding_time.took(now - hold.first_sent_at, now)
         return hold
 
     def logged(self, record: DecisionBatch, sequence: int, now: float) -> list[Hold]:
@@ -56,15 +61,17 @@ class Holds(dict[str, Hold]):
             hold = self.get(decision.uid)
             if hold is None or hold.decision is not decision:
                 continue  # voided meanwhile: the pod changed or is gone
-            hold.sequence, hold.sent_at, hold.first_sent_at = sequence, now, now
+            hold.sequence = sequence
+            hold.sent(now)
             sent.append(hold)
         return sent
 
     def late(self, now: float, *, at_once: bool = False) -> list[Hold]:
         """The holds to send again. A repetition is harmless (R3)."""
-        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= self.binding_time.limit_s)]
+        limit_s = self.binding_time.limit_s(now)
+        found = [h for h in self.values() if h.sequence and (at_once or now - h.sent_at >= limit_s)]
         for hold in found:
-            hold.sent_at = now
+            hold.sent(now)
         return found
 
     def of(self, answer: Answer) -> Hold | None:
@@ -74,4 +81,4 @@ class Holds(dict[str, Hold]):
 
     def unknown(self, hold: Hold, now: float) -> None:
         """It may have happened or not: it is sent again soon."""
-        hold.sent_at = min(hold.sent_at, now - self.binding_time.limit_s + UNKNOWN_RESEND_S)
+        hold.sent_at = min(hold.sent_at, now - self.binding_time.limit_s(now) + UNKNOWN_RESEND_S)

@@ -31,43 +31,40 @@ class Batches:
         """Binds in flight or waiting for their turn."""
         return len(self._under_way)
 
-    async def each(self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]]) -> list[Result]:
-        """All of them concurrently, within the limit that all batches share."""
+    async def each(
+        self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]], *, kind: Callable[[T], str]
+    ) -> list[Result]:
+        """All of them concurrently, within the limit that all batches share. Counts their outcomes by their `kind`."""
         if len(orders) == 1:
-            return [await self._one(orders[0], execute)]
-        return list(await asyncio.gather(*(self._one(order, execute) for order in orders)))
+            return [await self._one(orders[0], execute, kind)]
+        return list(await asyncio.gather(*(self._one(order, execute, kind) for order in orders)))
 
     async def each_once(self, binds: Sequence[c.Bind], execute: Callable[[c.Bind], Awaitable[Result]]) -> list[Result]:
         """As `each`. One that is repeated while it is under way has the outcome of the first: placement repeats what it
-        does not see bound, and a slow API server must not get more to do by that."""
-        return list(await asyncio.gather(*(self._once(bind, execute) for bind in binds)))
+        does not see bound, and a slow API server must not get more to do by that. It goes on if one of those who wait
+        for it does not."""
+        return list(await asyncio.gather(*(asyncio.shield(self._once(bind, execute)) for bind in binds)))
 
     def _once(self, bind: c.Bind, execute: Callable[[c.Bind], Awaitable[Result]]) -> asyncio.Task[Result]:
         task = self._under_way.get(bind)
         if task is None:
-            task = self._under_way[bind] = asyncio.create_task(self._one(bind, execute))
+            task = self._under_way[bind] = asyncio.create_task(self._one(bind, execute, lambda _: "bind"))
             task.add_done_callback(lambda _: self._under_way.pop(bind))
         return task
 
-    async def _one(self, order: T, execute: Callable[[T], Awaitable[Result]]) -> Result:
+    async def _one(self, order: T, execute: Callable[[T], Awaitable[Result]], kind: Callable[[T], str]) -> Result:
         async with self._slots:
-            return await execute(order)
+            result = await execute(order)
+        self._outcomes.add(1, kind(order), result.outcome)
+        return result
 
+    @staticmethod
     def answers(
-        self,
-        orders: Sequence[T],
-        results: Sequence[Result],
-        *,
-        kind: Callable[[T], str],
-        subject: Callable[[T], str] = attrgetter("uid"),
+        orders: Sequence[T], results: Sequence[Result], *, subject: Callable[[T], str] = attrgetter("uid")
     ) -> c.Answers:
-        """Counts the outcomes by the `kind` of the orders.
-
-        Answers name only what did not end well, by its `subject`, so `done` costs no bytes.
-        """
+        """They name only what did not end well, by its `subject`, so `done` costs no bytes."""
         answers = []
         for order, result in zip(orders, results, strict=True):
-            self._outcomes.add(1, kind(order), result.outcome)
             if result.outcome != "done":
                 answers.append(
                     c.Answer(

@@ -44,7 +44,7 @@ class Bindings:
     async def bind(self, batch: c.BindBatch) -> c.Answers:
         self._core.saw_sequence(max(batch.sequence, batch.term))
         results = await self._batches.each_once(batch.binds, self._bind)
-        return self._batches.answers(batch.binds, results, kind=lambda _: "bind")
+        return self._batches.answers(batch.binds, results)
 
     async def _bind(self, order: c.Bind) -> Result:
         if self._core.find("Node", order.node) is None:

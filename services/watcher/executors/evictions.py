@@ -16,8 +16,8 @@ class Evictions:
         self._batches = batches
 
     async def evict(self, batch: c.EvictBatch) -> c.Answers:
-        results = await self._batches.each(batch.evictions, self._evict)
-        return self._batches.answers(batch.evictions, results, kind=lambda _: "evict")
+        results = await self._batches.each(batch.evictions, self._evict, kind=lambda _: "evict")
+        return self._batches.answers(batch.evictions, results)
 
     async def _evict(self, order: c.Evict) -> Result:
         result = await self._writes.pods.evict(order)

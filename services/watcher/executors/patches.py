@@ -25,8 +25,8 @@ class Patches:
 
     async def patch(self, batch: c.PatchBatch) -> c.Answers:
         """Reports of pending pods and Events are accepted here and written later: `done` says no more of them."""
-        results = await self._batches.each(batch.patches, self._patch)
-        return self._batches.answers(batch.patches, results, kind=lambda order: type(order).__name__, subject=_subject)
+        results = await self._batches.each(batch.patches, self._patch, kind=lambda order: type(order).__name__)
+        return self._batches.answers(batch.patches, results, subject=_subject)
 
     async def _patch(self, order: c.Patch) -> Result:  # noqa: PLR0912 one branch an order
         match order:

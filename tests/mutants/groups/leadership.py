@@ -31,6 +31,22 @@ MUTANTS = [
         tests=(_TESTS + "test_another_leader_serves_when_it_says_so",),
     ),
     Mutant(
+        name="preparing-to-everybody",
+        what="a leader that takes over tells candidates of an earlier version something that they do not know",
+        file=_LEADERSHIP,
+        old="prepares = incoming.payload == SERVES and not self._serves()",
+        new="prepares = not self._serves()",
+        tests=(_TESTS + "test_a_candidate_of_an_earlier_version_hears_that_a_leader_leads_before_it_serves",),
+    ),
+    Mutant(
+        name="unready-for-ever",
+        what="while nobody places pods no replica is ready, however long that takes",
+        file="services/placement/service.py",
+        old='lambda: self.ctx.health.set("service", ok=True, detail=late)',
+        new='lambda: self.ctx.health.set("service", ok=False, detail=late)',
+        tests=("tests/contract/test_placement_readiness.py",),
+    ),
+    Mutant(
         name="preparing-is-serving",
         what="a leader that says that it is not done taking over counts as one that serves",
         file=_LEADERSHIP,

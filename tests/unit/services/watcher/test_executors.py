@@ -137,6 +137,21 @@ async def test_an_order_that_is_repeated_while_it_is_under_way_is_sent_once() ->
     assert harness.events() == ["Scheduled", "Scheduled"]
 
 
+async def test_an_order_under_way_goes_on_when_one_of_those_who_wait_for_it_does_not() -> None:
+    harness = ExecutorHarness()
+    order = harness.bind(harness.pod())
+    harness.gate.open.clear()
+    first, second = (
+        asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=i, binds=(order,)))) for i in range(2)
+    )
+    await eventually(lambda: harness.gate.inside == 1, what="it in flight")
+    first.cancel()
+    await asyncio.wait({first})
+    harness.gate.open.set()
+    assert await second == c.Answers()
+    assert (first.cancelled(), harness.gate.requests, harness.batches.binding) == (True, 1, 0)
+
+
 async def test_the_repetition_of_an_order_that_failed_is_sent() -> None:
     harness = ExecutorHarness()
     order = harness.bind(harness.pod())

@@ -89,6 +89,19 @@ async def test_each_candidate_knows_whether_the_leader_serves(bus: NatsBus) -> N
     await other.stop()
 
 
+async def test_a_candidate_of_an_earlier_version_hears_that_a_leader_leads_before_it_serves(bus: NatsBus) -> None:
+    """It takes any other answer for that of a process that does not lead, and would take its expired key."""
+    leader = Candidate(bus, "one")
+    leader.serves = False
+    await eventually(lambda: leader.said)
+    subject = subjects.candidate("placement", "one")
+    assert await bus.request(subject, b"", timeout_s=5) == leadership_module.LEADING
+    assert await bus.request(subject, leadership_module.SERVES, timeout_s=5) == leadership_module.PREPARING
+    leader.serves = True
+    assert await bus.request(subject, leadership_module.SERVES, timeout_s=5) == leadership_module.LEADING
+    await leader.stop()
+
+
 async def test_another_leader_serves_when_it_says_so(bus: NatsBus) -> None:
     """One that is slow to answer is what it said last."""
     answers = {b"one": leadership_module.LEADING}
