@@ -20,7 +20,6 @@ from services.placement.core import Core
 from services.placement.explain.pending_reasons import PendingReasons
 from services.placement.leader.log_protocol import LogProtocol, ReadNewestTerm, Steps
 from services.placement.messages import Command, GrantAcknowledged, ReleaseSeen
-from services.placement.preemption.plans import Preemption
 from services.placement.protocol import resizing
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.nodes import Nodes
@@ -517,17 +516,6 @@ def test_a_suspended_pod_that_is_forgotten_would_be_detected(monkeypatch: pytest
 def test_answers_that_name_an_earlier_order_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GrantStore, "note_order", lambda self, known, number: None)
     assert _turns_violated(200).startswith("T5")
-
-
-def test_plans_of_a_log_that_is_not_trusted_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They stay open in the log, and the next leader goes on with them."""
-    readopt = Preemption.readopt
-
-    def forgets(self: Preemption, recovery: Recovery, term: int, now: float, *, goes_on: bool = True) -> list[Command]:
-        return readopt(self, recovery, term, now) if goes_on else []
-
-    monkeypatch.setattr(Preemption, "readopt", forgets)
-    assert _turns_violated(300, 300).startswith(("P6", "T1", "T5"))
 
 
 def test_a_job_that_stays_idle_though_it_wants_its_gpu_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
