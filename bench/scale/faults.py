@@ -7,6 +7,7 @@ import functools
 from typing import Any
 
 from bench.scale.load import Load
+from bench.scale.measured import longest_gap_s
 from bench.scale.site import PATIENCE_S, Site
 from shared.bus.port import KvEntry
 from shared.contracts import subjects
@@ -22,12 +23,13 @@ CAUGHT_UP = 200
 async def takeover(site: Site, load: Load) -> dict[str, float]:
     """Kills the leading placement (SIGKILL) and starts it again once pods are bound again.
 
-    `gap_s`: from the last Binding before to the first one after that a new leader has decided; Bindings that were on
-    their way when the leader ended are not waited for. `from_lease_s`: from the moment at which another process holds
-    the lease.
+    All until the first Binding that the successor has decided: those that were on their way when the leader ended come
+    before it. `gap_s`: the longest time without a Binding. `from_lease_s`: from the moment at which another process
+    holds the lease.
     """
     loop, taken = asyncio.get_running_loop(), asyncio.Event()
     process = await site.leader()
+    term = max(load.terms)
     at = 0.0
     leased_at = 0.0
 
@@ -42,13 +44,17 @@ async def takeover(site: Site, load: Load) -> dict[str, float]:
     await site.kill(process)
     await asyncio.wait_for(taken.wait(), PATIENCE_S)
     await watching.stop()
+
+    async def decided() -> bool:
+        return load.terms[-1] > term or len(load.bound) >= load.target
+
+    await eventually(decided, within_s=PATIENCE_S, every_s=LOOK_S, what="a Binding that a new leader has decided")
     await _caught_up(load)
-    after = next((time for time in load.times if time > leased_at), None)
+    after = next((time for time, of in zip(load.times, load.terms, strict=True) if of > term), None)
     if after is None:
         raise RuntimeError("every pod was bound before a new leader could decide one: take more pods")
-    before = max(time for time in load.times if time <= leased_at)
     found = {
-        "gap_s": round(after - before, 2),
+        "gap_s": round(longest_gap_s(load.times, at, after), 2),
         "from_kill_s": round(after - at, 2),
         "from_lease_s": round(after - leased_at, 2),
     }

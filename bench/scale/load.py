@@ -7,8 +7,11 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from bench.scale.measured import longest_gap_s
 from shared.contracts.facts import Fact, Put
+from shared.model import names
 from shared.model.objects import Pod
 
 NAMESPACE = "bench"
@@ -45,6 +48,12 @@ def pod_object(number: int) -> dict[str, Any]:
     }
 
 
+class _Decided(msgspec.Struct):
+    """What is read of a grant."""
+
+    term: int
+
+
 class Load:
     """Creates pods `scale-0` on, of which at most BACKLOG are not bound yet."""
 
@@ -59,6 +68,8 @@ class Load:
         """When it was first seen bound."""
         self.times: list[float] = []
         """The same times, sorted."""
+        self.terms: list[int] = []
+        """Of each of them the term of the leader that decided it."""
         self._next = 0
         self._room = asyncio.Event()
         self._marks: list[tuple[int, asyncio.Future[None]]] = []
@@ -73,6 +84,7 @@ class Load:
             if meta.namespace == NAMESPACE and fact.object.spec.node_name and meta.name not in self.bound:
                 self.bound[meta.name] = now
                 self.times.append(now)
+                self.terms.append(msgspec.json.decode(meta.annotations[names.ANNOTATION_GRANT], type=_Decided).term)
         if self._next - len(self.bound) < BACKLOG:
             self._room.set()
         for mark in [mark for mark in self._marks if len(self.bound) >= mark[0]]:

@@ -95,8 +95,9 @@ class Cluster:
     async def _create(self, made: dict[str, Any]) -> None:
         self.created.append(made["metadata"]["name"])
 
-    def bind(self, *names: str) -> None:
-        pods = [build.bound(build.gpu_pod(name, namespace="bench", gpus=1), "n", None) for name in names]
+    def bind(self, *names: str, term: int = 1) -> None:
+        grant = Grant(grant_id="g", term=term, containers={})
+        pods = [build.bound(build.gpu_pod(name, namespace="bench", gpus=1), "n", grant) for name in names]
         self.load.take([Put(object=pod) for pod in pods])
 
 
@@ -114,6 +115,13 @@ async def test_no_more_pods_wait_than_the_backlog_allows() -> None:
     cluster.bind(*cluster.created)
     await creating
     assert len(cluster.created) == BACKLOG + 100
+
+
+async def test_of_each_bound_pod_the_term_of_its_decision_is_known() -> None:
+    cluster = Cluster(3)
+    cluster.bind("scale-0", "scale-1", term=4)
+    cluster.bind("scale-1", "scale-2", term=9)
+    assert cluster.load.terms == [4, 4, 9]
 
 
 async def test_waiting_for_a_number_of_bound_pods_ends_when_they_are_seen() -> None:
