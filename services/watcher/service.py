@@ -77,6 +77,7 @@ class Watcher(Service):
         """Takes no more orders, finishes those in flight, writes the Events that wait."""
         for subscription in getattr(self, "_subscriptions", ()):
             await subscription.stop()
+        await self._batches.close()
         await self.announcer.flush()
         await self.source.close()
 

@@ -2,10 +2,11 @@
 first.
 
 The log has every decision of the past if all of this is true:
-1. A term of it wrote its own `ready`: its leader knew every decision before, or had touched every pending pod. Later
-   terms without one have decided nothing.
+1. A term of it wrote its own `ready`: its leader knew every decision before, or had touched every pending pod. Leaders
+   that were elected later and wrote none have decided nothing.
 2. The record that the NATS servers remember as the last one acted on (the mark) is in the log.
-3. No pod and no watcher has seen a sequence as high as this session's term.
+3. No pod and no watcher has seen a sequence as high as the first term that a leader was elected to since that `ready`:
+   none has sent an order since. This session's own term would not do: each takeover that ends early makes it higher.
 If 2 or 3 fails, acknowledged records are lost, and their sequences, terms among them, would be given a second time.
 Such a log is deleted: the next one begins with higher sequences.
 """
@@ -55,6 +56,8 @@ class Recovery:
         """Whether a term of the log wrote its own `ready`."""
         self.mark: LogMark | None = None
         self._newest_term = 0
+        self._elected_since = 0
+        """The first term since the last complete `ready` that was not a renewal; 0: none."""
         self._records: dict[int, tuple[int, str]] = {}
         """By sequence: the term of the record, and of a term's own record its session."""
         self._reserved: dict[str, ReservationRecord] = {}
@@ -85,13 +88,15 @@ class Recovery:
         for sequence, record in records:
             if isinstance(record, TermRecord):
                 self._newest_term, excluded = sequence, {}
+                if record.reason != "renewed":
+                    self._elected_since = self._elected_since or sequence
                 self._records[sequence] = (sequence, record.session)
                 continue
             self._records[sequence] = (record.term, "")
             if isinstance(record, ReadyRecord):
                 excluded |= record.excluded
                 if record.term == self._newest_term and not record.more:
-                    self.ready, self._excluded_before = True, excluded
+                    self.ready, self._excluded_before, self._elected_since = True, excluded, 0
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)
@@ -104,11 +109,11 @@ class Recovery:
 
     def lost(self, term: int, sequence_seen: int) -> str:
         """Why acknowledged records must be missing from the log; empty if there is no sign of it. `sequence_seen`: the
-        highest sequence that any pod or watcher has seen. Before this session has sent an order it must be below its
-        term."""
-        seen = max(sequence_seen, self.mark.sequence if self.mark is not None else 0)
-        if seen >= term:
-            return f"sequence {seen} has been acted on, and the term taken now is {term}"
+        highest sequence that any pod or watcher has seen."""
+        if sequence_seen >= (since := self._elected_since or term):
+            return f"sequence {sequence_seen} has been acted on, and nothing was since term {since} was taken"
+        if self.mark is not None and self.mark.sequence >= term:
+            return f"sequence {self.mark.sequence} has been acted on, and the term taken now is {term}"
         if self.mark is None:
             return (
                 "the NATS servers do not remember which record was the last: all of them were restarted, or the "

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
+from shared.bus.tasks import end
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result
 from shared.telemetry import Metrics
@@ -30,6 +31,10 @@ class Batches:
     def binding(self) -> int:
         """Binds in flight or waiting for their turn."""
         return len(self._under_way)
+
+    async def close(self) -> None:
+        """Ends Bindings that nobody waits for any more."""
+        await end(*self._under_way.values())
 
     async def each(
         self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]], *, kind: Callable[[T], str]

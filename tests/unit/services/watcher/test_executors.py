@@ -152,6 +152,19 @@ async def test_an_order_under_way_goes_on_when_one_of_those_who_wait_for_it_does
     assert (first.cancelled(), harness.gate.requests, harness.batches.binding) == (True, 1, 0)
 
 
+async def test_nothing_is_under_way_any_more_when_the_batches_are_closed() -> None:
+    harness = ExecutorHarness(in_flight=1)
+    orders = [harness.bind(harness.pod(name)) for name in ("p", "q")]
+    harness.gate.open.clear()
+    task = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=tuple(orders))))
+    await eventually(lambda: harness.gate.inside == 1, what="one in flight, and one that waits")
+    task.cancel()
+    await asyncio.wait({task})
+    assert harness.batches.binding == 2
+    await harness.batches.close()
+    assert (harness.batches.binding, harness.gate.requests) == (0, 1)
+
+
 async def test_the_repetition_of_an_order_that_failed_is_sent() -> None:
     harness = ExecutorHarness()
     order = harness.bind(harness.pod())

@@ -382,6 +382,38 @@ def test_the_excluded_of_an_earlier_ready_are_not_those_of_a_later_one() -> None
     assert recovery._excluded_before == {}
 
 
+@pytest.mark.parametrize("dead", range(8))
+def test_what_pods_have_seen_shows_a_loss_however_many_takeovers_have_ended_early_since(dead: int) -> None:
+    """The log was taken back to its `ready`, 50, and its mark with it. Sequences 51 to 54 were lost, each with a
+    decision whose Binding was sent; each takeover since has one of these numbers for its term."""
+    terms = tuple((51 + i, TermRecord(holder="b", reason="elected", session=f"b/{i}")) for i in range(dead))
+    placement = Placement(build.gpu_pod("p", **WHOLE), term=51 + dead, records=(*READY, *terms), mark=50, seen=54)
+    (begun,) = deleted(placement)
+    assert begun.first_sequence > 54
+
+
+def test_a_renewed_term_has_sent_orders_before_its_ready() -> None:
+    records = (
+        *READY,
+        (60, TermRecord(holder="a", reason="renewed", session="a/1")),
+        (61, DecisionBatch(term=60, decisions=())),
+        (62, TermRecord(holder="b", reason="elected", session="b/1")),
+    )
+    recovery = Recovery()
+    recovery.replay(records, LogMark(term=60, sequence=61))
+    assert recovery.ready
+    assert recovery.lost(70, 61) == ""
+    assert "since term 62" in recovery.lost(70, 62)
+
+
+def test_what_was_seen_before_a_complete_ready_shows_no_loss() -> None:
+    records = (*READY, (60, TermRecord(holder="b", reason="elected")), (61, ReadyRecord(term=60)))
+    recovery = Recovery()
+    recovery.replay(records, LogMark(term=60, sequence=61))
+    assert recovery.lost(70, 69) == ""
+    assert recovery.lost(70, 70)
+
+
 def test_the_excluded_of_a_ready_that_was_never_complete_do_not_replace_those_before() -> None:
     log = (
         (40, TermRecord(holder="a")),
