@@ -7,11 +7,10 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from bench.scale.measured import longest_gap_s
 from shared.contracts.facts import Fact, Put
 from shared.model import names
+from shared.model.grant import decode_grant
 from shared.model.objects import Pod
 
 NAMESPACE = "bench"
@@ -48,12 +47,6 @@ def pod_object(number: int) -> dict[str, Any]:
     }
 
 
-class _Decided(msgspec.Struct):
-    """What is read of a grant."""
-
-    term: int
-
-
 class Load:
     """Creates pods `scale-0` on, of which at most BACKLOG are not bound yet."""
 
@@ -84,7 +77,7 @@ class Load:
             if meta.namespace == NAMESPACE and fact.object.spec.node_name and meta.name not in self.bound:
                 self.bound[meta.name] = now
                 self.times.append(now)
-                self.terms.append(msgspec.json.decode(meta.annotations[names.ANNOTATION_GRANT], type=_Decided).term)
+                self.terms.append(decode_grant(meta.annotations[names.ANNOTATION_GRANT]).term)
         if self._next - len(self.bound) < BACKLOG:
             self._room.set()
         for mark in [mark for mark in self._marks if len(self.bound) >= mark[0]]:

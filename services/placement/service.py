@@ -114,8 +114,8 @@ class Placement(Service):
 
     def _served(self, served: bool) -> None:
         """A replica is ready when pods are placed, by whichever replica: an upgrade goes on with the next one only
-        then, and ends no leader while it takes over. If nobody places pods for long, something else has to be mended,
-        and what would mend it, such as a rollback or the drain of a node, must not wait for readiness."""
+        then, so no leader is ended during its takeover. If no pods are placed for long, something else has to be
+        mended, and a rollback or the drain of a node that would mend it must not be delayed by readiness."""
         if self._unserved is not None:
             self._unserved.cancel()
         detail = "a leader places pods" if served else "no leader places pods yet"
@@ -174,8 +174,6 @@ class Placement(Service):
 
     async def drain(self) -> None:
         """What is in the log outlives this session: the successor sends it again."""
-        if self._unserved is not None:
-            self._unserved.cancel()
         await self._end_session()
         await self._leadership.release()
 

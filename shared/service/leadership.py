@@ -163,7 +163,7 @@ class Leadership:
         await self._bus.respond(incoming, b"" if not self.leading else PREPARING if prepares else LEADING)
 
     def _note_served(self) -> None:
-        served = self._serves() if self.leading else bool(self.holder) and self._leader_serves
+        served = self._serves() if self.leading else self._leader_serves
         if served != self._served:
             self._served = served
             self._on_served(served)

@@ -134,8 +134,7 @@ class LogProtocol:
         try:
             sequence: int = yield AppendRecord(subjects.LOG_TERM, payload, fence, after)
         except Unknown:
-            # It may have been written, or may yet be. A term that is not used costs the next leader a touch of pending
-            # pods.
+            # It may have been written, or may yet be. A term that is not used does no harm.
             newest: LogEntry | None = yield ReadNewestTerm()
             if newest is None or newest.payload != payload or newest.sequence <= fence:
                 raise Refused(

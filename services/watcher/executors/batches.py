@@ -33,7 +33,7 @@ class Batches:
         return len(self._under_way)
 
     async def close(self) -> None:
-        """Ends Bindings that nobody waits for any more."""
+        """Ends the Bindings that are still under way."""
         await end(*self._under_way.values())
 
     async def each(
@@ -45,9 +45,9 @@ class Batches:
         return list(await asyncio.gather(*(self._one(order, execute, kind) for order in orders)))
 
     async def each_once(self, binds: Sequence[c.Bind], execute: Callable[[c.Bind], Awaitable[Result]]) -> list[Result]:
-        """As `each`. One that is repeated while it is under way has the outcome of the first: placement repeats what it
-        does not see bound, and a slow API server must not get more to do by that. It goes on if one of those who wait
-        for it does not."""
+        """As `each`. One that is repeated while it is under way has the outcome of the first: placement repeats
+        Bindings that it does not see, and that must not add to the load of a slow API server. It is not cancelled
+        together with one of the batches that it is in."""
         return list(await asyncio.gather(*(asyncio.shield(self._once(bind, execute)) for bind in binds)))
 
     def _once(self, bind: c.Bind, execute: Callable[[c.Bind], Awaitable[Result]]) -> asyncio.Task[Result]:
