@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from typing import get_args
 
 import pytest
 import pytest_asyncio
 
 from shared.model.kube_object import ANNOTATIONS_MAX_BYTES
 from tests.chaos.audit import Ask
+from tests.chaos.churn.refusals import Refusal, Refusals
 from tests.chaos.cluster import ChaosCluster, loaded, seeds
 from tests.chaos.load import Load
 from tests.support.waiting import eventually
@@ -163,4 +165,16 @@ async def test_watches_are_cut_and_fall_silent(cluster: ChaosCluster, load: Load
     await load.go(LATER // 2)
     cluster.site.wire.thaw()
     await load.go(LATER // 2)
+    await cluster.verdict(load)
+
+
+async def test_the_api_server_refuses_all_that_watchers_ask(cluster: ChaosCluster, load: Load) -> None:
+    refusals = Refusals(cluster.site.plane.request)
+    await refusals.prepare()
+    for refusal in get_args(Refusal):
+        async with Going(load):
+            refusals.begin(refusal)
+            await refusals.carry_out()
+        refusals.end(refusal)
+        await refusals.carry_out()
     await cluster.verdict(load)

@@ -12,6 +12,7 @@ from tests.chaos import audit
 from tests.chaos.churn import slow_agent
 from tests.chaos.churn.journal import Reader
 from tests.chaos.churn.load import PRIORITIES
+from tests.chaos.churn.refusals import Refusals
 from tests.chaos.processes import Process
 from tests.chaos.site import Site
 from tests.support.manifests import apply_all, wait_for_policies
@@ -42,7 +43,7 @@ async def links(port: int) -> AsyncIterator[dict[str, Wire]]:
 class ChurnCluster:
     def __init__(self, site: Site, links: dict[str, Wire]) -> None:
         """`links`: as `links()` makes them for the site's NATS server."""
-        self.site, self.links = site, links
+        self.site, self.links, self.refusals = site, links, Refusals(site.plane.request)
         self.nodes: dict[str, tuple[str, ...]] = {}
         """By the process that simulates them."""
         self.journals: dict[str, Reader] = {}
@@ -87,11 +88,13 @@ class ChurnCluster:
                 "/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value}
             )
         await self.site.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        await self.refusals.prepare()
         self.repair()
         await eventually(self._whole, within_s=START_S, every_s=0.2, what="a leader that has synced all nodes")
 
     def repair(self) -> None:
-        """Nothing is held up and every process runs."""
+        """Nothing is held up or refused, and every process runs."""
+        self.refusals.end_all()
         for link in self.links.values():
             link.thaw()
         self.site.repair()

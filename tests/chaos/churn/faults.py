@@ -4,12 +4,14 @@ between them. What one stops stays stopped until another fault, or the calm at t
 kill, kill-leader, freeze, freeze-leader, freeze-agent: of a process. mend: everything runs again. nats, wipe: the NATS
 server is killed and started, without its store. api: the same of the API server. cut, freeze-wire: the watchers'
 connections to the API server end, or nothing comes through. lose-answers: what they write is done, and the answers are
-lost. part: one process and NATS do not hear each other, while both run.
+lost. throttle, webhook: what the watchers write is refused (`refusals.py`). part: one process and NATS do not hear each
+other, while both run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +25,7 @@ RESTS = 0.15
 """Of the pauses between two faults; the others are those of a burst."""
 LEADER_FROZEN_S = (4.0, 12.0)
 WIRE_FROZEN_S = (1.0, 8.0)
+REFUSED_S = (1.0, 8.0)
 PARTED_S = (1.0, 12.0)
 RESTARTED_AT_ONCE = 0.8
 """Of the killed processes; the others stay dead until something restarts them."""
@@ -40,12 +43,14 @@ Fault = Literal[
     "cut",
     "freeze-wire",
     "lose-answers",
+    "throttle",
+    "webhook",
     "part",
 ]
 _WEIGHTS: dict[Fault, int] = {
     "kill": 5, "kill-leader": 4, "freeze": 3, "freeze-leader": 4, "freeze-agent": 2, "mend": 7,
     "nats": 2, "wipe": 1, "api": 1, "cut": 2, "freeze-wire": 1,
-    "lose-answers": 2, "part": 4,
+    "lose-answers": 2, "throttle": 2, "webhook": 2, "part": 4,
 }  # fmt: skip
 assert set(_WEIGHTS) == set(get_args(Fault))
 
@@ -115,6 +120,9 @@ class Faults:
             case "lose-answers":
                 cluster.site.wire.hold_answers()
                 self._later("answers", WIRE_FROZEN_S, self._lose_answers)
+            case "throttle" | "webhook":
+                cluster.refusals.begin(fault)
+                self._later(fault, REFUSED_S, functools.partial(cluster.refusals.end, fault))
             case "part":
                 name = self._chance.choice(sorted(cluster.links))
                 cluster.links[name].freeze()

@@ -108,11 +108,12 @@ class Churn:
         await self._cluster.site.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
         await self._cluster.site.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
+        refusing = asyncio.create_task(self._cluster.refusals.keep())
         striking = asyncio.create_task(self._faults.go_on(self._options.faults))
         troubles = [*(asyncio.create_task(work) for work in self._load.workers()), striking]
         began = time.monotonic()
         try:
-            await self._go_on([auditing, *troubles], striking)
+            await self._go_on([auditing, refusing, *troubles], striking)
             seconds, gap_s = time.monotonic() - began, self._waits.longest_gap_s
             await _end(troubles)
             self._say("calm")
@@ -122,7 +123,7 @@ class Churn:
             await _end([auditing])
             leaks_mib = await self._empty()
         finally:
-            for task in (auditing, *troubles):
+            for task in (auditing, refusing, *troubles):
                 task.cancel()
         auditor = self._auditor
         return Report(
