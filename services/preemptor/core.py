@@ -6,7 +6,7 @@ refuses them and assigns what is freed. So nothing here can double-book a GPU; a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from services.preemptor import event_texts
@@ -46,6 +46,8 @@ from shared.queues.turns import TurnPolicy
 ASK_AGAIN_S = 5.0
 PROPOSE_AGAIN_S = 1.0
 """How long after a proposal went unanswered it is made again."""
+OPENED_WITHIN_S = 10.0
+"""How long a pod without an option waits only shortly because the nodes of plans, once begun, are open to others."""
 MAX_PROPOSED_S = 60.0
 """How long a plan is proposed again. An older one hardly fits the cluster any more."""
 MAX_NODES_CHECKED = 30_000
@@ -246,25 +248,36 @@ class Core:
     def _planner(self, now: float) -> Planner:
         """Returns a planner that takes the plans in progress into account.
 
-        Nothing else is planned on their nodes, and budgets count those of their victims whose eviction the API server
-        has not counted yet.
+        What they reserve is left to them, or nothing else is planned on their nodes (`PlanExecution.beside`); and
+        budgets count those of their victims whose eviction the API server has not counted yet.
         """
         self._now = now
         self._cluster.queues.look_around()
         self._preemption_policy.begin()
+        beside = {id_: kept for id_, one in self.executions.items() if (kept := one.beside(self.book)) is not None}
+        ending = {v.uid for id_ in beside for v in self.executions[id_].plan.victims}
         return Planner(
             self.book,
-            self._candidates.begin(now, self._promised()),
+            self._candidates.begin(now, self._promised(), ending),
             Areas(self.book, self.gangs),
-            self._busy(now) | self.pending.nodes_with_expected_capacity(now),
+            self._busy(now, but=beside) | self.pending.nodes_with_expected_capacity(now),
+            [place for kept in beside.values() for place in kept],
         )
 
-    def _busy(self, now: float) -> set[str]:
+    def _busy(self, now: float, but: Collection[str] = ()) -> set[str]:
+        """Returns the nodes of plans in progress, without those of the plans `but`."""
         return {
             node
             for plan in self._plans(now)
+            if plan.plan_id not in but
             for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))
         }
+
+    def _may_be_opened_for(self, state: PodState, now: float) -> bool:
+        """Whether a node on which the pod might preempt others is closed by a plan that has just begun."""
+        begun = [one for one in self.executions.values() if one.plan.only_evicts and now - one.since < OPENED_WITHIN_S]
+        nodes = {b.node for one in begun if one.beside(self.book) is None for b in one.plan.beneficiaries}
+        return any(name in self.book.nodes and self._candidates.on(self.book.nodes[name], state) for name in nodes)
 
     def _promised(self) -> set[str]:
         return {
@@ -309,7 +322,7 @@ class Core:
             self.pending.retry([state.uid for state in members], planner.exhausted, now)
             return []
         if options is None:
-            self.pending.note_no_option(members, now)
+            self.pending.note_no_option(members, now, soon=self._may_be_opened_for(members[0], now))
             self.consolidation.note_no_option(members)
             return []
         if planner.pending_releases or not any(option.victims for option in options):
@@ -419,7 +432,7 @@ class Core:
             self.turns.cannot_move(event.answer.cannot_move)
             self._retry(found, now, excluded=bool(event.answer.reason))
             return []
-        found.plan = event.answer.plan or found.plan
+        found.plan, found.places = event.answer.plan or found.plan, event.answer.places
         found.begin(self.book)
         return [self._execute(found, now)] if found.victims_left else []
 

@@ -12,6 +12,8 @@ from shared.book.states import PodState
 
 AGAIN_S = 10.0
 """How long after a search without an option the pod is planned for again."""
+SOON_S = 0.5
+"""The same where a plan in progress may leave room for another on its nodes in a moment."""
 KNOWN_WITHIN_S = 30.0
 UNUSED_S = 10.0
 """Free capacity that placement does not use for so long does not suit the pod.
@@ -141,8 +143,9 @@ class PendingPods(dict[str, PendingPod]):
             found |= {node for node, since in waits.offered.items() if now - since >= UNUSED_S}
         return found
 
-    def note_no_option(self, members: Iterable[PodState], now: float) -> None:
-        self._delay(members, now + AGAIN_S)
+    def note_no_option(self, members: Iterable[PodState], now: float, *, soon: bool = False) -> None:
+        """Records that nothing can be preempted for the members now; `soon`: that this may change in a moment."""
+        self._delay(members, now + (SOON_S if soon else AGAIN_S))
 
     def expect_capacity(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
         """Records that the members fit, or will fit, on these nodes."""

@@ -9,7 +9,8 @@ Rules kept here (the protocol's numbers):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -257,6 +258,18 @@ class Book(Ledger):
         if grant is not None:
             self._book(grant_state(grant, placeholder, node, "reserved"))
             placeholder.grant_id = grant.grant_id
+
+    @contextmanager
+    def without_room(self, placeholders: Iterable[PodState]) -> Iterator[None]:
+        """Within, these have the GPUs that are reserved for them, and no CPU, memory and slot of their nodes."""
+        taken_off = [(placeholder, placeholder.charged) for placeholder in placeholders]
+        for placeholder, _ in taken_off:
+            self._uncharge(placeholder)
+        try:
+            yield
+        finally:
+            for placeholder, node in taken_off:
+                self._charge(placeholder, node)
 
     def unreserve(self, placeholder: PodState) -> None:
         self._uncharge(placeholder)

@@ -26,6 +26,18 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """Other resources by name, without Kerf's own GPU resources, which the book counts per GPU."""
 
 
+def beyond(wanted: Demand, given: Demand) -> Demand:
+    """What is left of `wanted` when `given` is taken from it; never negative."""
+    had = dict(given.extended)
+    rest = ((name, amount - had.get(name, 0)) for name, amount in wanted.extended)
+    return Demand(
+        cpu_milli=max(0, wanted.cpu_milli - given.cpu_milli),
+        memory_bytes=max(0, wanted.memory_bytes - given.memory_bytes),
+        ephemeral_bytes=max(0, wanted.ephemeral_bytes - given.ephemeral_bytes),
+        extended=tuple((name, amount) for name, amount in rest if amount > 0),
+    )
+
+
 def demand_of(pod: Pod) -> Demand:
     """What the pod needs of its node. Raises QuantityError where a request is no quantity."""
     running = effective(pod, _amounts)

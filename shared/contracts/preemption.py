@@ -54,6 +54,13 @@ class Beneficiary(Message, frozen=True):
     """Of one that resumes on other GPUs of the node: the new GPU by the one that it had. Empty: on its own."""
 
 
+class HeldPlace(Message, frozen=True):
+    """What is reserved for one beneficiary, or for the replacement of one victim that moves."""
+
+    node: str
+    grant: Grant | None = None
+
+
 class Plan(Message, frozen=True):
     """Places all of its beneficiaries or none: if there are several, they are members of one gang."""
 
@@ -70,6 +77,13 @@ class Plan(Message, frozen=True):
     priority or by the fair shares of queues."""
     turn: bool = False
     """The victims' turn ends (`shared.turns.rules`): they are of equal priority, and all of them are suspended."""
+
+    @property
+    def only_evicts(self) -> bool:
+        """Whether its beneficiaries are pending and its victims end and go nowhere. Several such plans may be in
+        progress on one node."""
+        ends = all(victim.action == "evict" for victim in self.victims)
+        return ends and not (self.turn or self.consolidates or any(b.resumes for b in self.beneficiaries))
 
     @property
     def gains(self) -> str:
@@ -119,6 +133,9 @@ class Reserved(Message, frozen=True):
     reason: str = ""
     again: bool = False
     """Nothing was decided: placement has just begun to lead. The same plan may be proposed again."""
+    places: dict[str, HeldPlace] = {}
+    """By uid, the reserved places of the beneficiaries of a plan that only evicts: what other plans on their nodes have
+    to leave."""
     plan: Plan | None = None
     """The reserved plan, if it differs from the proposal: some victims do not fit elsewhere and are evicted, not
     moved."""
@@ -181,10 +198,3 @@ class PreemptAnswer(Message, frozen=True):
     """Why pods on suitable GPUs are not preempted, if none is, for example "7 pods: minimum run time"."""
     sentence: str = ""
     error: str = ""
-
-
-class HeldPlace(Message, frozen=True):
-    """What is reserved for one beneficiary, or for the replacement of one victim that moves."""
-
-    node: str
-    grant: Grant | None = None

@@ -93,7 +93,10 @@ class Preemption:
                 out += self._resume(found, term, now)
                 continue
             self._end(found, now)
-            if not self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now):
+            # By the checks of `reserve` it fits beside what the victims of other plans on its nodes still have.
+            with self._book.without_room(self.reservations.placeholders_beside(plan)):
+                placed = self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now)
+            if not placed:
                 out += self._over(
                     found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node")
                 )
@@ -293,7 +296,12 @@ class Preemption:
 
 
 def _yes(found: Reservation) -> Reserved:
-    return Reserved(plan_id=found.plan.plan_id, ok=True, plan=found.plan if found.changed else None)
+    return Reserved(
+        plan_id=found.plan.plan_id,
+        ok=True,
+        places=found.shown_places,
+        plan=found.plan if found.changed else None,
+    )
 
 
 def _publish(plan: Plan, event: Event) -> list[m.Command]:

@@ -22,12 +22,15 @@ from services.placement.scheduling.grants import TrialGrants
 from services.placement.scheduling.trial import Trial
 from shared.book import host_memory
 from shared.book.book import Book
+from shared.book.fork import Fork
 from shared.book.gangs import Gangs
 from shared.book.levels import topology_violation
+from shared.book.reserved import beyond_victims
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Beneficiary, HeldPlace, Plan, Reserved, Victim
+from shared.model.grant import sum_shares
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -54,6 +57,11 @@ class Reservation(msgspec.Struct):
     """The preemptor was told to evict: all suspensions of the plan are done."""
     ending: dict[str, float] = {}
     """By uid of victims that have been deleted: until when to wait, which is the grace period plus `STUCK_S`."""
+
+    @property
+    def shown_places(self) -> dict[str, HeldPlace]:
+        """The places beside which other plans may be made."""
+        return {b.uid: self.places[b.uid] for b in self.plan.beneficiaries} if self.plan.only_evicts else {}
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
         """Without places it says that the plan is over, or was given up: no leader goes on with it."""
@@ -112,7 +120,8 @@ class Reservations(dict[str, Reservation]):
         in_progress = [r for r in self.values() if not r.closing or r.placeholders]
         taken = {b.uid for r in in_progress for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
         taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
-        busy = {b.node for r in in_progress for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
+        alone = [r for r in in_progress if not (plan.only_evicts and r.plan.only_evicts)]
+        busy = {b.node for r in alone for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
         return (
@@ -172,8 +181,11 @@ class Reservations(dict[str, Reservation]):
         kept = self[plan.plan_id] = Reservation(plan, {}, [], now, now, logged=True, closing=True)
         return kept
 
-    def no(self, plan: Plan, reason: str, under_way: Plan | None = None) -> Reserved:
-        """Refuses a plan, and says which of its victims it would be in vain to ask for again soon."""
+    def no(self, plan: Plan, reason: str, under_way: Reservation | None = None) -> Reserved:
+        """Refuses a plan, and says which of its victims it would be in vain to ask for again soon.
+
+        `under_way`: what is reserved for its beneficiaries already.
+        """
         known = self._suspender.host_memory.cannot_checkpoint
         cannot = tuple(v.uid for v in plan.victims if v.action == "checkpoint" and v.grant_id in known)
         stay = self._suspender.moves.cannot_move
@@ -183,17 +195,18 @@ class Reservations(dict[str, Reservation]):
             plan_id=plan.plan_id,
             ok=False,
             reason=reason,
-            under_way=under_way,
+            under_way=None if under_way is None else under_way.plan,
+            places={} if under_way is None else under_way.shown_places,
             cannot_suspend=cannot,
             cannot_move=own,
         )
 
-    def of(self, plan: Plan) -> Plan | None:
-        """Returns the plan that is already reserved for all beneficiaries of this one, or for more."""
+    def of(self, plan: Plan) -> Reservation | None:
+        """Returns what is already reserved for all beneficiaries of this plan, or for more."""
         wanted = {b.uid for b in plan.beneficiaries}
         return next(
             (
-                r.plan
+                r
                 for r in self.values()
                 if r.answered and not r.closing and wanted <= {b.uid for b in r.plan.beneficiaries}
             ),
@@ -278,6 +291,20 @@ class Reservations(dict[str, Reservation]):
         left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
+    def _beside(self, plan: Plan) -> list[Reservation]:
+        """Returns the other open plans with places on its nodes."""
+        nodes = {b.node for b in plan.beneficiaries}
+        return [
+            r
+            for r in self.values()
+            if r.plan.plan_id != plan.plan_id and any(p.charged in nodes for p in r.placeholders)
+        ]
+
+    def placeholders_beside(self, plan: Plan) -> list[PodState]:
+        """Returns the placeholders that other plans have on its nodes."""
+        nodes = {b.node for b in plan.beneficiaries}
+        return [p for r in self._beside(plan) for p in r.placeholders if p.charged in nodes]
+
     def _waits(self, beneficiary: Beneficiary) -> bool:
         state = self.book.pods.get(beneficiary.uid)
         if beneficiary.resumes:  # one that runs again already, by the order of an earlier leader, waits for its gang
@@ -360,6 +387,7 @@ class Reservations(dict[str, Reservation]):
         Includes the places of migrated pods that fit elsewhere. In a consolidation plan all of them must.
         """
         trial = Trial(self._engine)
+        taken = self._leave_to_others(plan, trial.book)
         for victim in victims:
             if is_suspension(victim):
                 trial.transaction.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
@@ -379,7 +407,10 @@ class Reservations(dict[str, Reservation]):
             place = trial.place_on(state, beneficiary.node)
             if place is None:
                 return None
-            places[beneficiary.uid] = HeldPlace(node=place.node, grant=TrialGrants.grant(state, place))
+            grant = TrialGrants.grant(state, place)
+            if grant is not None and not taken.isdisjoint(sum_shares([grant])):
+                return None
+            places[beneficiary.uid] = HeldPlace(node=place.node, grant=grant)
         for victim in [v for v in victims if v.to]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
             if place is None and plan.consolidates:
@@ -388,6 +419,20 @@ class Reservations(dict[str, Reservation]):
                 grant = TrialGrants.grant(trial.book.pods[victim.uid], place)
                 places[victim.uid] = HeldPlace(node=place.node, grant=grant)
         return places
+
+    def _leave_to_others(self, plan: Plan, book: Fork) -> set[tuple[str, str]]:
+        """Lets the other plans on its nodes have what they need whichever is done first. Returns the GPUs that are
+        reserved for them: if two plans shared one, the one that is done first might not fit there."""
+        taken: set[tuple[str, str]] = set()
+        for other in self._beside(plan):
+            victims = [book.pods[v.uid] for v in other.plan.victims if v.uid in book.pods]
+            kept = [(placeholder, other.places[placeholder.kept_for]) for placeholder in other.placeholders]
+            for placeholder, _ in kept:
+                book.unreserve(placeholder)
+            for placeholder, place in beyond_victims(kept, victims):
+                book.reserve(placeholder, place.node, place.grant)
+                taken |= set() if place.grant is None else sum_shares([place.grant]).keys()
+        return taken
 
     def _book_places(
         self, plan: Plan, places: dict[str, HeldPlace], now: float, *, adopted: bool = False

@@ -24,6 +24,7 @@ from services.preemptor.planning.fitting import admits, fit, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.book import Book
 from shared.book.fork import Fork
+from shared.book.reserved import ReservedPlace
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Alternative
 from shared.model.grant import Grant
@@ -65,9 +66,17 @@ class _Solution(msgspec.Struct, frozen=True):
 class Planner:
     """Plans for one round, during which the book does not change. Plans of one round do not share nodes."""
 
-    def __init__(self, book: Book, candidates: Candidates, areas: Areas, busy: set[str]) -> None:
-        """`busy`: nodes on which a plan is in progress."""
+    def __init__(
+        self,
+        book: Book,
+        candidates: Candidates,
+        areas: Areas,
+        busy: set[str],
+        reserved: Sequence[ReservedPlace] = (),
+    ) -> None:
+        """`busy`: nodes on which nothing can be planned now. `reserved`: what other plans have reserved elsewhere."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
+        self._reserved = reserved
         self.exhausted: frozenset[str] = frozenset()
         """Nodes of the areas that were tried without success for the last plan, if other areas are left to try."""
         self.pending_releases: frozenset[str] = frozenset()
@@ -85,7 +94,11 @@ class Planner:
     @cached_property
     def _trial(self) -> Transaction:
         """Where victims leave and members get places. Rolled back after each solution. Made when first needed."""
-        return Transaction(Fork(self._book))
+        fork = Fork(self._book)
+        for placeholder, place in self._reserved:
+            if place.node in fork.nodes:
+                fork.reserve(placeholder, place.node, place.grant)
+        return Transaction(fork)
 
     def add(self, state: PodState) -> None:
         """Lets `plan` be asked about a pod that is not in the book."""

@@ -130,6 +130,7 @@ class Candidates:
         self._allowed: dict[str, dict[tuple[str, int, bool], bool]] = {}
         """In this round, by the beneficiary's uid: whether it may preempt a pod, by the pod's preemption class."""
         self._promised: frozenset[str] = frozenset()
+        self._ending: frozenset[str] = frozenset()
         self._promised_nodes: set[str] = set()
         """The nodes with a promised pod or its GPUs."""
         self._budgets = Budgets(book, left)
@@ -187,10 +188,11 @@ class Candidates:
             self._make(node)
             self._made += 1
 
-    def begin(self, now: float, promised: Iterable[str] = ()) -> Candidates:
+    def begin(self, now: float, promised: Iterable[str] = (), ending: Collection[str] = ()) -> Candidates:
         """Starts a planning round, during which the book does not change.
 
-        `promised`: victims of other plans that the budgets' statuses do not count yet.
+        `promised`: victims of other plans that the budgets' statuses do not count yet. `ending`: victims of other plans
+        that leave nothing to anybody else.
         """
         self._now, pods, self.partial = now, self._book.pods, False
         self._note_changed()
@@ -200,7 +202,7 @@ class Candidates:
         self._suspension_failed = {
             uid: until for uid, until in self._suspension_failed.items() if until > now and uid in pods
         }
-        self._promised = frozenset(promised)
+        self._promised, self._ending = frozenset(promised), frozenset(ending)
         self._promised_nodes = {
             name for uid in self._promised if uid in pods for name in nodes_of(pods[uid], self._book)
         }
@@ -228,9 +230,10 @@ class Candidates:
         """Returns what is returned on a node without preemption.
 
         These are terminating pods, until their grace period plus `STUCK_S` is over, and orphaned slices, for
-        `leaving_s`.
+        `leaving_s`. What others wait for alone is none of it.
         """
-        return self._look(node).leaving
+        leaving = self._look(node).leaving
+        return tuple(one for one in leaving if one.uid not in self._ending) if self._ending else leaving
 
     def emptying_costs(self, count: int, node: NodeState) -> list[EmptyingCost]:
         """Returns the minimum cost of emptying `count` GPUs of a node, then `count` more, and so on.

@@ -93,7 +93,8 @@ def test_a_repeated_request_gets_the_same_answer() -> None:
     cluster = full_cluster()
     cluster.wait(high())
     plan = cluster.plan("low0")
-    assert cluster.propose(plan) == cluster.propose(plan) == Reserved(plan_id="plan", ok=True)
+    first, again = cluster.propose(plan), cluster.propose(plan)
+    assert first == again == Reserved(plan_id="plan", ok=True, places=first.places)
     assert len(cluster.records()) == 1
 
 
@@ -142,16 +143,12 @@ def test_a_plan_for_a_pod_that_never_preempts_is_refused() -> None:
     assert "Never" in refused(cluster, cluster.plan("low0", to=(meek,)))
 
 
-def test_there_is_one_plan_per_node_and_beneficiary() -> None:
+def test_there_is_one_plan_per_beneficiary() -> None:
     cluster = full_cluster("a", "b")
     first, second = high("h1"), high("h2")
     cluster.wait(first, second)
     on_a, on_b = cluster.on("a"), cluster.on("b")
     assert cluster.propose(cluster.plan(on_a[0], to=(first,))).ok
-    assert (
-        "another plan is in progress for a"
-        in cluster.propose(cluster.plan(on_a[1], to=(second,), plan_id="two")).reason
-    )
     assert "another plan" in cluster.propose(cluster.plan(on_b[0], to=(first,), plan_id="three")).reason
     assert cluster.propose(cluster.plan(on_b[0], to=(second,), plan_id="four")).ok
 

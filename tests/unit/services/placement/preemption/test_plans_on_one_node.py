@@ -1,0 +1,168 @@
+"""Several plans at the same time on one node: what each leaves to the others, and that all of them are carried out."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.placement import messages as m
+from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
+from shared.contracts.preemption import Plan
+from shared.model.objects import Pod
+from tests.support import build
+from tests.support.harness.placement import Placement
+from tests.support.harness.proposals import Proposals, high, low
+
+ORDERS = list(itertools.permutations(range(3)))
+
+
+def cores(number: int) -> dict[str, Any]:
+    return {"requests": {"cpu": str(number)}}
+
+
+def full_node(*pods: Pod, gpus: int = 3, cpu: str = "64", slots: int = 110) -> Proposals:
+    """One node on which these run: by default three of one GPU each."""
+    placement = Placement(build.node("n", cpu=cpu, pods=slots))
+    placement.send(m.InventorySeen(build.inventory("n", gpus=gpus)))
+    cluster = Proposals(placement)
+    for pod in pods or [low(f"low{number}") for number in range(gpus)]:
+        cluster.run(pod)
+    return cluster
+
+
+def reserved(cluster: Proposals, *pairs: tuple[str, Pod]) -> list[Plan]:
+    """A plan each that evicts the pod of this name for that pod, all of which placement has reserved."""
+    plans = [cluster.plan(name, to=(pod,), plan_id=f"for-{pod.metadata.name}") for name, pod in pairs]
+    for plan in plans:
+        answer = cluster.propose(plan)
+        assert answer.ok, answer.reason
+        assert list(answer.places) == [plan.beneficiaries[0].uid]
+    return plans
+
+
+def executed(cluster: Proposals) -> list[str]:
+    assert cluster.placement.events(PreemptionAbandoned) == []
+    return [event.plan.plan_id for event in cluster.placement.events(PreemptionExecuted)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_is_done_when_its_own_victim_is_gone_in_whatever_order(order: tuple[int, ...]) -> None:
+    cluster = full_node()
+    pods = [high(f"high{number}") for number in range(3)]
+    cluster.wait(*pods)
+    plans = reserved(cluster, *((f"low{number}", pod) for number, pod in enumerate(pods)))
+    for number in order:
+        cluster.release(f"low{number}")
+        assert executed(cluster)[-1] == plans[number].plan_id
+        assert cluster.node_of(pods[number]) == "n"
+    assert cluster.placement.core.book.overbooked() == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_victims_make_room_on_a_node_whose_cpu_is_all_requested(order: tuple[int, ...]) -> None:
+    """Each beneficiary needs what its victim has: so it fits whichever is done first."""
+    cluster = full_node(*(low(f"low{number}", **cores(4)) for number in range(3)), cpu="12")
+    pods = [high(f"high{number}", **cores(4)) for number in range(3)]
+    cluster.wait(*pods)
+    reserved(cluster, *((f"low{number}", pod) for number, pod in enumerate(pods)))
+    for number in order:
+        cluster.release(f"low{number}")
+    assert len(executed(cluster)) == 3
+
+
+def test_a_place_is_kept_beside_a_victim_that_has_more_than_the_place_needs() -> None:
+    """The first is done while the victim of the second still has nearly all of the CPU, and the second's place is
+    booked beside it."""
+    cluster = full_node(low("light", **cores(1)), low("heavy", **cores(20)), gpus=2, cpu="21")
+    first, second = high("first", **cores(1)), high("second", **cores(20))
+    cluster.wait(first, second)
+    reserved(cluster, ("light", first), ("heavy", second))
+    cluster.release("light")
+    cluster.release("heavy")
+    assert executed(cluster) == ["for-first", "for-second"]
+
+
+def test_room_that_another_plan_needs_is_left_to_it() -> None:
+    """The first plan takes four more cores than its victim has, and none is left for the second, whose victim has
+    fewer than its beneficiary needs."""
+    cluster = full_node(low("low0", **cores(4)), low("low1", **cores(4)), gpus=2, cpu="12")
+    first, second = high("first", **cores(8)), high("second", **cores(5))
+    cluster.wait(first, second)
+    reserved(cluster, ("low0", first))
+    answer = cluster.propose(cluster.plan("low1", to=(second,), plan_id="for-second"))
+    assert answer.reason == "the beneficiaries would not fit even without the victims"
+    assert answer.places == {}
+
+
+@pytest.mark.parametrize("gone", [(), ("a",)])
+def test_two_plans_do_not_share_a_gpu(gone: tuple[str, ...]) -> None:
+    """Also when a half of it is free for the second plan: the first, which waits for CPU, would find it full."""
+    half = {"gpus": 0, "memory": "40Gi", "compute": 50}
+    pods = low("a", **half, **cores(1)), low("b", **half, **cores(1)), low("whole", **cores(8))
+    cluster = full_node(*pods, gpus=2, cpu="10")
+    (of_whole,) = cluster.placement.core.book.grants[cluster.grant_id(pods[2])].grant.containers["c"].gpus
+    states = {int(of_whole.uuid[-1]): "suspect"}  # so that both want the other one
+    cluster.placement.send(m.InventorySeen(build.inventory("n", gpus=2, generation=2, states=states)))
+    first, second = high("first", **half, **cores(9)), high("second", **half, **cores(1))
+    cluster.wait(first, second)
+    assert cluster.propose(cluster.plan("a", "whole", to=(first,), plan_id="for-first")).ok
+    for name in gone:
+        cluster.release(name)
+    answer = cluster.propose(cluster.plan("b", to=(second,), plan_id="for-second"))
+    assert answer.reason == "the beneficiaries would not fit even without the victims"
+
+
+def test_no_pod_gets_what_several_plans_free() -> None:
+    cluster = full_node()
+    pods = [high(f"high{number}") for number in range(2)]
+    cluster.wait(*pods)
+    reserved(cluster, ("low0", pods[0]), ("low1", pods[1]))
+    cluster.wait(rival := high("rival", priority=1000))
+    cluster.release("low1")
+    cluster.release("low0")
+    assert cluster.node_of(rival) == ""
+    assert [cluster.node_of(pod) for pod in pods] == ["n", "n"]
+
+
+def test_plans_on_one_node_survive_their_leader() -> None:
+    cluster = full_node()
+    pods = [high(f"high{number}") for number in range(3)]
+    cluster.wait(*pods)
+    reserved(cluster, *((f"low{number}", pod) for number, pod in enumerate(pods)))
+    objects = [build.node("n"), *cluster.bound.values(), *pods]
+    records = tuple(cluster.placement.log)
+    cluster.placement = Placement(*objects, term=cluster.placement.sequence + 1, records=records).nodes("n", gpus=3)
+    for name in ("low2", "low0", "low1"):
+        cluster.release(name)
+    assert executed(cluster) == ["for-high2", "for-high0", "for-high1"]
+    assert cluster.placement.core.book.overbooked() == []
+
+
+def test_a_plan_that_does_more_than_evict_is_alone_on_its_nodes() -> None:
+    cluster = full_node()
+    pods = [high(f"high{number}", node_selector={"kubernetes.io/hostname": "n"}) for number in range(2)]
+    cluster.wait(*pods)
+    cluster.placement.nodes("m", gpus=1)
+    plan = cluster.plan("low0", to=(pods[0],), plan_id="one")
+    victims = tuple(msgspec.structs.replace(victim, action="move", to="m") for victim in plan.victims)
+    answer = cluster.propose(msgspec.structs.replace(plan, victims=victims))
+    assert (answer.ok, answer.places) == (True, {})
+    second = cluster.propose(cluster.plan("low1", to=(pods[1],), plan_id="two"))
+    assert second.reason == "another plan is in progress for n"
+
+
+def test_which_plans_only_evict() -> None:
+    cluster = full_node()
+    plan = cluster.plan("low0")
+    (victim,), (beneficiary,) = plan.victims, plan.beneficiaries
+    assert plan.only_evicts
+    for other in (
+        {"turn": True},
+        {"consolidates": True},
+        {"victims": (msgspec.structs.replace(victim, action="throttle"),)},
+        {"beneficiaries": (msgspec.structs.replace(beneficiary, resumes=True),)},
+    ):
+        assert not msgspec.structs.replace(plan, **other).only_evicts

@@ -1,0 +1,124 @@
+"""Other plans on a node where one is in progress: as soon as its victims end, and beside what is reserved for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from services.preemptor import messages as m
+from shared.contracts.facts import Put
+from shared.contracts.preemption import HeldPlace, Plan, Reserved
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from tests.support import build
+from tests.support.harness.cluster import STEP_S, Cluster
+from tests.support.harness.preemptor import TOTAL_MIB, Preemptor
+
+GRACE_S = 30
+
+
+def cores(number: int) -> dict[str, Any]:
+    return {"requests": {"cpu": str(number)}}
+
+
+def reserve(preemptor: Preemptor, plan: Plan, *gpus: int, node: str = "n", mib: int = TOTAL_MIB) -> None:
+    """Placement has reserved these GPUs of the node for the plan's beneficiary, and the API server accepts the
+    evictions."""
+    shares = tuple(GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=mib, compute_milli=1000) for i in gpus)
+    part = ContainerGrant(strategy="advisory", gpus=shares)
+    place = HeldPlace(node=node, grant=Grant(grant_id=f"reserved/{plan.plan_id}", term=1, containers={"c": part}))
+    places = {plan.beneficiaries[0].uid: place} if gpus else {}
+    preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=True, places=places)))
+    preemptor.evicted(plan)
+
+
+def ending(preemptor: Preemptor, name: str) -> None:
+    """The pod is seen with a deletion timestamp."""
+    pod = preemptor.pods[name]
+    by = datetime.fromtimestamp(preemptor.now + GRACE_S, UTC).isoformat()
+    meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
+    preemptor.send(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
+
+
+def with_first_plan(**low: Any) -> tuple[Preemptor, Plan]:
+    """A node of two GPUs with a pod on each, and a plan that evicts one of them for `first`."""
+    preemptor = Preemptor("n", gpus=2)
+    for gpu in range(2):
+        preemptor.run(f"low{gpu}", "n", gpu, ran_s=10 + gpu, **low)
+    preemptor.wait("first", priority=200, **low)
+    (plan,) = preemptor.plans()
+    assert [victim.name for victim in plan.victims] == ["low0"]
+    return preemptor, plan
+
+
+@pytest.mark.parametrize("each", [{}, cores(32)], ids=["", "all of the CPU is requested"])
+def test_a_second_plan_is_made_as_soon_as_the_victims_of_the_first_end(each: dict[str, Any]) -> None:
+    preemptor, plan = with_first_plan(**each)
+    preemptor.wait("second", **each)
+    assert preemptor.plans() == []
+    reserve(preemptor, plan, 0)
+    assert preemptor.plans() == [], "that its victim ends is not seen yet"
+    ending(preemptor, "low0")
+    assert preemptor.victims() == [["low1"]]
+
+
+def test_the_place_of_the_first_is_not_free_when_its_victim_is_gone() -> None:
+    preemptor, plan = with_first_plan()
+    reserve(preemptor, plan, 0)
+    preemptor.gone("low0")
+    preemptor.wait("second")
+    assert preemptor.victims() == [["low1"]]
+
+
+def test_nobody_is_evicted_where_the_first_plan_frees_enough() -> None:
+    """Its victim has more of the GPU than the first pod takes: the second waits for the rest."""
+    preemptor = Preemptor("n", "m", gpus=1)
+    preemptor.run("large", "n", 0)
+    preemptor.run("dear", "m", 0, ran_s=9_999)
+    half = {"gpus": 0, "memory": "40Gi", "compute": 50}
+    preemptor.wait("first", priority=200, **half)
+    (plan,) = preemptor.plans()
+    assert [victim.name for victim in plan.victims] == ["large"]
+    reserve(preemptor, plan, 0, mib=40_960)
+    ending(preemptor, "large")
+    preemptor.wait("second", node_selector={"kubernetes.io/hostname": "n"}, **half)
+    assert preemptor.plans() == []
+
+
+def test_a_node_is_closed_without_word_of_what_is_reserved_there() -> None:
+    """Placement is of the version before and does not say it, or the plan does more than evict."""
+    preemptor, plan = with_first_plan()
+    reserve(preemptor, plan)
+    ending(preemptor, "low0")
+    preemptor.wait("second")
+    assert preemptor.plans() == []
+
+
+def test_a_dry_run_names_the_victims_of_the_second_plan() -> None:
+    preemptor, plan = with_first_plan()
+    reserve(preemptor, plan, 0)
+    ending(preemptor, "low0")
+    preemptor.wait("second")
+    answer = preemptor.core.dry_run("team", "second", preemptor.now)
+    assert answer.plan is not None
+    assert [victim.name for victim in answer.plan.victims] == ["low1"]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_node_is_taken_over_in_one_grace_period(gpus: int) -> None:
+    """With placement: eight pods, or four of two GPUs each, preempt as many on one node at the same time."""
+    cluster = Cluster({"n": 8})
+    for number in range(8 // gpus):
+        cluster.arrive(f"low{number}", priority=0, gpus=gpus, grace_s=GRACE_S)
+    for _ in range(10):
+        cluster.step()
+    assert cluster.api.pending() == []
+    for number in range(8 // gpus):
+        cluster.arrive(f"high{number}", priority=1, gpus=gpus)
+    for _ in range(round(2 * GRACE_S / STEP_S)):
+        cluster.step()
+    assert {pod.metadata.name for pod in cluster.api.pending()} == {f"low{number}" for number in range(8 // gpus)}
+    assert set(cluster.outcome.values()) == {"executed"}
+    assert len(cluster.api.evictions) == 8 // gpus
