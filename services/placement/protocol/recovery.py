@@ -31,6 +31,9 @@ from shared.contracts.log import (
 
 TOUCH_AGAIN_S = 2.0
 EXCLUDED_TOUCH_AGAIN_S = 30.0
+"""At most; at first an excluded pod is touched again after `TOUCH_AGAIN_S`, then after twice as long each time: what
+refuses touches, such as a webhook that does not answer, may be back soon."""
+MOST_DOUBLED = 4
 TOUCHES_AT_ONCE = 1000
 """The most touches under way. All of a large cluster's at once would be repeated before they are answered."""
 EXCLUDE_AFTER_REFUSALS = 3
@@ -46,6 +49,13 @@ class Touching(msgspec.Struct):
     """When it was touched first, since a watcher runs."""
     tries: int = 0
     refusals: int = 0
+    tries_excluded: int = 0
+
+    @property
+    def again_at(self) -> float:
+        """When it is touched again."""
+        doubled = min(max(0, self.tries_excluded - 1), MOST_DOUBLED)
+        return self.sent_at + min(EXCLUDED_TOUCH_AGAIN_S, TOUCH_AGAIN_S * 2**doubled)
 
 
 class Recovery:
@@ -206,10 +216,10 @@ class Recovery:
         """Pods to touch now, and whether by their status alone: an annotation may be removed again before it moves the
         pod."""
         room = TOUCHES_AT_ONCE - sum(1 for asked in self._touching.values() if now - asked.sent_at < TOUCH_AGAIN_S)
-        late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S][: max(0, room)]
-        excluded = [uid for uid, asked in self._excluded.items() if now - asked.sent_at >= EXCLUDED_TOUCH_AGAIN_S][
-            :TOUCHES_AT_ONCE
-        ]
+        late = [uid for uid, asked in self._touching.items() if asked.again_at <= now][: max(0, room)]
+        excluded = [uid for uid, asked in self._excluded.items() if asked.again_at <= now][:TOUCHES_AT_ONCE]
+        for uid in excluded:
+            self._excluded[uid].tries_excluded += 1
         out = []
         for asked_of, uids in ((self._touching, late), (self._excluded, excluded)):
             for uid in uids:
