@@ -9,8 +9,7 @@ Rules kept here (the protocol's numbers):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -250,32 +249,6 @@ class Book(Ledger):
         if state.grant_id:
             self.release(state.grant_id)
             state.grant_id = ""
-
-    def reserve(self, placeholder: PodState, node: str, grant: Grant | None) -> None:
-        """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a
-        pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
-        self._charge(placeholder, node)
-        if grant is not None:
-            self._book(grant_state(grant, placeholder, node, "reserved"))
-            placeholder.grant_id = grant.grant_id
-
-    @contextmanager
-    def without_room(self, placeholders: Iterable[PodState]) -> Iterator[None]:
-        """Within, these have the GPUs that are reserved for them, and no CPU, memory and slot of their nodes."""
-        taken_off = [(placeholder, placeholder.charged) for placeholder in placeholders]
-        for placeholder, _ in taken_off:
-            self._uncharge(placeholder)
-        try:
-            yield
-        finally:
-            for placeholder, node in taken_off:
-                self._charge(placeholder, node)
-
-    def unreserve(self, placeholder: PodState) -> None:
-        self._uncharge(placeholder)
-        if placeholder.grant_id:
-            self._unbook(placeholder.grant_id)
-            placeholder.grant_id = ""
 
     def book_leaving(self, state: GrantState) -> None:
         """A slice that runs on a node and whose pod is unknown: booked until released."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import msgspec
 from shared.book.arrays import Arrays
 from shared.book.cpus import CpusBeside
 from shared.book.shares import GpuRoom
-from shared.book.states import GrantState, NodeState, PodState, room_of
+from shared.book.states import GrantState, NodeState, PodState, grant_state, room_of
 from shared.model.gpu import Inventory
 from shared.model.grant import GpuShare, Grant, sum_shares
 from shared.model.mig import instance_mask
@@ -179,6 +179,32 @@ class Ledger:
                     room.mig.granted = self._mig_granted(node, room)
                 self.arrays.write_gpu(node.row, room)
                 self.arrays.note(node.row)
+
+    def reserve(self, placeholder: PodState, node: str, grant: Grant | None) -> None:
+        """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a
+        pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
+        self._charge(placeholder, node)
+        if grant is not None:
+            self._book(grant_state(grant, placeholder, node, "reserved"))
+            placeholder.grant_id = grant.grant_id
+
+    @contextmanager
+    def without_room(self, placeholders: Iterable[PodState]) -> Iterator[None]:
+        """Within, these have the GPUs that are reserved for them, and no CPU, memory and slot of their nodes."""
+        taken_off = [(placeholder, placeholder.charged) for placeholder in placeholders]
+        for placeholder, _ in taken_off:
+            self._uncharge(placeholder)
+        try:
+            yield
+        finally:
+            for placeholder, node in taken_off:
+                self._charge(placeholder, node)
+
+    def unreserve(self, placeholder: PodState) -> None:
+        self._uncharge(placeholder)
+        if placeholder.grant_id:
+            self._unbook(placeholder.grant_id)
+            placeholder.grant_id = ""
 
     def _charge(self, state: PodState, node_name: str) -> None:
         node = self._node(node_name)

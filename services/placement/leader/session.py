@@ -8,6 +8,8 @@ import contextlib
 import time
 from typing import Any
 
+import msgspec
+
 from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.leader.capacity_wanted import CapacityWatch
@@ -20,7 +22,7 @@ from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, NotTaken, 
 from shared.bus.tasks import end
 from shared.contracts import commands, node_commands, preemption, queries, subjects
 from shared.contracts.base import ContractError, Message, decode, encode
-from shared.contracts.events import CapacityWanted, PolicyRead
+from shared.contracts.events import CapacityWanted, PolicyRead, TermTaken
 from shared.contracts.facts import Fact
 from shared.contracts.log import DecisionBatch, TermRecord
 from shared.contracts.samples import UsageSample
@@ -209,6 +211,8 @@ class LeaderSession:
                 case m.Publish():
                     if isinstance(command.event, PolicyRead):
                         self._policy_read(command.event)
+                    if isinstance(command.event, TermTaken):
+                        self.ctx.log.info("pods_are_placed", **msgspec.structs.asdict(command.event))
                     self._traces.record(command)
                     self.ctx.emit(
                         command.event,

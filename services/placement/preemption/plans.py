@@ -12,7 +12,8 @@ from services.placement.engine.engine import Engine
 from services.placement.preemption.gang_holds import GangHolds
 from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
 from services.placement.preemption.migration import Migrations
-from services.placement.preemption.reservations import Reservation, Reservations
+from services.placement.preemption.reservation import Reservation
+from services.placement.preemption.reservations import Reservations
 from services.placement.preemption.turns import Turns
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer

@@ -15,6 +15,7 @@ import msgspec
 from services.placement.engine.engine import Engine
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
+from services.placement.preemption.reservation import Reservation, leave_to
 from services.placement.preemption.turns import Turns
 from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
@@ -22,10 +23,8 @@ from services.placement.scheduling.grants import TrialGrants
 from services.placement.scheduling.trial import Trial
 from shared.book import host_memory
 from shared.book.book import Book
-from shared.book.fork import Fork
 from shared.book.gangs import Gangs
 from shared.book.levels import topology_violation
-from shared.book.reserved import beyond_victims
 from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
@@ -35,39 +34,6 @@ from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.scheduling.minimal_sets import first_unneeded
-
-
-class Reservation(msgspec.Struct):
-    plan: Plan
-    places: dict[str, HeldPlace]
-    placeholders: list[PodState]
-    """The placeholder pods of the beneficiaries."""
-    since: float
-    until: float
-    logged: bool = False
-    changed: bool = False
-    """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
-    resuming: bool = False
-    """Its suspended beneficiaries resume: all of what they gave up is booked to them."""
-    closing: bool = False
-    """It was given up, and an order to checkpoint a victim may still be written. Until that is over it stays open in
-    the log, and its host memory booked. Its places are booked until the log says that it was given up: before that a
-    new leader would go on with it."""
-    answered: bool = False
-    """The preemptor was told to evict: all suspensions of the plan are done."""
-    ending: dict[str, float] = {}
-    """By uid of victims that have been deleted: until when to wait, which is the grace period plus `STUCK_S`."""
-
-    @property
-    def shown_places(self) -> dict[str, HeldPlace]:
-        """The places beside which other plans may be made."""
-        return {b.uid: self.places[b.uid] for b in self.plan.beneficiaries} if self.plan.only_evicts else {}
-
-    def record(self, term: int, *, over: bool = False) -> ReservationRecord:
-        """Without places it says that the plan is over, or was given up: no leader goes on with it."""
-        return ReservationRecord(
-            term=term, plan=self.plan, places={} if over or self.closing else self.places, over=over
-        )
 
 
 class Reservations(dict[str, Reservation]):
@@ -387,7 +353,7 @@ class Reservations(dict[str, Reservation]):
         Includes the places of migrated pods that fit elsewhere. In a consolidation plan all of them must.
         """
         trial = Trial(self._engine)
-        taken = self._leave_to_others(plan, trial.book)
+        taken = leave_to(self._beside(plan), trial.book)
         for victim in victims:
             if is_suspension(victim):
                 trial.transaction.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
@@ -419,20 +385,6 @@ class Reservations(dict[str, Reservation]):
                 grant = TrialGrants.grant(trial.book.pods[victim.uid], place)
                 places[victim.uid] = HeldPlace(node=place.node, grant=grant)
         return places
-
-    def _leave_to_others(self, plan: Plan, book: Fork) -> set[tuple[str, str]]:
-        """Lets the other plans on its nodes have what they need whichever is done first. Returns the GPUs that are
-        reserved for them: if two plans shared one, the one that is done first might not fit there."""
-        taken: set[tuple[str, str]] = set()
-        for other in self._beside(plan):
-            victims = [book.pods[v.uid] for v in other.plan.victims if v.uid in book.pods]
-            kept = [(placeholder, other.places[placeholder.kept_for]) for placeholder in other.placeholders]
-            for placeholder, _ in kept:
-                book.unreserve(placeholder)
-            for placeholder, place in beyond_victims(kept, victims):
-                book.reserve(placeholder, place.node, place.grant)
-                taken |= set() if place.grant is None else sum_shares([place.grant]).keys()
-        return taken
 
     def _book_places(
         self, plan: Plan, places: dict[str, HeldPlace], now: float, *, adopted: bool = False

@@ -55,7 +55,7 @@ class Touching(msgspec.Struct):
     def again_at(self) -> float:
         """When it is touched again."""
         doubled = min(max(0, self.tries_excluded - 1), MOST_DOUBLED)
-        return self.sent_at + min(EXCLUDED_TOUCH_AGAIN_S, TOUCH_AGAIN_S * 2**doubled)
+        return self.sent_at + min(EXCLUDED_TOUCH_AGAIN_S, TOUCH_AGAIN_S * (1 << doubled))
 
 
 class Recovery:

@@ -3,6 +3,8 @@
 from tests.mutants.mutant import Mutant
 
 CORE = "services/preemptor/core.py"
+EXECUTION = "services/preemptor/plans/execution.py"
+RESERVATIONS = "services/placement/preemption/reservations.py"
 BUDGETS = "services/preemptor/planning/budgets.py"
 PROTECTION = "services/preemptor/protection.py"
 UNIT = "tests/unit/services/preemptor"
@@ -10,6 +12,8 @@ TEST = f"{UNIT}/test_core.py"
 PLANS = f"{UNIT}/planning/test_planner.py"
 PLANS_QUEUES = "tests/unit/services/preemptor/planning/test_planner_queues.py"
 WRITES = "tests/unit/shared/kube/test_writes.py"
+BESIDE = f"{UNIT}/test_plans_on_one_node.py"
+RESERVED_BESIDE = "tests/unit/services/placement/preemption/test_plans_on_one_node.py"
 VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_of_its_name"
 
 MUTANTS = [
@@ -136,5 +140,85 @@ MUTANTS = [
         ),
         new='        body = {"apiVersion": "v1", "kind": "DeleteOptions"}\n',
         tests=(VERY_POD,),
+    ),
+    Mutant(
+        name="place-of-another-plan-is-free",
+        what="the preemptor plans with what is reserved for another plan",
+        file="services/preemptor/planning/planner.py",
+        old="        for placeholder, place in self._reserved:\n",
+        new="        for placeholder, place in ():\n",
+        tests=(f"{BESIDE}::test_the_place_of_the_first_is_not_free_when_its_victim_is_gone",),
+    ),
+    Mutant(
+        name="beside-victims-that-run",
+        what="a node is open to another plan before the victims of the first are seen to end",
+        file=EXECUTION,
+        old="if not self.places or self.victims_left or any(ends_by(state.pod) is None for state in victims):",
+        new="if not self.places or self.victims_left:",
+        tests=(f"{BESIDE}::test_a_second_plan_is_made_as_soon_as_the_victims_of_the_first_end",),
+    ),
+    Mutant(
+        name="beside-what-is-not-told",
+        what="a node is open to another plan although what is reserved there is not known",
+        file=EXECUTION,
+        old="if not self.places or self.victims_left",
+        new="if self.victims_left",
+        tests=(f"{BESIDE}::test_a_node_is_closed_without_word_of_what_is_reserved_there",),
+    ),
+    Mutant(
+        name="beside-what-is-left-over",
+        what="pods are evicted although an ending victim leaves enough",
+        file=EXECUTION,
+        old="            if any(freed > used for freed, used in zip((mib, milli), taken.get(gpu, (0, 0)), strict=True)):\n",
+        new="            if not mib + milli:\n",
+        tests=(f"{BESIDE}::test_nobody_is_evicted_where_the_first_plan_frees_enough",),
+    ),
+    Mutant(
+        name="no-option-is-no-option",
+        what="a pod that found no option waits ten seconds although a node is about to be open to it",
+        file=CORE,
+        old="soon=self._may_be_opened_for(members[0], now)",
+        new="soon=False",
+        tests=(f"{BESIDE}::test_a_node_is_taken_over_in_one_grace_period",),
+    ),
+    Mutant(
+        name="plan-beside-a-move",
+        what="a node with a plan that moves pods is open to another plan",
+        file=RESERVATIONS,
+        old="alone = [r for r in in_progress if not (plan.only_evicts and r.plan.only_evicts)]",
+        new="alone = [r for r in in_progress if not plan.only_evicts]",
+        tests=(f"{RESERVED_BESIDE}::test_a_plan_that_does_more_than_evict_is_alone_on_its_nodes",),
+    ),
+    Mutant(
+        name="plans-share-a-gpu",
+        what="two plans reserve parts of one GPU",
+        file=RESERVATIONS,
+        old="if grant is not None and not taken.isdisjoint(sum_shares([grant])):",
+        new="if False:",
+        tests=(f"{RESERVED_BESIDE}::test_two_plans_do_not_share_a_gpu",),
+    ),
+    Mutant(
+        name="victims-room-counts-twice",
+        what="another plan leaves to a plan what its victims have and what it needs",
+        file="services/placement/preemption/reservation.py",
+        old="        for placeholder, place in beyond_victims(kept, victims):\n",
+        new="        for placeholder, place in beyond_victims(kept, []):\n",
+        tests=(f"{RESERVED_BESIDE}::test_victims_make_room_on_a_node_whose_cpu_is_all_requested",),
+    ),
+    Mutant(
+        name="places-need-no-room-of-their-own",
+        what="another plan takes what the first needs beyond what its victims have",
+        file="shared/book/reserved.py",
+        old="            twin.demand, had[uid] = beyond(twin.demand, had[uid]), beyond(had[uid], twin.demand)\n",
+        new="            twin.demand = type(twin.demand)()\n",
+        tests=(f"{RESERVED_BESIDE}::test_room_that_another_plan_needs_is_left_to_it",),
+    ),
+    Mutant(
+        name="first-done-finds-no-room",
+        what="a plan whose victims are gone is placed beside what other plans have booked in addition to their victims",
+        file="services/placement/preemption/plans.py",
+        old="self._book.without_room(self.reservations.placeholders_beside(plan))",
+        new="self._book.without_room([])",
+        tests=(f"{RESERVED_BESIDE}::test_a_place_is_kept_beside_a_victim_that_has_more_than_the_place_needs",),
     ),
 ]

@@ -8,6 +8,10 @@ _TESTS = "tests/unit/services/placement/protocol/test_recovery.py::"
 _SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
 _LOST = (_TESTS + "test_a_log_that_has_lost_records_is_deleted_and_begins_higher_than_any_before",)
 _UNTOUCHABLE = (_TESTS + "test_a_pod_that_cannot_be_touched_blocks_no_other_pod",)
+_CLOSED = (
+    "tests/unit/shared/bus/test_connection.py"
+    "::test_what_is_published_to_a_closed_transport_of_uvloop_goes_out_on_the_next_connection"
+)
 _VOID = (_TESTS + "test_an_old_binding_gives_an_excluded_pod_no_gpu",)
 
 _SESSIONS = "tests/unit/services/placement/test_core_sessions.py::"
@@ -227,7 +231,7 @@ MUTANTS = [
         name="touch-is-said-once",
         what="a touch that got lost is not said again",
         file=_TAKEOVER,
-        old="late = [uid for uid, asked in self._touching.items() if now - asked.sent_at >= TOUCH_AGAIN_S]",
+        old="late = [uid for uid, asked in self._touching.items() if asked.again_at <= now]",
         new="late: list[str] = []",
         tests=(_SESSIONS + "test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved",),
     ),
@@ -493,5 +497,29 @@ MUTANTS = [
         old="if known is not None and node is not None and known.pods",
         new="if known is not None and known.pods",
         tests=("tests/unit/services/preemptor/test_core_rounds.py::test_a_node_that_goes_with_its_pods_is_forgotten",),
+    ),
+    Mutant(
+        name="excluded-for-half-a-minute",
+        what="an excluded pod is touched again after half a minute at first",
+        file=_TAKEOVER,
+        old="TOUCH_AGAIN_S * (1 << doubled)",
+        new="EXCLUDED_TOUCH_AGAIN_S",
+        tests=(_TESTS + "test_an_excluded_pod_is_touched_again_ever_more_rarely_and_placed_when_it_has_moved",),
+    ),
+    Mutant(
+        name="closed-transport-is-an-error",
+        what="a write to a transport that uvloop has closed is an error of whoever publishes",
+        file="shared/bus/connection.py",
+        old="        except RuntimeError as error:\n            await self._process_op_err",
+        new="        except ZeroDivisionError as error:\n            await self._process_op_err",
+        tests=(_CLOSED,),
+    ),
+    Mutant(
+        name="nothing-flushes-any-more",
+        what="a connection whose flusher has ended at a closed transport stays as it is",
+        file="shared/bus/connection.py",
+        old="if self.is_connected and writer is not None and writer.is_closing():",
+        new="if False:",
+        tests=(_CLOSED,),
     ),
 ]  # fmt: skip

@@ -74,16 +74,16 @@ def test_the_place_of_the_first_is_not_free_when_its_victim_is_gone() -> None:
 
 def test_nobody_is_evicted_where_the_first_plan_frees_enough() -> None:
     """Its victim has more of the GPU than the first pod takes: the second waits for the rest."""
-    preemptor = Preemptor("n", "m", gpus=1)
+    preemptor = Preemptor("n", gpus=2)
     preemptor.run("large", "n", 0)
-    preemptor.run("dear", "m", 0, ran_s=9_999)
+    preemptor.run("dear", "n", 1, ran_s=9_999)
     half = {"gpus": 0, "memory": "40Gi", "compute": 50}
     preemptor.wait("first", priority=200, **half)
     (plan,) = preemptor.plans()
     assert [victim.name for victim in plan.victims] == ["large"]
     reserve(preemptor, plan, 0, mib=40_960)
     ending(preemptor, "large")
-    preemptor.wait("second", node_selector={"kubernetes.io/hostname": "n"}, **half)
+    preemptor.wait("second", **half)
     assert preemptor.plans() == []
 
 
@@ -93,6 +93,8 @@ def test_a_node_is_closed_without_word_of_what_is_reserved_there() -> None:
     reserve(preemptor, plan)
     ending(preemptor, "low0")
     preemptor.wait("second")
+    assert preemptor.plans() == []
+    preemptor.gone("low0")
     assert preemptor.plans() == []
 
 

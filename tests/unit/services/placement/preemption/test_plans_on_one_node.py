@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from services.placement import messages as m
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
@@ -23,11 +26,15 @@ def cores(number: int) -> dict[str, Any]:
     return {"requests": {"cpu": str(number)}}
 
 
-def full_node(*pods: Pod, gpus: int = 3, cpu: str = "64", slots: int = 110) -> Proposals:
-    """One node on which these run: by default three of one GPU each."""
-    placement = Placement(build.node("n", cpu=cpu, pods=slots))
+def empty_node(*, gpus: int = 3, cpu: str = "64") -> Proposals:
+    placement = Placement(build.node("n", cpu=cpu))
     placement.send(m.InventorySeen(build.inventory("n", gpus=gpus)))
-    cluster = Proposals(placement)
+    return Proposals(placement)
+
+
+def full_node(*pods: Pod, gpus: int = 3, cpu: str = "64") -> Proposals:
+    """One node on which these run: by default a pod of one GPU on each."""
+    cluster = empty_node(gpus=gpus, cpu=cpu)
     for pod in pods or [low(f"low{number}") for number in range(gpus)]:
         cluster.run(pod)
     return cluster
@@ -166,3 +173,56 @@ def test_which_plans_only_evict() -> None:
         {"beneficiaries": (msgspec.structs.replace(beneficiary, resumes=True),)},
     ):
         assert not msgspec.structs.replace(plan, **other).only_evicts
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A running pod and a waiting one: whole GPUs or a half of one, and cores."""
+
+    victim: tuple[int, int]
+    beneficiary: tuple[int, int]
+
+    @staticmethod
+    def ask(gpus_and_cores: tuple[int, int]) -> dict[str, Any]:
+        gpus, number = gpus_and_cores
+        return ({"gpus": gpus} if gpus else {"memory": "40Gi", "compute": 50}) | cores(number)
+
+
+SIZES = st.tuples(st.integers(0, 2), st.integers(1, 6))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    offers=st.lists(st.builds(Offer, victim=SIZES, beneficiary=SIZES), min_size=2, max_size=5),
+    spare=st.integers(0, 3),
+    order=st.randoms(use_true_random=False),
+)
+def test_all_plans_that_are_accepted_are_carried_out_in_any_order(
+    offers: list[Offer], spare: int, order: random.Random
+) -> None:
+    """While victims go, plans are proposed and other pods come. No plan ends without a place for its pod: its own, or
+    what another plan has freed beyond its need."""
+    cpu = sum(offer.victim[1] for offer in offers) + spare
+    cluster = empty_node(gpus=6, cpu=str(cpu))
+    for number, offer in enumerate(offers):
+        cluster.placement.facts(pod := low(f"low{number}", **offer.ask(offer.victim)))
+        if cluster.node_of(pod):
+            cluster.run(pod)
+    proposals = [number for number in range(len(offers)) if f"low{number}" in cluster.bound]
+    going: list[int] = []
+    accepted: list[Pod] = []
+    while proposals or going:
+        match order.choice(["propose"] * bool(proposals) + ["release"] * bool(going) + ["arrive"]):
+            case "propose":
+                number = proposals.pop(order.randrange(len(proposals)))
+                cluster.placement.facts(pod := high(f"high{number}", **offers[number].ask(offers[number].beneficiary)))
+                answer = cluster.propose(cluster.plan(f"low{number}", to=(pod,), plan_id=f"for-{number}"))
+                going += [number] if answer.ok else []
+                accepted += [pod] if answer.ok else []
+            case "release":
+                cluster.release(f"low{going.pop(order.randrange(len(going)))}")
+            case "arrive":
+                cluster.placement.facts(low(f"other{len(cluster.placement.binds())}", **cores(1)))
+    early = cluster.placement.events(PreemptionAbandoned)
+    assert all("is not pending any more" in event.reason for event in early)
+    assert {cluster.node_of(pod) for pod in accepted} <= {"n"}
+    assert cluster.placement.core.book.overbooked() == []
