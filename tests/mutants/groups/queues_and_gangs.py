@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         name="kept-place-is-not-booked",
         what="a reserved place may be given to other pods",
-        file="shared/book/book.py",
+        file="shared/book/ledger.py",
         old='            self._book(grant_state(grant, placeholder, node, "reserved"))\n',
         new="",
         tests=(_PLANS + "test_a_plan_waits_until_all_victims_have_released",),
