@@ -27,6 +27,7 @@ from services.preemptor.planning.victims import Candidates
 from services.preemptor.plans.builder import build_plan
 from services.preemptor.plans.dry_run import DryRun
 from services.preemptor.plans.execution import PlanExecution
+from services.preemptor.plans.opening import OpeningNodes
 from services.preemptor.plans.window import Window
 from services.preemptor.protection import Protection, owner_of
 from services.preemptor.turns.circles import Circles
@@ -46,8 +47,6 @@ from shared.queues.turns import TurnPolicy
 ASK_AGAIN_S = 5.0
 PROPOSE_AGAIN_S = 1.0
 """How long after a proposal went unanswered it is made again."""
-OPENED_WITHIN_S = 10.0
-"""How long a pod without an option waits only shortly because the nodes of plans, once begun, are open to others."""
 MAX_PROPOSED_S = 60.0
 """How long a plan is proposed again. An older one hardly fits the cluster any more."""
 MAX_NODES_CHECKED = 30_000
@@ -100,6 +99,7 @@ class Core:
         self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
         self.executions: dict[str, PlanExecution] = {}
+        self._opening = OpeningNodes(self.book, self._candidates)
         self._window = Window(config.max_plans)
         policy = TurnPolicy(self._cluster.queues, self.gangs)
         self.turns = TurnPlanner(
@@ -255,6 +255,7 @@ class Core:
         self._cluster.queues.look_around()
         self._preemption_policy.begin()
         beside = {id_: kept for id_, one in self.executions.items() if (kept := one.beside(self.book)) is not None}
+        self._opening.begin((one for id_, one in self.executions.items() if id_ not in beside), now)
         ending = {v.uid for id_ in beside for v in self.executions[id_].plan.victims}
         return Planner(
             self.book,
@@ -272,12 +273,6 @@ class Core:
             if plan.plan_id not in but
             for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))
         }
-
-    def _may_be_opened_for(self, state: PodState, now: float) -> bool:
-        """Whether a node on which the pod might preempt others is closed by a plan that has just begun."""
-        begun = [one for one in self.executions.values() if one.plan.only_evicts and now - one.since < OPENED_WITHIN_S]
-        nodes = {b.node for one in begun if one.beside(self.book) is None for b in one.plan.beneficiaries}
-        return any(name in self.book.nodes and self._candidates.on(self.book.nodes[name], state) for name in nodes)
 
     def _promised(self) -> set[str]:
         return {
@@ -322,7 +317,7 @@ class Core:
             self.pending.retry([state.uid for state in members], planner.exhausted, now)
             return []
         if options is None:
-            self.pending.note_no_option(members, now, soon=self._may_be_opened_for(members[0], now))
+            self.pending.note_no_option(members, now, soon=self._opening.may_be_open_soon(members[0], now))
             self.consolidation.note_no_option(members)
             return []
         if planner.pending_releases or not any(option.victims for option in options):
@@ -340,6 +335,7 @@ class Core:
             return []
         plan = self._plan(members, options, planner)
         self.executions[plan.plan_id] = self._execution_of(plan, now)
+        self._opening.add(plan)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
     def _advised(self, event: m.Advised, now: float) -> list[m.Command]:
