@@ -262,7 +262,7 @@ class Core:
             self._candidates.begin(now, self._promised(), ending),
             Areas(self.book, self.gangs),
             self._busy(now, but=beside) | self.pending.nodes_with_expected_capacity(now),
-            [place for kept in beside.values() for place in kept],
+            list(beside.values()),
         )
 
     def _busy(self, now: float, but: Collection[str] = ()) -> set[str]:
@@ -317,7 +317,7 @@ class Core:
             self.pending.retry([state.uid for state in members], planner.exhausted, now)
             return []
         if options is None:
-            self.pending.note_no_option(members, now, soon=self._opening.may_be_open_soon(members[0], now))
+            self.pending.note_no_option(members, now, soon=self._opening.may_be_open_soon(members, now))
             self.consolidation.note_no_option(members)
             return []
         if planner.pending_releases or not any(option.victims for option in options):

@@ -145,7 +145,11 @@ class PendingPods(dict[str, PendingPod]):
 
     def note_no_option(self, members: Iterable[PodState], now: float, *, soon: bool = False) -> None:
         """Records that nothing can be preempted for the members now; `soon`: that this may change in a moment."""
-        self._delay(members, now + (SOON_S if soon else AGAIN_S))
+        if soon:
+            for state in members:
+                self[state.uid].not_before = now + SOON_S  # what placement has refused before stays excluded
+            return
+        self._delay(members, now + AGAIN_S)
 
     def expect_capacity(self, members: Iterable[PodState], nodes: Collection[str], now: float) -> None:
         """Records that the members fit, or will fit, on these nodes."""

@@ -94,6 +94,15 @@ class Fork(Book):
             self._own_pod(held.uid)
         return super().release(grant_id)
 
+    def close_gpu(self, node_name: str, uuid: str, why: str) -> None:
+        """From now on no pod gets a part of this GPU."""
+        node = self._node(node_name)
+        room = node.by_uuid.get(uuid)
+        if room is not None:
+            room.usable, room.why_unusable = False, why
+            self.arrays.write_gpu(node.row, room)
+            self.arrays.note(node.row)
+
     def unreserve(self, placeholder: PodState) -> None:
         super().unreserve(copy(placeholder))  # it is still on the origin's node
 

@@ -116,6 +116,16 @@ class PodState(msgspec.Struct):
         return self.pod.spec.scheduler_name == names.SCHEDULER_NAME
 
     @property
+    def attracted(self) -> bool:
+        """Whether it can only be placed near certain other pods, by required affinity."""
+        affinity = self.pod.spec.affinity
+        return (
+            affinity is not None
+            and affinity.pod_affinity is not None
+            and bool(affinity.pod_affinity.required_during_scheduling_ignored_during_execution)
+        )
+
+    @property
     def repels(self) -> bool:
         """Whether it keeps other pods away by required anti-affinity."""
         affinity = self.pod.spec.affinity

@@ -46,8 +46,8 @@ log = structlog.get_logger("bus")
 class _Client(Client):
     """nats-py closes for good when the server ends an expired session. A new one begins with a new token instead.
 
-    uvloop raises RuntimeError where something is written to a closed transport, and asyncio drops it. Here it is a lost
-    connection as any other: what was not written stays pending, and goes out on the next connection.
+    uvloop raises RuntimeError where something is written to a closed transport of TCP; asyncio, and TLS on uvloop, drop
+    it. Here that is a lost connection, and what was not written goes out on the next one.
     """
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
@@ -205,7 +205,7 @@ class Connection:
         try:
             async with asyncio.timeout(5):
                 await self.nc.close()
-        except (TimeoutError, nats.errors.Error, OSError) as error:
+        except (TimeoutError, nats.errors.Error, OSError, RuntimeError) as error:  # RuntimeError: see _Client
             log.warning("bus_close_failed", error=str(error))
 
     def spawn(self, work: Awaitable[Any]) -> None:

@@ -171,10 +171,14 @@ async def test_watches_are_cut_and_fall_silent(cluster: ChaosCluster, load: Load
 async def test_the_api_server_refuses_all_that_watchers_ask(cluster: ChaosCluster, load: Load) -> None:
     refusals = Refusals(cluster.site.plane.request)
     await refusals.prepare()
-    for refusal in get_args(Refusal):
-        async with Going(load):
-            refusals.begin(refusal)
+    try:
+        for refusal in get_args(Refusal):
+            async with Going(load):
+                refusals.begin(refusal)
+                await refusals.carry_out()
+            refusals.end(refusal)
             await refusals.carry_out()
-        refusals.end(refusal)
+    finally:
+        refusals.end_all()
         await refusals.carry_out()
     await cluster.verdict(load)

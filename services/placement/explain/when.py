@@ -17,6 +17,7 @@ from services.placement.explain.steps import Steps
 from services.placement.scheduling.backfill.ends import End, end_of
 from services.placement.scheduling.trial import Trial
 from shared.book.book import Book
+from shared.book.fork import Fork
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import KnownEnd, WhenExplanation
 from shared.model.timestamps import seconds_text
@@ -26,12 +27,11 @@ _NODES_A_STEP = 16
 _SHOWN_MOST = 20
 
 
-def when_kept(state: PodState, engine: Engine, now: float, placeholders: Sequence[PodState]) -> Steps[WhenExplanation]:
-    """For a pod for which others are preempted. `placeholders`: placeholders of the places reserved for it and its
-    gang, which are not in its way. The book must not change meanwhile (`undisturbed`)."""
+def when_kept(state: PodState, engine: Engine, now: float, give_way: Callable[[Fork], None]) -> Steps[WhenExplanation]:
+    """For a pod for which others are preempted. `give_way` frees the places that are reserved for it and its gang. The
+    book must not change meanwhile (`undisturbed`)."""
     trial = Trial(engine)
-    for placeholder in placeholders:
-        trial.book.unreserve(placeholder)
+    give_way(trial.book)
     told = yield from when(state, trial.engine, now)
     return msgspec.structs.replace(
         told,

@@ -12,7 +12,7 @@ from services.placement.engine.engine import Engine
 from services.placement.preemption.gang_holds import GangHolds
 from services.placement.preemption.messages import preemption_cancelled, preemption_started, suspension_text
 from services.placement.preemption.migration import Migrations
-from services.placement.preemption.reservation import Reservation
+from services.placement.preemption.reservation import Reservation, leave_to
 from services.placement.preemption.reservations import Reservations
 from services.placement.preemption.turns import Turns
 from services.placement.protocol.capacity_changes import CapacityChanges
@@ -24,6 +24,7 @@ from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
 from services.placement.scheduling.fair.fair import Fair
 from shared.book.book import Book
+from shared.book.fork import Fork
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
@@ -94,7 +95,7 @@ class Preemption:
                 out += self._resume(found, term, now)
                 continue
             self._end(found, now)
-            # By the checks of `reserve` it fits beside what the victims of other plans on its nodes still have.
+            # By the checks of `reserve` there is room beside what the victims of other plans on its nodes still have.
             with self._book.without_room(self.reservations.placeholders_beside(plan)):
                 placed = self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now)
             if not placed:
@@ -182,19 +183,16 @@ class Preemption:
         found.answered = True
         return [m.AnswerPlan(_yes(found))]
 
-    def placeholders(self, uid: str) -> list[PodState]:
-        """Returns the placeholder pods of the reservation for a pod and its fellow beneficiaries.
+    def reserved_for(self, uid: str) -> Reservation | None:
+        """Returns the reservation with a place for this pod."""
+        of = (r for r in self.reservations.values() if any(b.uid == uid for b in r.plan.beneficiaries))
+        return next((found for found in of if found.placeholders), None)
 
-        Empty if there is none.
-        """
-        return next(
-            (
-                list(found.placeholders)
-                for found in self.reservations.values()
-                if any(b.uid == uid for b in found.plan.beneficiaries)
-            ),
-            [],
-        )
+    def give_way(self, found: Reservation, book: Fork) -> None:
+        """Lets the pods of a reservation have their places in `book`, beside what other plans on their nodes need."""
+        leave_to(self.reservations.beside(found.plan), book)
+        for placeholder in found.placeholders:
+            book.unreserve(placeholder)
 
     def describe(self, uid: str) -> str:
         """Says how a pod is involved in a reserved plan; empty if it is not."""

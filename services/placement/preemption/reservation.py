@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.reserved import beyond_victims
 from shared.book.states import PodState
@@ -22,6 +23,8 @@ class Reservation(msgspec.Struct):
     since: float
     until: float
     logged: bool = False
+    beside: bool = False
+    """Other plans may be made on its nodes, if they can be beside others too."""
     changed: bool = False
     """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
     resuming: bool = False
@@ -38,7 +41,7 @@ class Reservation(msgspec.Struct):
     @property
     def shown_places(self) -> dict[str, HeldPlace]:
         """The places beside which other plans may be made."""
-        return {b.uid: self.places[b.uid] for b in self.plan.beneficiaries} if self.plan.only_evicts else {}
+        return {b.uid: self.places[b.uid] for b in self.plan.beneficiaries} if self.beside else {}
 
     def record(self, term: int, *, over: bool = False) -> ReservationRecord:
         """Without places it says that the plan is over, or was given up: no leader goes on with it."""
@@ -47,10 +50,16 @@ class Reservation(msgspec.Struct):
         )
 
 
-def leave_to(others: Iterable[Reservation], book: Fork) -> set[tuple[str, str]]:
-    """Lets these have what they need in `book`, whichever plan is done first. Returns the GPUs that are reserved for
-    them, by node and uuid: if two plans shared one, the one that is done first might not fit there."""
-    taken: set[tuple[str, str]] = set()
+def can_be_beside(plan: Plan, book: Book) -> bool:
+    """Whether other plans may be in progress on its nodes. Not if a beneficiary has to be near another pod: it could be
+    near one that another plan places later, or ends."""
+    states = [state for b in plan.beneficiaries if (state := book.pods.get(b.uid)) is not None]
+    return plan.only_evicts and not any(state.attracted for state in states)
+
+
+def leave_to(others: Iterable[Reservation], book: Fork) -> None:
+    """Lets these have what they need in `book`, whichever plan is done first. Their GPUs are closed to others: if two
+    plans shared one, the one that is done first might not fit there."""
     for other in others:
         victims = [book.pods[v.uid] for v in other.plan.victims if v.uid in book.pods]
         kept = [(placeholder, other.places[placeholder.kept_for]) for placeholder in other.placeholders]
@@ -58,5 +67,5 @@ def leave_to(others: Iterable[Reservation], book: Fork) -> set[tuple[str, str]]:
             book.unreserve(placeholder)
         for placeholder, place in beyond_victims(kept, victims):
             book.reserve(placeholder, place.node, place.grant)
-            taken |= set() if place.grant is None else sum_shares([place.grant]).keys()
-    return taken
+            for node, uuid in {} if place.grant is None else sum_shares([place.grant]):
+                book.close_gpu(node, uuid, "it is reserved for another pod")

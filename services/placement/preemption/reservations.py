@@ -15,7 +15,7 @@ import msgspec
 from services.placement.engine.engine import Engine
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
-from services.placement.preemption.reservation import Reservation, leave_to
+from services.placement.preemption.reservation import Reservation, can_be_beside, leave_to
 from services.placement.preemption.turns import Turns
 from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
@@ -29,7 +29,6 @@ from shared.book.states import PodState
 from shared.contracts.base import encode
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import Beneficiary, HeldPlace, Plan, Reserved, Victim
-from shared.model.grant import sum_shares
 from shared.model.life import STUCK_S, grace_s
 from shared.model.suspension import can_suspend
 from shared.queues.preemption_policy import PreemptionPolicy
@@ -86,7 +85,7 @@ class Reservations(dict[str, Reservation]):
         in_progress = [r for r in self.values() if not r.closing or r.placeholders]
         taken = {b.uid for r in in_progress for b in r.plan.beneficiaries} & {b.uid for b in plan.beneficiaries}
         taken |= {v.uid for r in self.values() for v in r.plan.victims} & {b.uid for b in plan.beneficiaries}
-        alone = [r for r in in_progress if not (plan.only_evicts and r.plan.only_evicts)]
+        alone = [r for r in in_progress if not (r.beside and can_be_beside(plan, self.book))]
         busy = {b.node for r in alone for b in r.plan.beneficiaries} & {b.node for b in plan.beneficiaries}
         if taken or busy:
             return f"another plan is in progress for {', '.join(sorted(taken or busy))}"
@@ -257,7 +256,7 @@ class Reservations(dict[str, Reservation]):
         left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
-    def _beside(self, plan: Plan) -> list[Reservation]:
+    def beside(self, plan: Plan) -> list[Reservation]:
         """Returns the other open plans with places on its nodes."""
         nodes = {b.node for b in plan.beneficiaries}
         return [
@@ -269,7 +268,7 @@ class Reservations(dict[str, Reservation]):
     def placeholders_beside(self, plan: Plan) -> list[PodState]:
         """Returns the placeholders that other plans have on its nodes."""
         nodes = {b.node for b in plan.beneficiaries}
-        return [p for r in self._beside(plan) for p in r.placeholders if p.charged in nodes]
+        return [p for r in self.beside(plan) for p in r.placeholders if p.charged in nodes]
 
     def _waits(self, beneficiary: Beneficiary) -> bool:
         state = self.book.pods.get(beneficiary.uid)
@@ -353,7 +352,7 @@ class Reservations(dict[str, Reservation]):
         Includes the places of migrated pods that fit elsewhere. In a consolidation plan all of them must.
         """
         trial = Trial(self._engine)
-        taken = leave_to(self._beside(plan), trial.book)
+        leave_to(self.beside(plan), trial.book)
         for victim in victims:
             if is_suspension(victim):
                 trial.transaction.suspend(victim.grant_id, suspension_by(victim, plan.plan_id))
@@ -373,10 +372,7 @@ class Reservations(dict[str, Reservation]):
             place = trial.place_on(state, beneficiary.node)
             if place is None:
                 return None
-            grant = TrialGrants.grant(state, place)
-            if grant is not None and not taken.isdisjoint(sum_shares([grant])):
-                return None
-            places[beneficiary.uid] = HeldPlace(node=place.node, grant=grant)
+            places[beneficiary.uid] = HeldPlace(node=place.node, grant=TrialGrants.grant(state, place))
         for victim in [v for v in victims if v.to]:
             place = trial.place_on(trial.book.pods[victim.uid], victim.to) if victim.to in trial.book.nodes else None
             if place is None and plan.consolidates:
@@ -410,7 +406,9 @@ class Reservations(dict[str, Reservation]):
             gang = self._gangs.of(uid)
             if gang is not None and not beneficiary.resumes:
                 gang.kept[uid] = place.node
-        kept = self[plan.plan_id] = Reservation(plan, places, placeholders, now, now + plan.deadline_s)
+        kept = self[plan.plan_id] = Reservation(
+            plan, places, placeholders, now, now + plan.deadline_s, beside=can_be_beside(plan, self.book)
+        )
         return kept
 
 

@@ -31,8 +31,8 @@ from shared.contracts.log import (
 
 TOUCH_AGAIN_S = 2.0
 EXCLUDED_TOUCH_AGAIN_S = 30.0
-"""At most; at first an excluded pod is touched again after `TOUCH_AGAIN_S`, then after twice as long each time: what
-refuses touches, such as a webhook that does not answer, may be back soon."""
+"""At most; an excluded pod is touched again after `TOUCH_AGAIN_S` at first, and ever more rarely: what refuses touches,
+such as a webhook that does not answer, may be back soon."""
 MOST_DOUBLED = 4
 TOUCHES_AT_ONCE = 1000
 """The most touches under way. All of a large cluster's at once would be repeated before they are answered."""
@@ -204,6 +204,8 @@ class Recovery:
         for uid in uids:
             if uid in self._touching:
                 self._touching[uid].since = now
+            elif uid in self._excluded:
+                self._excluded[uid].tries_excluded = max(0, self._excluded[uid].tries_excluded - 1)
 
     def overdue(self, now: float, after_s: float) -> list[str]:
         """Pods that are excluded from now on: `after_s` of touches, of both kinds, have not moved them."""
@@ -215,9 +217,7 @@ class Recovery:
     def due(self, now: float) -> list[tuple[str, bool]]:
         """Pods to touch now, and whether by their status alone: an annotation may be removed again before it moves the
         pod."""
-        room = TOUCHES_AT_ONCE - sum(1 for asked in self._touching.values() if now - asked.sent_at < TOUCH_AGAIN_S)
-        late = [uid for uid, asked in self._touching.items() if asked.again_at <= now][: max(0, room)]
-        excluded = [uid for uid, asked in self._excluded.items() if asked.again_at <= now][:TOUCHES_AT_ONCE]
+        late, excluded = _due(self._touching, now), _due(self._excluded, now)
         for uid in excluded:
             self._excluded[uid].tries_excluded += 1
         out = []
@@ -227,6 +227,11 @@ class Recovery:
                 asked.sent_at, asked.tries = now, asked.tries + 1
                 out.append((uid, asked.tries % 2 == 0))
         return out
+
+
+def _due(of: dict[str, Touching], now: float) -> list[str]:
+    room = TOUCHES_AT_ONCE - sum(1 for asked in of.values() if now - asked.sent_at < TOUCH_AGAIN_S)
+    return [uid for uid, asked in of.items() if asked.again_at <= now][: max(0, room)]
 
 
 def touch(state: PodState, term: int, *, by_status: bool = False) -> TouchPod:

@@ -127,9 +127,10 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         state = _waiting(core, query.namespace, query.name)
     except Unanswerable as error:
         return WhenAnswer(error=str(error))
-    placeholders = core.preemption.placeholders(state.uid)
-    if placeholders:
-        told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, placeholders))
+    kept = core.preemption.reserved_for(state.uid)
+    if kept is not None:
+        give_way = partial(core.preemption.give_way, kept)
+        told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, give_way))
     elif core.backfill.against(state.uid):
         beside, ahead = partial(core.backfill.reserve_for, state.uid), core.queue.ahead_of(state.uid)
         told = yield from undisturbed(core.engine, lambda still: when_beside(state, still, wall, beside, ahead=ahead))

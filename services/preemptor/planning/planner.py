@@ -18,13 +18,13 @@ from services.preemptor.planning.actions.checkpoint import fitting_on_host
 from services.preemptor.planning.alternatives import Alternatives
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.attempt import Attempt
+from services.preemptor.planning.beside import Beside, book_as_it_is, book_as_it_will_be
 from services.preemptor.planning.bounds import Bounds, Cost, cost_of
 from services.preemptor.planning.candidate import Bound, Candidate
 from services.preemptor.planning.fitting import admits, fit, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.book import Book
 from shared.book.fork import Fork
-from shared.book.reserved import ReservedPlace
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Alternative
 from shared.model.grant import Grant
@@ -72,11 +72,12 @@ class Planner:
         candidates: Candidates,
         areas: Areas,
         busy: set[str],
-        reserved: Sequence[ReservedPlace] = (),
+        others: Sequence[Beside] = (),
     ) -> None:
-        """`busy`: nodes on which nothing can be planned now. `reserved`: what other plans have reserved elsewhere."""
+        """`busy`: nodes on which nothing can be planned now. `others`: plans in progress on other nodes."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
-        self._reserved = reserved
+        self._beside = others
+        self._nodes_beside = {place.node for other in others for _, place in other.places}
         self.exhausted: frozenset[str] = frozenset()
         """Nodes of the areas that were tried without success for the last plan, if other areas are left to try."""
         self.pending_releases: frozenset[str] = frozenset()
@@ -94,11 +95,12 @@ class Planner:
     @cached_property
     def _trial(self) -> Transaction:
         """Where victims leave and members get places. Rolled back after each solution. Made when first needed."""
-        fork = Fork(self._book)
-        for placeholder, place in self._reserved:
-            if place.node in fork.nodes:
-                fork.reserve(placeholder, place.node, place.grant)
-        return Transaction(fork)
+        return Transaction(book_as_it_is(self._book, self._beside))
+
+    @cached_property
+    def _afterwards(self) -> Transaction:
+        """The same when the other plans in progress are done."""
+        return Transaction(book_as_it_will_be(self._book, self._beside))
 
     def add(self, state: PodState) -> None:
         """Lets `plan` be asked about a pod that is not in the book."""
@@ -310,6 +312,9 @@ class Planner:
 
     def _option_on(self, state: PodState, node: NodeState) -> Option | None:
         """Returns the cheapest option on this node, with a minimal set of victims; None if there is none."""
+        is_beside = node.name in self._nodes_beside
+        if is_beside and (len(self._members) > 1 or state.attracted):
+            return None  # placement refuses the latter, and what a gang needs is not known member by member
         leaving = self._candidates.leaving(node) if self._wait_for_release else ()
         if node.name not in self._left:
             self._left.add(node.name)
@@ -327,7 +332,20 @@ class Planner:
         )
         option = self._with_victims(attempt, state)
         attempt.end()
-        return option
+        return None if option is not None and is_beside and not self._needs_all(option, state) else option
+
+    def _needs_all(self, option: Option, state: PodState) -> bool:
+        """Whether the pod needs all of these victims also when the other plans in progress are done."""
+        after, mark = self._afterwards, self._afterwards.mark
+        for back in self._restorable(option.victims):
+            rest = [victim for victim in option.victims if victim.uid not in back]
+            for victim in rest:
+                victim.leave(after)
+            fits = fit(state, after.book, option.node) is not None
+            after.roll_back(mark)
+            if fits and self._candidates.may_preempt(rest, [state]):
+                return False
+        return True
 
     def _with_victims(self, attempt: Attempt, state: PodState) -> Option | None:
         grant = attempt.fits(())

@@ -12,11 +12,11 @@ from collections.abc import Collection
 
 import msgspec
 
+from services.preemptor.planning.beside import Beside
 from shared.book.book import Book
 from shared.book.disruption_cost import budgets_of
-from shared.book.reserved import ReservedPlace, beyond_victims
+from shared.book.reserved import beyond_victims
 from shared.contracts.preemption import ENDS, HeldPlace, Plan, Victim
-from shared.model.grant import sum_shares
 from shared.model.life import ends_by
 
 
@@ -53,23 +53,15 @@ class PlanExecution(msgspec.Struct):
         ends = [victim.uid for victim in self.plan.victims if victim.action in ENDS]
         self.victims_left, self.budgeted = frozenset(ends), _under_budgets(ends, book)
 
-    def beside(self, book: Book) -> list[ReservedPlace] | None:
-        """Returns what another plan on its nodes has to leave to this one; None if there can be none yet.
-
-        There can be one as soon as all of its victims end, and if they free no more than it takes: what they free
-        beyond that may be enough for the other pod, so no pod is evicted for that before they are gone.
-        """
+    def beside(self, book: Book) -> Beside | None:
+        """Returns what another plan on its nodes has to leave to this one; None if there can be none yet, because not
+        all of its victims are seen to end."""
         victims = [state for victim in self.plan.victims if (state := book.pods.get(victim.uid)) is not None]
         if not self.places or self.victims_left or any(ends_by(state.pod) is None for state in victims):
             return None
-        left = [book.grants[v.grant_id].grant for v in self.plan.victims if v.grant_id in book.grants]
-        taken = sum_shares(place.grant for place in self.places.values() if place.grant is not None)
-        for gpu, (mib, milli) in sum_shares(left).items():
-            if any(freed > used for freed, used in zip((mib, milli), taken.get(gpu, (0, 0)), strict=True)):
-                return None
         gains = [(book.pods.get(b.uid), self.places[b.uid]) for b in self.plan.beneficiaries]
         places = [(state.placeholder(f"plan/{state.uid}"), place) for state, place in gains if state is not None]
-        return beyond_victims(places, victims)
+        return Beside(beyond_victims(places, victims), places, self.plan.victims)
 
     def next_victims(self) -> tuple[Victim, ...]:
         """Returns the victims whose eviction is due."""

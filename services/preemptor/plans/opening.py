@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from services.preemptor.pending_pods import SOON_S
+from services.preemptor.planning.fitting import admits
 from services.preemptor.planning.victims import Candidates
 from services.preemptor.plans.execution import PlanExecution
 from shared.book.book import Book
@@ -36,11 +37,15 @@ class OpeningNodes:
         if plan.only_evicts:
             self._nodes |= {b.node for b in plan.beneficiaries if b.node in self._book.nodes}
 
-    def may_be_open_soon(self, state: PodState, now: float) -> bool:
-        """Whether a pod without an option is looked at again soon, because it might preempt others on one of them."""
+    def may_be_open_soon(self, members: Sequence[PodState], now: float) -> bool:
+        """Whether pods without an option, one or those of a gang, are looked at again soon, because they might preempt
+        others on one of these nodes."""
         if now - self._since >= SOON_S:
             self._since, self._left = now, max(1, NODES_AGAIN // max(1, len(self._book.nodes)))
-        if not self._left or not any(self._candidates.on(self._book.nodes[name], state) for name in self._nodes):
+        if self._left <= 0 or not self._nodes:
             return False
-        self._left -= 1
+        is_admitted, nodes = admits(members[0], self._book), (self._book.nodes[name] for name in self._nodes)
+        if not any(is_admitted(node) and self._candidates.on(node, members[0]) for node in nodes):
+            return False
+        self._left -= len(members)
         return True

@@ -150,8 +150,8 @@ class Refusals:
                 self._there.discard(refusal)
 
     async def _send(self, method: str, path: str, body: object, expected: set[int]) -> None:
-        """Raises OSError and HTTPException while the API server is down or starts."""
+        """Raises OSError and HTTPException while the API server is down, starts, or has too much to do."""
         status, answer = await asyncio.to_thread(self._request, method, path, body)
-        if status not in expected and status >= 500:
+        if status not in expected and (status >= 500 or status == 429):
             raise OSError(f"{status} {answer.decode()}")
         assert status in expected, f"{method} {path}: {status} {answer.decode()}"

@@ -102,13 +102,14 @@ class Churn:
         self._waits = Waits()
         self._max_bound = 0
         self._told = 0
+        self._refusing: asyncio.Task[None] | None = None
 
     async def run(self) -> Report:
         # The stream has what was published while we were not connected; the subscription has what a wiped stream had.
         await self._cluster.site.bus.subscribe(subjects.PREEMPTIONS, self._plans.heard)
         await self._cluster.site.bus.follow_events(self._plans.heard)
         auditing = asyncio.create_task(self._audit())
-        refusing = asyncio.create_task(self._cluster.refusals.keep())
+        refusing = self._refusing = asyncio.create_task(self._cluster.refusals.keep())
         striking = asyncio.create_task(self._faults.go_on(self._options.faults))
         troubles = [*(asyncio.create_task(work) for work in self._load.workers()), striking]
         began = time.monotonic()
@@ -229,7 +230,7 @@ class Churn:
 
         async def settled() -> bool:
             nonlocal status, pods, since
-            self._cluster.repair()
+            self._repair()
             status, pods = await self._status(), await self._look()
             if pods is None or self._unsettled(status, pods) or self._lost(pods):
                 since = None
@@ -243,6 +244,13 @@ class Churn:
             for text in self._unsettled(status, pods):
                 self._auditor.found("unsettled", f"{CALM_S:.0f} s after the last fault: {text}")
         return pods or []
+
+    def _repair(self) -> None:
+        """Raises what ended the task that ends refusals."""
+        assert self._refusing is not None
+        if self._refusing.done():
+            self._refusing.result()
+        self._cluster.repair()
 
     def _unsettled(self, status: StatusAnswer | None, pods: list[Pod] | None) -> list[str]:
         if status is None or pods is None:
@@ -273,7 +281,7 @@ class Churn:
 
         async def free() -> bool:
             nonlocal status
-            self._cluster.repair()
+            self._repair()
             status = await self._status()
             return status is not None and not _booked(status)
 

@@ -231,8 +231,8 @@ MUTANTS = [
         name="touch-is-said-once",
         what="a touch that got lost is not said again",
         file=_TAKEOVER,
-        old="late = [uid for uid, asked in self._touching.items() if asked.again_at <= now]",
-        new="late: list[str] = []",
+        old="late, excluded = _due(self._touching, now), _due(self._excluded, now)",
+        new="late, excluded = list[str](), _due(self._excluded, now)",
         tests=(_SESSIONS + "test_a_touch_is_repeated_until_the_pod_is_seen_to_have_moved",),
     ),
     Mutant(

@@ -11,6 +11,7 @@ import pytest
 from services.preemptor import messages as m
 from shared.contracts.facts import Put
 from shared.contracts.preemption import HeldPlace, Plan, Reserved
+from shared.model.affinity import Affinity, PodAffinity, PodAffinityTerm
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support import build
 from tests.support.harness.cluster import STEP_S, Cluster
@@ -23,12 +24,14 @@ def cores(number: int) -> dict[str, Any]:
     return {"requests": {"cpu": str(number)}}
 
 
-def reserve(preemptor: Preemptor, plan: Plan, *gpus: int, node: str = "n", mib: int = TOTAL_MIB) -> None:
-    """Placement has reserved these GPUs of the node for the plan's beneficiary, and the API server accepts the
-    evictions."""
-    shares = tuple(GpuShare(node=node, uuid=f"{node}-gpu-{i}", memory_mib=mib, compute_milli=1000) for i in gpus)
-    part = ContainerGrant(strategy="advisory", gpus=shares)
-    place = HeldPlace(node=node, grant=Grant(grant_id=f"reserved/{plan.plan_id}", term=1, containers={"c": part}))
+def reserve(preemptor: Preemptor, plan: Plan, *gpus: int, part: int = 1) -> None:
+    """Placement has reserved these GPUs of node n for the plan's beneficiary, or one part in `part` of each, and the
+    API server accepts the evictions."""
+    shares = tuple(
+        GpuShare(node="n", uuid=f"n-gpu-{i}", memory_mib=TOTAL_MIB // part, compute_milli=1000 // part) for i in gpus
+    )
+    given = ContainerGrant(strategy="advisory", gpus=shares)
+    place = HeldPlace(node="n", grant=Grant(grant_id=f"reserved/{plan.plan_id}", term=1, containers={"c": given}))
     places = {plan.beneficiaries[0].uid: place} if gpus else {}
     preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=True, places=places)))
     preemptor.evicted(plan)
@@ -81,10 +84,57 @@ def test_nobody_is_evicted_where_the_first_plan_frees_enough() -> None:
     preemptor.wait("first", priority=200, **half)
     (plan,) = preemptor.plans()
     assert [victim.name for victim in plan.victims] == ["large"]
-    reserve(preemptor, plan, 0, mib=40_960)
+    reserve(preemptor, plan, 0, part=2)
     ending(preemptor, "large")
     preemptor.wait("second", **half)
     assert preemptor.plans() == []
+
+
+def test_nobody_is_evicted_where_the_first_plan_frees_enough_cpu() -> None:
+    preemptor = Preemptor(gpus=3)
+    preemptor.send(m.FactsSeen((Put(object=build.node("n", cpu="30")),)))
+    preemptor.send(m.InventorySeen(build.inventory("n", gpus=3)))
+    preemptor.run("large", "n", 0, **cores(20))
+    preemptor.run("dear", "n", 1, ran_s=9_999, **cores(10))
+    preemptor.wait("first", priority=200, gpus=1, **cores(1))
+    (plan,) = preemptor.plans()
+    assert [victim.name for victim in plan.victims] == ["large"]
+    reserve(preemptor, plan, 0)
+    ending(preemptor, "large")
+    preemptor.wait("second", **cores(10))
+    assert preemptor.plans() == []
+    preemptor.wait("third", gpus=2, **cores(10))
+    assert preemptor.victims() == [["dear"]]
+
+
+@pytest.mark.parametrize("what", ["a gang", "a pod that has to be near another"])
+def test_a_node_with_a_plan_is_closed_to(what: str) -> None:
+    preemptor, plan = with_first_plan()
+    reserve(preemptor, plan, 0)
+    ending(preemptor, "low0")
+    if what == "a gang":
+        gang = {"annotations": {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}}
+        half = {"gpus": 0, "memory": "40Gi", "compute": 50}
+        for number in range(2):
+            preemptor.wait(f"member{number}", **gang, **half)
+    else:
+        term = PodAffinityTerm(topology_key="kubernetes.io/hostname")
+        near = PodAffinity(required_during_scheduling_ignored_during_execution=(term,))
+        preemptor.wait("near", affinity=Affinity(pod_affinity=near))
+    assert preemptor.plans() == []
+
+
+def test_a_node_that_placement_refused_is_not_tried_again_soon() -> None:
+    """While another plan begins, pods without an option are looked at twice a second."""
+    preemptor = Preemptor("n", "m", gpus=1)
+    preemptor.run("cheap", "n", 0)
+    preemptor.run("dear", "m", 0, ran_s=9_999)
+    preemptor.wait("first", priority=200, node_selector={"kubernetes.io/hostname": "m"})
+    preemptor.wait("second")
+    of_first, of_second = preemptor.plans()
+    preemptor.reserve(of_second, ok=False, reason="a volume is elsewhere")
+    assert [preemptor.plans(after_s=0.5) for _ in range(8)] == [[]] * 8
+    assert of_first.plan_id in preemptor.core.executions
 
 
 def test_a_node_is_closed_without_word_of_what_is_reserved_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.placement import messages as m
+from services.placement.explain.steps import finish
+from services.placement.queries import questions
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.preemption import Plan
+from shared.contracts.queries import WhenQuery
+from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
 from shared.model.objects import Pod
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -120,6 +125,50 @@ def test_two_plans_do_not_share_a_gpu(gone: tuple[str, ...]) -> None:
         cluster.release(name)
     answer = cluster.propose(cluster.plan("b", to=(second,), plan_id="for-second"))
     assert answer.reason == "the beneficiaries would not fit even without the victims"
+
+
+def test_a_gpu_that_another_plan_has_is_passed_over_where_there_is_another() -> None:
+    """CPU is what both lack; the policy would pack the second beside the first."""
+    quarter = {"memory": "20Gi", "compute": 25}
+    lows = [low(f"low{number}", memory="60Gi", compute=60, **cores(8)) for number in range(2)]
+    cluster = full_node(*lows, low("keep", memory="8Gi", compute=10, **cores(1)), gpus=2, cpu="17")
+    pods = [high(name, **({"gpus": 0} | quarter | cores(8))) for name in ("first", "second")]
+    cluster.wait(*pods)
+    reserved(cluster, ("low0", pods[0]), ("low1", pods[1]))
+    grants = [place.grant for record in cluster.records() for place in record.places.values()]
+    assert len({grant.containers["c"].gpus[0].uuid for grant in grants if grant is not None}) == 2
+    cluster.release("low1")
+    cluster.release("low0")
+    assert executed(cluster) == ["for-second", "for-first"]
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_a_pod_that_has_to_be_near_another_has_no_plan_beside_it(which: str) -> None:
+    """It could be near a pod that another plan has yet to place, or ends."""
+    term = PodAffinityTerm(topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"a": "b"}))
+    near = Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
+    cluster = full_node(low("low0"), low("low1"), low("other", labels={"a": "b"}))
+    pods = {name: high(name, **({"affinity": near} if name == which else {})) for name in ("first", "second")}
+    cluster.wait(*pods.values())
+    assert cluster.propose(cluster.plan("low0", to=(pods["first"],), plan_id="for-first")).ok
+    answer = cluster.propose(cluster.plan("low1", to=(pods["second"],), plan_id="for-second"))
+    assert answer.reason == "another plan is in progress for n"
+
+
+def test_when_a_pod_starts_does_not_depend_on_plans_beside_its_own() -> None:
+    cluster = full_node(*(low(f"low{number}", **cores(4)) for number in range(3)), cpu="12")
+    pods = [high(f"high{number}", **cores(4)) for number in range(3)]
+    cluster.wait(*pods)
+    now, core = 1_800_000_000.0, cluster.placement.core
+    for number, grace_s in enumerate((10, 300, 600)):
+        reserved(cluster, (f"low{number}", pods[number]))
+        pod = cluster.bound[f"low{number}"]
+        by = datetime.fromtimestamp(now + grace_s, UTC).isoformat()
+        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
+        cluster.placement.facts(msgspec.structs.replace(pod, metadata=meta))
+        answer = finish(questions.when_(core, WhenQuery(namespace="team", name="high0"), now))
+        assert answer.when is not None
+        assert answer.when.sentence == "in 10 s at the earliest, on n, when team/low0 has ended"
 
 
 def test_no_pod_gets_what_several_plans_free() -> None:
