@@ -126,9 +126,10 @@ def test_a_node_with_a_plan_is_closed_to(what: str) -> None:
 
 def test_a_node_that_placement_refused_is_not_tried_again_soon() -> None:
     """While another plan begins, pods without an option are looked at twice a second."""
-    preemptor = Preemptor("n", "m", gpus=1)
-    preemptor.run("cheap", "n", 0)
-    preemptor.run("dear", "m", 0, ran_s=9_999)
+    preemptor = Preemptor("n", "m", gpus=2)
+    preemptor.run("cheap", "n", 0, 1)
+    for gpu in range(2):
+        preemptor.run(f"dear{gpu}", "m", gpu, ran_s=9_999)
     preemptor.wait("first", priority=200, node_selector={"kubernetes.io/hostname": "m"})
     preemptor.wait("second")
     of_first, of_second = preemptor.plans()
