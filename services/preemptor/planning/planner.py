@@ -74,7 +74,7 @@ class Planner:
         busy: set[str],
         others: Sequence[Beside] = (),
     ) -> None:
-        """`busy`: nodes on which nothing can be planned now. `others`: plans in progress on other nodes."""
+        """`busy`: nodes on which nothing can be planned now. `others`: plans in progress, on none of these nodes."""
         self._book, self._candidates, self._areas, self._busy = book, candidates, areas, busy
         self._beside = others
         self._nodes_beside = {place.node for other in others for _, place in other.places}
