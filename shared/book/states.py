@@ -14,6 +14,7 @@ from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
 from shared.formats import UNREADABLE
 from shared.model import names
+from shared.model.affinity import PodAffinity
 from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
@@ -119,21 +120,13 @@ class PodState(msgspec.Struct):
     def attracted(self) -> bool:
         """Whether it can only be placed near certain other pods, by required affinity."""
         affinity = self.pod.spec.affinity
-        return (
-            affinity is not None
-            and affinity.pod_affinity is not None
-            and bool(affinity.pod_affinity.required_during_scheduling_ignored_during_execution)
-        )
+        return affinity is not None and _requires(affinity.pod_affinity)
 
     @property
     def repels(self) -> bool:
         """Whether it keeps other pods away by required anti-affinity."""
         affinity = self.pod.spec.affinity
-        return (
-            affinity is not None
-            and affinity.pod_anti_affinity is not None
-            and bool(affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution)
-        )
+        return affinity is not None and _requires(affinity.pod_anti_affinity)
 
     @property
     def ended(self) -> bool:
@@ -256,6 +249,10 @@ class NodeState:
         self.ephemeral_used += sign * demand.ephemeral_bytes
         for name, amount in demand.extended:
             self.extended_used[name] = self.extended_used.get(name, 0) + sign * amount
+
+
+def _requires(affinity: PodAffinity | None) -> bool:
+    return affinity is not None and bool(affinity.required_during_scheduling_ignored_during_execution)
 
 
 def _offered(read: Callable[[str | int], int], amount: str | int) -> int:

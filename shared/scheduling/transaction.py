@@ -72,6 +72,14 @@ class Transaction:
         if held is not None:
             self._inverses.append(partial(self._fork.book_leaving, held))
 
+    def end(self, uid: str, grant_id: str) -> None:
+        """Lets a pod with this grant end, or the slice that has outlived it."""
+        state = self.book.pods.get(uid)
+        if state is not None and state.grant_id == grant_id:
+            self.lift(uid)
+        else:
+            self.release(grant_id)
+
     def suspend(self, grant_id: str, suspension: Suspension | None) -> None:
         """Leaves a pod what it keeps while it is suspended; None: gives it back all that it was granted."""
         before = self._fork.grants[grant_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -149,6 +150,13 @@ def bound(seen: Pod, to: str, grant: Grant | None = None, **annotations: str) ->
         notes[names.ANNOTATION_GRANT] = encode_grant(grant)
     meta = msgspec.structs.replace(seen.metadata, resource_version=next_version(), annotations=notes)
     return msgspec.structs.replace(seen, metadata=meta, spec=msgspec.structs.replace(seen.spec, node_name=to))
+
+
+def ending(seen: Pod, by_s: float) -> Pod:
+    """The same pod with a deletion timestamp: its grace period is over at `by_s`, in seconds since 1970."""
+    by = datetime.fromtimestamp(by_s, UTC).isoformat()
+    meta = msgspec.structs.replace(seen.metadata, deletion_timestamp=by, resource_version=next_version())
+    return msgspec.structs.replace(seen, metadata=meta)
 
 
 def newer(seen: Pod, *, phase: str = "", **meta: Any) -> Pod:

@@ -8,11 +8,10 @@ import msgspec
 
 from shared.book.book import Book
 from shared.book.fork import Fork
-from shared.book.reserved import beyond_victims
+from shared.book.reserved import beyond_victims, reserve_closed
 from shared.book.states import PodState
 from shared.contracts.log import ReservationRecord
 from shared.contracts.preemption import HeldPlace, Plan
-from shared.model.grant import sum_shares
 
 
 class Reservation(msgspec.Struct):
@@ -58,14 +57,10 @@ def can_be_beside(plan: Plan, book: Book) -> bool:
 
 
 def leave_to(others: Iterable[Reservation], book: Fork) -> None:
-    """Lets these have what they need in `book`, whichever plan is done first. Their GPUs are closed to others: if two
-    plans shared one, the one that is done first might not fit there."""
+    """Lets these have what they need in `book`, whichever plan is done first, and their GPUs for themselves."""
     for other in others:
         victims = [book.pods[v.uid] for v in other.plan.victims if v.uid in book.pods]
         kept = [(placeholder, other.places[placeholder.kept_for]) for placeholder in other.placeholders]
         for placeholder, _ in kept:
             book.unreserve(placeholder)
-        for placeholder, place in beyond_victims(kept, victims):
-            book.reserve(placeholder, place.node, place.grant)
-            for node, uuid in {} if place.grant is None else sum_shares([place.grant]):
-                book.close_gpu(node, uuid, "it is reserved for another pod")
+        reserve_closed(book, beyond_victims(kept, victims))

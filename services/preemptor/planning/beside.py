@@ -6,19 +6,19 @@ are gone: so it is tried on the book as it is, and checked on the book as it wil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from shared.book.book import Book
 from shared.book.fork import Fork
-from shared.book.reserved import ReservedPlace
+from shared.book.reserved import ReservedPlace, reserve_closed
 from shared.contracts.preemption import Victim
-from shared.model.grant import sum_shares
+from shared.scheduling.transaction import Transaction
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """Of a plan whose victims are ending."""
+    """Of a plan with victims that are ending."""
 
     places: list[ReservedPlace]
     """What its beneficiaries need beyond what its victims still have."""
@@ -28,31 +28,20 @@ class Beside(msgspec.Struct, frozen=True):
 
 
 def book_as_it_is(book: Book, others: Sequence[Beside]) -> Fork:
-    """Returns the book with what these plans need. Their GPUs are closed to others, as placement closes them."""
+    """Returns the book with what these plans need, as placement books it."""
     fork = Fork(book)
     for other in others:
-        for node, uuid in _reserve(fork, other.places):
-            fork.close_gpu(node, uuid, "it is reserved for another pod")
+        reserve_closed(fork, other.places)
     return fork
 
 
 def book_as_it_will_be(book: Book, others: Sequence[Beside]) -> Fork:
     """Returns the book when these plans are done."""
     fork = Fork(book)
+    ending = Transaction(fork)
     for other in others:
         for victim in other.victims:
-            state = fork.pods.get(victim.uid)
-            if state is not None and state.grant_id == victim.grant_id:
-                fork.lift(victim.uid)
-            else:
-                fork.release(victim.grant_id)
-        _reserve(fork, other.whole)
+            ending.end(victim.uid, victim.grant_id)
+        for placeholder, place in other.whole:
+            fork.reserve(placeholder, place.node, place.grant)
     return fork
-
-
-def _reserve(fork: Fork, places: Sequence[ReservedPlace]) -> Collection[tuple[str, str]]:
-    """Returns the GPUs, by node and uuid."""
-    there = [(placeholder, place) for placeholder, place in places if place.node in fork.nodes]
-    for placeholder, place in there:
-        fork.reserve(placeholder, place.node, place.grant)
-    return sum_shares(place.grant for _, place in there if place.grant is not None)

@@ -63,16 +63,13 @@ class Candidate(msgspec.Struct, frozen=True):
 
     def leave(self, trial: Transaction) -> None:
         """Does to the trial's book what the action does: the pod leaves, or gives up part of what it has."""
-        state = trial.book.pods.get(self.uid)
         if self.action in SUSPEND_ACTIONS:
             suspension = Suspension(
                 action=self.action, plan_id="", compute_milli=self.keeps_milli, memory_mib=self.keeps_mib
             )
             trial.suspend(self.grant_id, suspension)
-        elif state is not None and state.grant_id == self.grant_id:
-            trial.lift(self.uid)
         else:
-            trial.release(self.grant_id)
+            trial.end(self.uid, self.grant_id)
 
     def stay(self, trial: Transaction) -> None:
         """Undoes `leave`."""

@@ -60,7 +60,11 @@ class PlanExecution(msgspec.Struct):
         if not self.places or self.victims_left or any(ends_by(state.pod) is None for state in victims):
             return None
         gains = [(book.pods.get(b.uid), self.places[b.uid]) for b in self.plan.beneficiaries]
-        places = [(state.placeholder(f"plan/{state.uid}"), place) for state, place in gains if state is not None]
+        places = [
+            (state.placeholder(f"plan/{state.uid}"), place)
+            for state, place in gains
+            if state is not None and place.node in book.nodes
+        ]
         return Beside(beyond_victims(places, victims), places, self.plan.victims)
 
     def next_victims(self) -> tuple[Victim, ...]:

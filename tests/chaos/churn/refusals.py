@@ -142,7 +142,7 @@ class Refusals:
             refusal = different.pop()
             path, body = _OBJECTS[refusal]
             if refusal in self._ordered:
-                # A request whose answer was lost has created it already.
+                # It was created before by a request of which the answer was lost.
                 await self._send("POST", path, body, {201, 409})
                 self._there.add(refusal)
             else:

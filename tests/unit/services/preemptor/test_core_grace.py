@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
-import msgspec
-
 from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.plans.builder import deadline_of
@@ -24,9 +20,7 @@ def _grace(preemptor: Preemptor, name: str, node: str, gpu: int = 0, *, grace_s:
 
 
 def _ends(preemptor: Preemptor, pod: Pod, in_s: float) -> None:
-    by = datetime.fromtimestamp(preemptor.now + in_s, UTC).isoformat()
-    meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
-    preemptor.send(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
+    preemptor.send(m.FactsSeen((Put(object=build.ending(pod, preemptor.now + in_s)),)))
 
 
 def test_a_plans_deadline_includes_the_longest_grace_period() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
 from services.preemptor import messages as m
@@ -39,10 +37,7 @@ def reserve(preemptor: Preemptor, plan: Plan, *gpus: int, part: int = 1) -> None
 
 def ending(preemptor: Preemptor, name: str) -> None:
     """The pod is seen with a deletion timestamp."""
-    pod = preemptor.pods[name]
-    by = datetime.fromtimestamp(preemptor.now + GRACE_S, UTC).isoformat()
-    meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
-    preemptor.send(m.FactsSeen((Put(object=msgspec.structs.replace(pod, metadata=meta)),)))
+    preemptor.send(m.FactsSeen((Put(object=build.ending(preemptor.pods[name], preemptor.now + GRACE_S)),)))
 
 
 def with_first_plan(**low: Any) -> tuple[Preemptor, Plan]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -162,10 +161,7 @@ def test_when_a_pod_starts_does_not_depend_on_plans_beside_its_own() -> None:
     now, core = 1_800_000_000.0, cluster.placement.core
     for number, grace_s in enumerate((10, 300, 600)):
         reserved(cluster, (f"low{number}", pods[number]))
-        pod = cluster.bound[f"low{number}"]
-        by = datetime.fromtimestamp(now + grace_s, UTC).isoformat()
-        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=by, resource_version=build.next_version())
-        cluster.placement.facts(msgspec.structs.replace(pod, metadata=meta))
+        cluster.placement.facts(build.ending(cluster.bound[f"low{number}"], now + grace_s))
         answer = finish(questions.when_(core, WhenQuery(namespace="team", name="high0"), now))
         assert answer.when is not None
         assert answer.when.sentence == "in 10 s at the earliest, on n, when team/low0 has ended"

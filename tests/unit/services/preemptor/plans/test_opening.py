@@ -30,9 +30,9 @@ def looked_at(preemptor: Preemptor, monkeypatch: pytest.MonkeyPatch, after_s: fl
         seen.extend(group[0].pod.metadata.name for group in groups)
         return groups
 
-    monkeypatch.setattr(preemptor.core.pending, "due", noting)
-    assert preemptor.plans(after_s=after_s) == []
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(preemptor.core.pending, "due", noting)
+        assert preemptor.plans(after_s=after_s) == []
     return seen
 
 
@@ -47,8 +47,8 @@ def test_pods_that_the_node_may_be_open_to_are_looked_at_again_after_half_a_seco
 def test_of_a_long_queue_the_first_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "NODES_AGAIN", 2)
     preemptor, _ = crowded(waiting=5)
-    assert looked_at(preemptor, pytest.MonkeyPatch(), after_s=0.6) == ["high1", "high2"]
-    assert looked_at(preemptor, pytest.MonkeyPatch(), after_s=0.6) == ["high1", "high2"]
+    assert looked_at(preemptor, monkeypatch, after_s=0.6) == ["high1", "high2"]
+    assert looked_at(preemptor, monkeypatch, after_s=0.6) == ["high1", "high2"]
 
 
 def test_a_pod_that_may_preempt_nobody_there_waits(monkeypatch: pytest.MonkeyPatch) -> None:
