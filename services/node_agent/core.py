@@ -261,8 +261,8 @@ class Agent:
     # --- containers -------------------------------------------------------------------------------------------
 
     def _start(self, asked: m.StartRequested) -> list[m.Command]:
-        known = self.store.find_by_pod(asked.uid)
-        if known is None or known.unbound or known.is_serving:
+        known = self.store.find_startable(asked.uid)
+        if known is None:
             sentence = (
                 f"this node has no grant for pod {asked.uid} yet; the agent asks placement for it, and the "
                 "kubelet tries again"

@@ -39,6 +39,11 @@ class GrantStore:
     def find_by_pod(self, uid: str) -> KnownGrant | None:
         return self._known.get(self._by_uid.get(uid, ""))
 
+    def find_startable(self, uid: str) -> KnownGrant | None:
+        """The grant by which containers of this pod may start here; None as long as the pod is not seen bound."""
+        known = self.find_by_pod(uid)
+        return None if known is None or known.unbound or known.is_serving else known
+
     def find_by_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The UID of the pod whose grant has parts for this ResourceClaim, and the names of those parts.
 

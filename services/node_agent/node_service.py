@@ -15,6 +15,7 @@ from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gpu_state import job_mapping
+from services.node_agent.grant_wait import GrantWait
 from services.node_agent.mig.instances import MigInstances
 from services.node_agent.publisher import Publisher
 from services.node_agent.remote.remote import remote_of
@@ -22,11 +23,10 @@ from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner, client_containers
 from services.node_agent.slice_resizer import carry_out
 from services.node_agent.strategy_service import Strategies
-from shared.bus.port import BusError, Incoming
-from shared.contracts import queries, subjects
-from shared.contracts.base import ContractError, decode, encode
+from shared.bus.port import Incoming
+from shared.contracts import subjects
+from shared.contracts.base import encode
 from shared.contracts.node_commands import NodeHoldAnswer
-from shared.contracts.queries import GrantAnswer, GrantQuery
 from shared.model.gpu import Inventory
 from shared.service import Context
 
@@ -83,6 +83,7 @@ class NodeRuntime:
         self.servers = ServerRunner(ctx, self.agent, remote or self._remote, self.handle)
         self.devices.remote = self.servers.ability
         job_mapping.register_metric(ctx.metrics, self._inventory, self.agent.live)
+        self._grants = GrantWait(ctx, config.node, self.handle)
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""
@@ -121,13 +122,14 @@ class NodeRuntime:
     ) -> m.HandOver | m.RefuseStart:
         """Returns the share of a container that is about to start, or why it must not start.
 
-        Asks placement if the grant is not known. `pod`: (namespace, name) if the kubelet names the pod.
+        Waits for the grant if it is not known. `pod`: (namespace, name) if the kubelet names the pod.
         """
         asked = m.StartRequested(uid, container, slot, pod)
         try:
             orders = await self.handle(asked)
-            if any(isinstance(order, m.FetchGrant) for order in orders) and await self._fetch(uid):
-                orders = await self.handle(asked)
+            if any(isinstance(order, m.FetchGrant) for order in orders):
+                find = partial(self.agent.store.find_startable, uid)
+                orders = orders if await self._grants.until(find, uid=uid) is None else await self.handle(asked)
         except OSError as error:
             return m.RefuseStart(uid, container, "checkpoint-not-written", str(error))
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
@@ -135,12 +137,10 @@ class NodeRuntime:
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod's UID and the parts of its grant that are for this ResourceClaim.
 
-        Asks placement if they are not known. None if placement does not know them either.
+        Waits for the grant if it is not known. None if it does not come.
         """
-        found = self.agent.store.find_by_claim(claim)
-        if found is None and await self._fetch("", claim):
-            found = self.agent.store.find_by_claim(claim)
-        return found
+        find = partial(self.agent.store.find_by_claim, claim)
+        return find() or await self._grants.until(find, claim=claim)
 
     def largest_container(self, uid: str) -> str:
         """The container with the largest share of this pod's grant, or "" if no grant is known."""
@@ -176,6 +176,8 @@ class NodeRuntime:
             orders = self.agent.handle(event, asyncio.get_running_loop().time())
             for order in orders:
                 await self._do(order, incoming)
+            if isinstance(event, m.GrantReceived | m.SyncReceived):
+                self._grants.came()
             return orders
 
     async def _do(self, order: m.Command, incoming: Incoming | None) -> None:
@@ -239,19 +241,6 @@ class NodeRuntime:
     async def _came(self, incoming: Incoming) -> None:
         _, event = commands.read(incoming.subject, incoming.payload)
         await self.handle(event, incoming)
-
-    async def _fetch(self, uid: str, claim: str = "") -> bool:
-        query = GrantQuery(uid=uid, node=self._config.node, claim=claim)
-        try:
-            reply = await self._ctx.bus.request(queries.GRANT.subject, encode(query))
-            answer = decode(reply, GrantAnswer)
-        except (BusError, ContractError) as error:
-            self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=str(error))
-            return False
-        if answer.found is None:
-            return False
-        await self.handle(m.GrantReceived(answer.found))
-        return True
 
     def _inventory(self) -> Inventory | None:
         return self.agent.gpus.inventory

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
+from services.node_agent import grant_wait
 from services.node_agent.kubelet_api import dra_pb2 as dra
 from services.node_agent.kubelet_api import plugin_registration_pb2 as reg
 from services.node_agent.kubelet_api.dra_pb2_grpc import DRAPluginStub
@@ -94,8 +97,9 @@ async def test_a_prepared_claim_survives_a_restart_of_the_agent(
 
 
 async def test_a_claim_that_no_grant_names_is_refused(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grant_wait, "WAIT_S", 0.5)
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
         assert "this node has no grant for ResourceClaim team/mine" in (await prepare(plugin, "stranger")).error
@@ -127,6 +131,32 @@ async def test_a_claim_prepared_before_the_grant_arrives_fetches_the_grant(
     async with agent(nats, host, dra=True), driver(host) as plugin:
         assert not (await prepare(plugin, "p")).error
         assert asked == ["claim-of-p"]
+
+
+async def test_a_claim_waits_until_placement_has_seen_its_pod_bound(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet calls once, and again only a minute later. The grant comes as placement sends it, or with a later
+    answer."""
+    monkeypatch.setattr(grant_wait, "WAIT_S", 60.0)
+    asked, answers = asyncio.Event(), {"claim-of-q": [GrantAnswer(error="not bound")] * 2}
+
+    async def placement(incoming: Incoming) -> None:
+        claim = decode(incoming.payload, GrantQuery).claim
+        later = GrantAnswer(error="not bound") if claim == "claim-of-p" else GrantAnswer(found=granted("q", 100))
+        left = answers.get(claim, [])
+        await bus.respond(incoming, encode(left.pop() if left else later))
+        asked.set()
+
+    await bus.subscribe(queries.GRANT.subject, placement)
+    async with agent(nats, host, dra=True), driver(host) as plugin, asyncio.TaskGroup() as group:
+        first = group.create_task(prepare(plugin, "p"))
+        await asked.wait()
+        assert not first.done()
+        await tell(bus, granted("p", 100))
+        assert not (await first).error
+        assert not (await prepare(plugin, "q")).error
+        assert answers == {"claim-of-q": []}
 
 
 async def test_a_releasing_grant_prepares_no_claim(

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from services.node_agent import kubelet_service
+from services.node_agent import grant_wait, kubelet_service
 from services.node_agent.kubelet_api import container_runtime_pb2 as cri
 from services.node_agent.kubelet_api.container_runtime_pb2_grpc import (
     RuntimeServiceServicer,
@@ -59,19 +59,6 @@ async def test_a_container_gets_the_slice_of_its_own_pod(
         assert [environment(host, name)["KERF_GRANT"] for name in names] == [f"g-{one.name}" for one in reversed(pods)]
         assert len(set(names)) == len(pods)
         assert kubelet.lists < len(pods), "one list serves all concurrent callers"
-
-
-async def test_a_container_that_starts_before_its_grant_is_known_is_refused_and_starts_at_a_later_try(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
-) -> None:
-    async with agent(nats, host):
-        await kubelet.sees_slots()
-        one = pod("early")
-        await kubelet.admit(one)
-        starting = asyncio.create_task(kubelet.starts(one))
-        await eventually(lambda: kubelet.starts_refused)
-        assert (await grant(bus, one.name)).ok
-        assert environment(host, await starting)["KERF_GRANT"] == "g-early"
 
 
 async def test_a_container_has_the_network_card_of_its_pods_grant_and_no_other(
@@ -166,8 +153,9 @@ async def test_the_next_agent_waits_ready_and_takes_over_at_the_end_of_the_one_t
 
 
 async def test_a_container_without_a_grant_does_not_start_and_the_error_says_why(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(grant_wait, "WAIT_S", 0.5)
     async with agent(nats, host):
         await kubelet.sees_slots()
         late = pod("late")

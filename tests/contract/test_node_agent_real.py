@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+from services.node_agent import grant_wait, releases
 from services.node_agent import messages as m
-from services.node_agent import releases
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.devices import monitor
@@ -479,9 +480,10 @@ async def test_monitors_learn_which_containers_have_a_gpu_until_they_end(
 
 
 async def test_a_start_before_the_grant_arrives_fetches_the_grant(
-    nats: EmbeddedServer, bus: NatsBus, host: Path
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The grant of an unknown pod is fetched from placement; without an answer nothing starts."""
+    monkeypatch.setattr(grant_wait, "WAIT_S", 0.5)
     async with agent(nats, host) as service:
         closed = await service.node.start_container("u-a", "c")
         assert isinstance(closed, m.RefuseStart)
@@ -496,6 +498,31 @@ async def test_a_start_before_the_grant_arrives_fetches_the_grant(
         await bus.alive()
         assert isinstance(await service.node.start_container("u-a", "c"), m.HandOver)
         assert isinstance(await service.node.start_container("u-b", "c"), m.RefuseStart)
+
+
+async def test_a_start_waits_until_placement_has_seen_the_pod_bound(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync may name the grant before: then it is known, and starts nothing yet. The grant ends the wait at once."""
+    monkeypatch.setattr(grant_wait, "WAIT_S", 600.0)
+    monkeypatch.setattr(grant_wait, "ASK_S", 600.0)
+    asked = asyncio.Event()
+
+    async def placement(incoming: Incoming) -> None:
+        await bus.respond(incoming, encode(GrantAnswer(error="not bound")))
+        asked.set()
+
+    await bus.subscribe(queries.GRANT.subject, placement)
+    async with agent(nats, host) as service, asyncio.TaskGroup() as group:
+        unbound = msgspec.structs.replace(grant("a"), unbound=True)
+        sync = NodeSync(term=1, node="n1", grants=(unbound,), number=1)
+        assert (await ask(bus, "sync", sync, NodeSyncAnswer)).accepted
+        start = group.create_task(service.node.start_container("u-a", "c"))
+        await asked.wait()
+        assert not start.done()
+        await ask(bus, "grant", grant("a"), Accepted)
+        async with asyncio.timeout(30):
+            assert isinstance(await start, m.HandOver)
 
 
 async def test_the_agent_does_not_start_with_a_damaged_checkpoint(

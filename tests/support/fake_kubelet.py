@@ -55,8 +55,6 @@ class FakeKubelet:
         self.registrations: list[Any] = []
         self.healthy: list[str] = []
         self.lists = 0
-        self.starts_refused = 0
-        """How often `starts` was refused."""
         self.list_other_devices: list[tuple[str, str]] = []
         """Resource and id of devices of other plugins."""
         self.hold_lists = asyncio.Event()
@@ -136,10 +134,7 @@ class FakeKubelet:
         return str(pod.answers[container].cdi_devices[0].name)
 
     async def starts(self, pod: FakePod, container: str = "main") -> str:
-        """Starts a container again as long as the node's agent does not know its pod.
-
-        So does the kubelet, which may see a pod bound before placement has.
-        """
+        """Starts a container again as long as the node's agent does not know its pod, as the kubelet does."""
 
         async def started() -> str:
             try:
@@ -147,7 +142,6 @@ class FakeKubelet:
             except grpc.aio.AioRpcError as error:
                 if "(no-grant)" not in str(error.details()):
                     raise
-                self.starts_refused += 1
                 return ""
 
         return str(await eventually(started, what=f"the node's agent has the grant of {pod.name}"))

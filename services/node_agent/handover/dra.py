@@ -7,6 +7,7 @@ the watcher writes it for others to read.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -30,7 +31,7 @@ class ClaimPort(AgentPort, Protocol):
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod's UID and the parts of its grant that are for this claim, by the claim's UID.
 
-        Asks placement if they are not known. None if placement does not know them either.
+        Waits for the grant if it is not known. None if it does not come.
         """
 
 
@@ -60,8 +61,9 @@ class ClaimPlugin(DRAPluginServicer):
     async def NodePrepareResources(
         self, request: pb.NodePrepareResourcesRequest, context: Any
     ) -> pb.NodePrepareResourcesResponse:
+        prepared = await asyncio.gather(*(self._prepare(claim) for claim in request.claims))
         return pb.NodePrepareResourcesResponse(
-            claims={claim.uid: await self._prepare(claim) for claim in request.claims}
+            claims={claim.uid: answer for claim, answer in zip(request.claims, prepared, strict=True)}
         )
 
     async def NodeUnprepareResources(

@@ -92,6 +92,25 @@ MUTANTS = [
         tests=("tests/unit/services/watcher/test_executors.py::test_an_unknown_node_is_never_bound_to",),
     ),
     Mutant(
+        name="refused-before-the-pod-is-seen-bound",
+        what="a start whose grant is not known is refused as soon as placement says so",
+        file="services/node_agent/grant_wait.py",
+        old="(left_s := until - now()) <= 0",
+        new="(left_s := 0.0) <= 0",
+        tests=(
+            "tests/contract/test_claims_driver.py::test_a_claim_waits_until_placement_has_seen_its_pod_bound",
+            "tests/contract/test_node_agent_real.py::test_a_start_waits_until_placement_has_seen_the_pod_bound",
+        ),
+    ),
+    Mutant(
+        name="a-grant-ends-no-wait",
+        what="a start waits for its next query although the grant has arrived",
+        file="services/node_agent/grant_wait.py",
+        old="        self._came.set()\n",
+        new="",
+        tests=("tests/contract/test_node_agent_real.py::test_a_start_waits_until_placement_has_seen_the_pod_bound",),
+    ),
+    Mutant(
         name="two-agents-on-a-node",
         what="the next agent works beside the earlier one, and both write the checkpoint",
         file="services/node_agent/node_lock.py",

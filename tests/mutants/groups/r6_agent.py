@@ -475,9 +475,9 @@ MUTANTS = [
     Mutant(
         name="starts-by-an-unbound-grant",
         what="a pod starts by a grant that it was not seen bound with",
-        file=CORE,
-        old="if known is None or known.unbound or known.is_serving:",
-        new="if known is None:",
+        file=GRANT_STORE,
+        old="if known is None or known.unbound or known.is_serving else known",
+        new="if known is None or known.is_serving else known",
         tests=(f"{LATE}::test_a_grant_whose_pod_was_not_seen_bound_starts_nothing",),
     ),
     Mutant(

@@ -1,0 +1,70 @@
+"""Waits for the grant of a pod whose container is about to start.
+
+The kubelet may see a pod bound before placement has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from services.node_agent import messages as m
+from shared.bus.port import BusError
+from shared.contracts import queries
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.queries import GrantAnswer, GrantQuery
+from shared.service import Context
+
+Found = TypeVar("Found")
+
+WAIT_S = 5.0
+"""The kubelet prepares a ResourceClaim that was refused again only after 60 to 90 s. It waits 30 s for an answer."""
+ASK_S = 0.1
+"""The first wait between two queries to placement; each further one is twice as long."""
+
+
+class GrantWait:
+    def __init__(self, ctx: Context, node: str, tell: Callable[[m.Input], Awaitable[object]]) -> None:
+        """`tell` passes an input to the core."""
+        self._ctx, self._node, self._tell = ctx, node, tell
+        self._came = asyncio.Event()
+        """Set, and replaced by a new one, when a grant or a sync has arrived."""
+
+    def came(self) -> None:
+        """A grant or a sync has been handled."""
+        self._came.set()
+        self._came = asyncio.Event()
+
+    async def until(self, find: Callable[[], Found | None], *, uid: str = "", claim: str = "") -> Found | None:
+        """Waits until `find` finds the grant; None after WAIT_S.
+
+        Placement sends it once it has seen the pod bound. It is asked too, by the pod's UID or the claim's: what it
+        sent may have been lost. Raises OSError if the checkpoint cannot be written.
+        """
+        query, now = GrantQuery(uid=uid, node=self._node, claim=claim), asyncio.get_running_loop().time
+        until, pause_s = now() + WAIT_S, ASK_S
+        while True:
+            came = self._came
+            why = await self._fetch(query)
+            if (found := find()) is not None:
+                return found
+            if (left_s := until - now()) <= 0:
+                self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=why)
+                return None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(came.wait(), min(pause_s, left_s))
+            if (found := find()) is not None:
+                return found
+            pause_s *= 2
+
+    async def _fetch(self, query: GrantQuery) -> str:
+        """Asks placement once. Returns why there is no grant, or ""."""
+        try:
+            answer = decode(await self._ctx.bus.request(queries.GRANT.subject, encode(query)), GrantAnswer)
+        except (BusError, ContractError) as error:
+            return str(error)
+        if answer.found is not None:
+            await self._tell(m.GrantReceived(answer.found))
+        return answer.error
