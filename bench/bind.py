@@ -1,6 +1,6 @@
 """Created to bound: a loop that does nothing else, kube-scheduler, and Kerf, on one machine in one run.
 
-    python -m bench.bind --pods 2000 --nodes 500 [--rounds 5] [--json] [--profile placement]
+    python -m bench.bind --pods 2000 --nodes 500 [--rounds 5] [--python /usr/bin/python3] [--json] [--profile placement]
 
 The ceiling: canonical pods created and bound by one client under the same admission policies, 16 and 64 in flight, the
 higher counts. kube-scheduler: client limits lifted (2,000 a second, bursts of 4,000), as many pods with one extended
@@ -203,9 +203,10 @@ class Watched:
             await asyncio.wait_for(self.all.wait(), within_s)
 
 
-async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile: str) -> dict[str, Any]:
+async def kerf(plane: ControlPlane, args: argparse.Namespace, state: Path) -> dict[str, Any]:
     kube = await cluster.transport(plane)
-    async with fleet(state) as made:
+    pods, nodes = args.pods, args.nodes
+    async with fleet(state, args.python) as made:
         hollow = state / "hollow.json"
         hollow.write_text(
             json.dumps(
@@ -236,7 +237,7 @@ async def kerf(plane: ControlPlane, pods: int, nodes: int, state: Path, profile:
             await watched.until(200)
         except TimeoutError:
             raise RuntimeError(f"the first 200 pods are not bound, {len(watched.bound)} are: {made.logs()}") from None
-        sampler = _profile(made, profile, state) if profile else None
+        sampler = _profile(made, args.profile, state) if args.profile else None
         before, began = made.cpu(), time.perf_counter()
         plane_before, mine = (
             plane.cpu_seconds() | dict(zip(("busy", "idle"), machine(), strict=True)),
@@ -366,7 +367,7 @@ async def _round(plane: ControlPlane, args: argparse.Namespace, state: Path) -> 
         rates = {str(limit): await ceiling(plane, args.pods, args.nodes, limit) for limit in (16, 64)}
         result |= {"ceiling_by_in_flight": rates, "ceiling_pods_per_s": max(rates.values())}
         result["kube_scheduler_pods_per_s"] = await kube_scheduler(plane, args.pods)
-    result |= await kerf(plane, args.pods, args.nodes, state, args.profile)
+    result |= await kerf(plane, args, state)
     if not args.only_kerf:
         result["ratio_to_ceiling"] = round(result["kerf_pods_per_s"] / result["ceiling_pods_per_s"], 3)
         result["ratio_to_kube_scheduler"] = round(result["kerf_pods_per_s"] / result["kube_scheduler_pods_per_s"], 3)
@@ -405,6 +406,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="so often all three in turn, and their medians")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only-kerf", action="store_true", help="without the ceiling and kube-scheduler")
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        help="the services' interpreter, of this one's version; in Kerf's image it is Debian's, /usr/bin/python3",
+    )
     parser.add_argument("--profile", default="", help="py-spy this service meanwhile (needs py-spy on PATH)")
     args = parser.parse_args()
     result = uvloop.run(run(args))

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ def rss_mb(pid: int) -> float:
 
 
 class Fleet:
-    def __init__(self, nats: EmbeddedServer, state: Path) -> None:
-        self.nats, self.state = nats, state
+    def __init__(self, nats: EmbeddedServer, state: Path, python: str = sys.executable) -> None:
+        """`python`: the interpreter of the services. It finds this one's packages, so it must be of its version."""
+        self.nats, self.state, self._python = nats, state, python
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, service: str, config: Mapping[str, Any], *, name: str = "", **environment: str) -> None:
@@ -38,9 +40,11 @@ class Fleet:
         file = self.state / f"{label}.json"
         file.write_text(json.dumps(config))
         env = {**os.environ, "KERF_NATS_URL": self.nats.url, "KERF_LOG_LEVEL": "warning", **environment}
+        if self._python != sys.executable:
+            env["PYTHONPATH"] = sysconfig.get_path("purelib")
         with (self.state / f"{label}.log").open("ab") as log:
             self.processes[label] = subprocess.Popen(
-                [sys.executable, "-m", f"services.{service}", "--config", str(file)],
+                [self._python, "-m", f"services.{service}", "--config", str(file)],
                 cwd=ROOT,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -76,9 +80,9 @@ class Fleet:
 
 
 @contextlib.asynccontextmanager
-async def fleet(state: Path) -> AsyncIterator[Fleet]:
+async def fleet(state: Path, python: str = sys.executable) -> AsyncIterator[Fleet]:
     async with EmbeddedServer(store_dir=state / "nats") as nats:
-        made = Fleet(nats, state)
+        made = Fleet(nats, state, python)
         try:
             yield made
         finally:
