@@ -107,8 +107,7 @@ class Migrations:
     def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> bool:
         if kept.place.node not in self._book.nodes:
             return False
-        self._book.unreserve(kept.placeholder)
-        if self._committer.take([(state.uid, kept.place.node)], now):
+        if self._committer.take([(state.uid, kept.place.node)], now, lambda _: self._book.unreserve(kept.placeholder)):
             self._forget(state.controller_uid, kept)
             return True
         self._book.reserve(kept.placeholder, kept.place.node, kept.place.grant)

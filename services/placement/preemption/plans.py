@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from services.placement import messages as m
@@ -94,10 +96,11 @@ class Preemption:
             if plan.beneficiaries[0].resumes:
                 out += self._resume(found, term, now)
                 continue
-            self._end(found, now)
+            places, release = [(b.uid, b.node) for b in plan.beneficiaries], partial(self.reservations.release, found)
             # By the checks of `reserve` there is room beside what the victims of other plans on its nodes still have.
             with self._book.without_room(self.reservations.placeholders_beside(plan)):
-                placed = self._committer.take([(b.uid, b.node) for b in plan.beneficiaries], now)
+                placed = self._committer.take(places, now, release)
+            self._end(found, now)
             if not placed:
                 out += self._over(
                     found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node")

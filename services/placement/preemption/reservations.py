@@ -189,13 +189,17 @@ class Reservations(dict[str, Reservation]):
 
     def release_all(self, found: Reservation) -> None:
         """Releases its places, and its gang for another plan."""
-        if not found.placeholders:
-            return
-        self.release_places(found)
-        for uid in [b.uid for b in found.plan.beneficiaries]:
-            gang = self._gangs.of(uid)
-            if gang is not None:
-                gang.kept.pop(uid, None)
+        for uid in [placeholder.kept_for for placeholder in found.placeholders]:
+            self.release(found, uid)
+
+    def release(self, found: Reservation, uid: str) -> None:
+        """Releases the place of this beneficiary."""
+        for placeholder in [p for p in found.placeholders if p.kept_for == uid]:
+            self.book.unreserve(placeholder)
+            found.placeholders.remove(placeholder)
+        gang = self._gangs.of(uid)
+        if gang is not None:
+            gang.kept.pop(uid, None)
 
     def release_places(self, found: Reservation) -> None:
         for placeholder in found.placeholders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from services.placement import messages as m
 from services.placement.config import Config
@@ -96,12 +96,17 @@ class Committer:
         self.idle = attempts == 0
         return out
 
-    def take(self, places: Sequence[tuple[str, str]], now: float) -> bool:
-        """Gives these pods, by uid, the places on these nodes that were reserved for them, by ordinary decisions.
-        Returns False if one of them no longer fits there; then none has a place."""
+    def take(self, places: Sequence[tuple[str, str]], now: float, release: Callable[[str], None]) -> bool:
+        """Gives these pods, by uid, the places on these nodes that are reserved for them, by ordinary decisions.
+        Returns False if one of them no longer fits there; then none has a place.
+
+        `release` releases what is reserved for a pod. It is called just before that pod is decided: it may get another
+        GPU than the reserved one, and what is reserved for the others must not become that.
+        """
         placed: list[Placed] = []
         gang, transaction = self._gangs.of(places[0][0]), Transaction(self._book)
         for uid, node in places:
+            release(uid)
             state = self._book.pods[uid]
             place = self._engine.decide(state, self._engine.only(node))
             if place is None:

@@ -254,6 +254,17 @@ MUTANTS = [
         tests=(f"{RESERVED_BESIDE}::test_room_that_another_plan_needs_is_left_to_it",),
     ),
     Mutant(
+        name="takes-what-is-reserved-for-another",
+        what="what is reserved for all pods of a plan is released before the first of them is decided",
+        file="services/placement/protocol/commit.py",
+        old="            release(uid)\n",
+        new="            for one, _ in places:\n                release(one)\n",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py"
+            "::test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one",
+        ),
+    ),
+    Mutant(
         name="first-done-finds-no-room",
         what="a plan whose victims are gone is placed beside what other plans have booked in addition to their victims",
         file="services/placement/preemption/plans.py",

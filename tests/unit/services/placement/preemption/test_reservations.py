@@ -286,6 +286,23 @@ def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
     assert {"g0", "g1", "g2"} in batches
 
 
+def test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one() -> None:
+    """Their places are decided anew when the victims are gone, and the policy prefers another GPU by then."""
+    cluster = Proposals(Placement(policy="binpack").nodes("n", gpus=2))
+    for pod in (low("stays", gpus=0, memory="20Gi"), low("beside", gpus=0, memory="60Gi"), low("whole")):
+        cluster.run(pod)
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    part, whole = high("part", gpus=0, memory="20Gi", annotations=notes), high("whole-gpu", annotations=notes)
+    cluster.wait(part, whole)
+    assert cluster.propose(cluster.plan("beside", "whole", to=(part, whole))).ok
+    cluster.wait(high("rival", priority=1000))
+    cluster.placement.core.engine.default_policy = "spread"
+    cluster.release("beside")
+    cluster.release("whole")
+    assert {p.metadata.uid for p in (part, whole)} <= cluster.placement.binds().keys()
+    assert cluster.placement.events(PreemptionAbandoned) == []
+
+
 def test_a_gang_is_reserved_in_one_rack_and_in_the_rack_that_it_has_begun_in() -> None:
     cluster = full_cluster("a", "b", "c")
     for node, rack in (("a", "x"), ("b", "y")):
