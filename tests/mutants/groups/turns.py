@@ -204,7 +204,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="services/placement/preemption/reservations.py",
         old="        return self._refuses(plan, waiting, going, now) or host_memory.lacking(self.book, to_host)\n",
         new="        return self._refuses(plan, waiting, going, now)\n",
-        tests=(_TESTS + "test_a_full_host_refuses_a_checkpoint_and_allows_a_pause",),
+        tests=("tests/unit/services/placement/preemption/test_reservations.py::test_a_full_host_takes_no_victim[0]",),
     ),
     Mutant(
         name="host-free-by-an-earlier-answer",

@@ -21,6 +21,7 @@ from shared.contracts.queries import WhyQuery
 from shared.model.life import STUCK_S
 from shared.model.objects import Pod, Taint
 from tests.support import build
+from tests.support.harness.nodes import STRATEGIES
 from tests.support.harness.placement import Placement, only
 from tests.support.harness.proposals import DEADLINE_S, Proposals, full_cluster, high, low, refused
 
@@ -284,6 +285,23 @@ def test_a_gang_gets_all_its_places_at_once_or_none() -> None:
         {d.name for d in record.decisions} for _, record in cluster.placement.log if isinstance(record, DecisionBatch)
     ]
     assert {"g0", "g1", "g2"} in batches
+
+
+@pytest.mark.parametrize("park_mib", [0, 40 * 1024])
+def test_a_full_host_takes_no_victim(park_mib: int) -> None:
+    placement = Placement(build.node("n"))
+    placement.send(m.InventorySeen(build.inventory("n", gpus=1, strategies=STRATEGIES, park_mib=park_mib)))
+    cluster = Proposals(placement)
+    cluster.run(build.gpu_pod("slice", memory="40Gi", compute=50, annotations={"kerf.dev/isolation": "firm"}))
+    cluster.wait(wants := high())
+    plan = cluster.plan("slice", to=(wants,))
+    victims = tuple(msgspec.structs.replace(victim, action="checkpoint") for victim in plan.victims)
+    plan = msgspec.structs.replace(plan, victims=victims)
+    if park_mib:
+        cluster.placement.send(m.ReserveAsked(plan))
+        assert [record.plan for record in cluster.records()] == [plan]
+    else:
+        assert "0 MiB free for checkpointed GPU memory" in refused(cluster, plan)
 
 
 def test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one() -> None:
