@@ -6,7 +6,7 @@ refuses them and assigns what is freed. So nothing here can double-book a GPU; a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from services.preemptor import event_texts
@@ -19,7 +19,7 @@ from services.preemptor.driver_upgrades import DriverUpgrades
 from services.preemptor.incomplete_gangs import IncompleteGangs
 from services.preemptor.ineligible_pods import IneligiblePods
 from services.preemptor.memory_use import MemoryUse
-from services.preemptor.pending_pods import KNOWN_WITHIN_S, PendingPods
+from services.preemptor.pending_pods import PendingPods
 from services.preemptor.planning.actions.non_disruptive import allowed
 from services.preemptor.planning.areas import Areas
 from services.preemptor.planning.planner import Option, Planner
@@ -27,9 +27,10 @@ from services.preemptor.planning.victims import Candidates
 from services.preemptor.plans.builder import build_plan
 from services.preemptor.plans.dry_run import DryRun
 from services.preemptor.plans.execution import PlanExecution
+from services.preemptor.plans.in_progress import PlansInProgress
 from services.preemptor.plans.opening import OpeningNodes
 from services.preemptor.plans.window import Window
-from services.preemptor.protection import Protection, owner_of
+from services.preemptor.protection import Protection
 from services.preemptor.turns.circles import Circles
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.plan import turn_plan
@@ -69,9 +70,6 @@ class Core:
         self.protection = Protection(config.protection_s, config.evictions_per_hour)
         self._cluster = Cluster(self.protection)
         self.book, self.gangs = self._cluster.book, self._cluster.gangs
-        self._settling: list[tuple[Plan, float]] = []
-        """Executed plans, with the time. The feed has not shown all their Bindings, so freed capacity still looks
-        free."""
         self.inputs = Inputs()
         self._now = 0.0
         self._leads = True
@@ -98,7 +96,7 @@ class Core:
         self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
         self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
-        self.executions: dict[str, PlanExecution] = {}
+        self.executions = PlansInProgress(self.book, self.pending)
         self._opening = OpeningNodes(self.book, self._candidates)
         self._window = Window(config.max_plans)
         policy = TurnPolicy(self._cluster.queues, self.gangs)
@@ -119,7 +117,7 @@ class Core:
             self.executions,
             planner=self._ready_planner,
             plan=self._plan,
-            ineligible=lambda members: ineligible.count_by_reason(members, self._promised(), self._now),
+            ineligible=lambda members: ineligible.count_by_reason(members, self.executions.promised(), self._now),
         )
 
     def handle(self, event: m.Input, now: float) -> list[m.Command]:
@@ -181,7 +179,7 @@ class Core:
             if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
         ]
         out += self._propose_again(now)
-        planned, self._now = self._planned(now), now
+        planned, self._now = self.executions.planned(now), now
         self.ready = self._candidates.tick(now)
         groups = self.pending.due(planned, now) if self.ready and proposes and self._plans_left() > 0 else []
         if groups:
@@ -233,15 +231,15 @@ class Core:
     def _propose_turns(self, now: float) -> list[m.Command]:
         """Proposes turns among pods of equal priority. Ordinary preemption comes first."""
         under_way = UnderWay(
-            busy=self._busy(now) | self.pending.nodes_with_expected_capacity(now),
-            planned=self._planned(now),
-            promised=self._promised(),
+            busy=self.executions.busy(now) | self.pending.nodes_with_expected_capacity(now),
+            planned=self.executions.planned(now),
+            promised=self.executions.promised(),
             parking=[v.uid for one in self.executions.values() for v in one.plan.victims if v.action == "checkpoint"],
         )
         out: list[m.Command] = []
         for proposal in self.turns.proposals(under_way, self._plans_left(), now):
             plan = turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s)
-            self.executions[plan.plan_id] = self._execution_of(plan, now)
+            self.executions.begin(plan, now)
             out.append(m.Propose(plan, PreemptionProposed(plan=plan)))
         return out
 
@@ -259,51 +257,11 @@ class Core:
         ending = {v.uid for id_ in beside for v in self.executions[id_].plan.victims}
         return Planner(
             self.book,
-            self._candidates.begin(now, self._promised(), ending),
+            self._candidates.begin(now, self.executions.promised(), ending),
             Areas(self.book, self.gangs),
-            self._busy(now, but=beside) | self.pending.nodes_with_expected_capacity(now),
+            self.executions.busy(now, but=beside) | self.pending.nodes_with_expected_capacity(now),
             list(beside.values()),
         )
-
-    def _busy(self, now: float, but: Collection[str] = ()) -> set[str]:
-        """Returns the nodes of plans in progress, without those of the plans `but`."""
-        return {
-            node
-            for plan in self._plans(now)
-            if plan.plan_id not in but
-            for node in (*(b.node for b in plan.beneficiaries), *(v.to for v in plan.victims))
-        }
-
-    def _promised(self) -> set[str]:
-        return {
-            v.uid
-            for one in self.executions.values()
-            for v in one.plan.victims
-            if not one.executing or v.uid in one.victims_left or v.action not in ENDS
-        }
-
-    def _planned(self, now: float) -> set[str]:
-        return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._successors()
-
-    def _successors(self) -> set[str]:
-        """Returns the uids of pending replacements of migrated pods: capacity is reserved for them."""
-        owners = {one.owners[v.uid] for one in self.executions.values() for v in one.plan.victims if v.to}
-        return {
-            uid for uid in self.pending if owners and uid in self.book.pods and owner_of(self.book.pods[uid]) in owners
-        }
-
-    def _plans(self, now: float) -> list[Plan]:
-        """Returns the plans that are in progress or whose Bindings have not all been seen."""
-        self._settling = [
-            (plan, since)
-            for plan, since in self._settling
-            if now - since < KNOWN_WITHIN_S and any(self._wants(b.uid) for b in plan.beneficiaries)
-        ]
-        return [*(one.plan for one in self.executions.values()), *(plan for plan, _ in self._settling)]
-
-    def _wants(self, uid: str) -> bool:
-        state = self.book.pods.get(uid)
-        return state is not None and state.wants_place
 
     def _propose(self, members: list[PodState], planner: Planner, now: float) -> list[m.Command]:
         options = planner.plan(
@@ -334,7 +292,7 @@ class Core:
             self.pending.note_no_option(members, now)
             return []
         plan = self._plan(members, options, planner)
-        self.executions[plan.plan_id] = self._execution_of(plan, now)
+        self.executions.begin(plan, now)
         self._opening.add(plan)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 
@@ -343,12 +301,14 @@ class Core:
 
         Otherwise placement is asked again.
         """
-        option = self.consolidation.option_from(event.advice, self._planned(now), self._promised(), now)
+        option = self.consolidation.option_from(
+            event.advice, self.executions.planned(now), self.executions.promised(), now
+        )
         if (
             option is None
             or not self._leads
             or not all(state.uid in self.pending for state in option.members)
-            or self._busy(now) & set(option.nodes)
+            or self.executions.busy(now) & set(option.nodes)
         ):
             return []
         if self._plans_left() <= 0 or self.consolidation.must_wait(
@@ -356,7 +316,7 @@ class Core:
         ):
             return []
         plan = self.consolidation.plan(option, self._new_id(), now)
-        self.executions[plan.plan_id] = self._execution_of(plan, now)
+        self.executions.begin(plan, now)
         return [m.Propose(plan, PreemptionProposed(plan=plan))]
 
     def _must_wait(self, members: list[PodState], options: list[Option], now: float) -> bool:
@@ -373,15 +333,6 @@ class Core:
         waited_s = self.pending.waited_s(members, now)
         began_gpu_ms = sum(price_of(victim, self.book, now - waited_s).price_gpu_ms for victim in victims)
         return waited_s * self._preemption_policy.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
-
-    def _execution_of(self, plan: Plan, now: float) -> PlanExecution:
-        known = {victim.uid: self.book.pods.get(victim.uid) for victim in plan.victims}
-        return PlanExecution(
-            plan,
-            now,
-            proposed_at=now,
-            owners={uid: uid if state is None else owner_of(state) for uid, state in known.items()},
-        )
 
     def _plan(self, members: list[PodState], options: list[Option], planner: Planner) -> Plan:
         return build_plan(
@@ -419,7 +370,7 @@ class Core:
         if under_way is not None:
             # Reserved for an earlier instance, or for this one in an answer that was lost. This instance executes it.
             del self.executions[found.plan.plan_id]
-            found = self.executions.setdefault(under_way.plan_id, self._execution_of(under_way, now))
+            found = self.executions.begin(under_way, now)
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
             until = now + max(self.config.protection_s, CANNOT_SUSPEND_S)
@@ -481,10 +432,11 @@ class Core:
         if found is not None:
             self.turns.plan_ended(found.plan, now, refused=not event.executed)
         if found is not None and event.executed:
-            self._settling.append((found.plan, now))
+            self.executions.settle(found.plan, now)
         elif found is not None:
             if all(
-                self._wants(b.uid) or (b.resumes and b.uid in self.book.pods) for b in found.plan.beneficiaries
+                self.executions.wants(b.uid) or (b.resumes and b.uid in self.book.pods)
+                for b in found.plan.beneficiaries
             ):  # otherwise the victims' suspension did not fail
                 again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
                 self._candidates.note_suspension_failed(
