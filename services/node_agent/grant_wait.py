@@ -46,18 +46,23 @@ class GrantWait:
         query, now = GrantQuery(uid=uid, node=self._node, claim=claim), asyncio.get_running_loop().time
         until, pause_s = now() + WAIT_S, ASK_S
         while True:
-            came = self._came
             why = await self._fetch(query)
-            if (found := find()) is not None:
+            left_s = until - now()
+            if (found := await self._arrives(find, min(pause_s, left_s))) is not None:
                 return found
-            if (left_s := until - now()) <= 0:
+            if left_s <= 0:
                 self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=why)
                 return None
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(came.wait(), min(pause_s, left_s))
-            if (found := find()) is not None:
-                return found
             pause_s *= 2
+
+    async def _arrives(self, find: Callable[[], Found | None], within_s: float) -> Found | None:
+        """Looks now, and whenever a grant has arrived. Those of other pods are no reason to ask again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while (found := find()) is None:
+                    await self._came.wait()
+                return found
+        return find()
 
     async def _fetch(self, query: GrantQuery) -> str:
         """Asks placement once. Returns why there is no grant, or ""."""

@@ -258,6 +258,7 @@ class Gangs:
         if old is not None:
             self._take_out(state.uid, old)
             if old is not gang:
+                old.kept.pop(state.uid, None)
                 self._look(old, now)
         if gang is None:
             return None
@@ -290,6 +291,7 @@ class Gangs:
         self._note_source(uid, "")
         gang = self._of.get(uid)
         if gang is not None:
+            gang.kept.pop(uid, None)
             self._take_out(uid, gang)
             self._look(gang, now)
         return gang

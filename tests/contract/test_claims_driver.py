@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,20 @@ async def test_a_claim_waits_until_placement_has_seen_its_pod_bound(
         assert not (await first).error
         assert not (await prepare(plugin, "q")).error
         assert answers == {"claim-of-q": []}
+
+
+async def test_no_claim_is_prepared_if_the_checkpoint_cannot_be_written(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async def placement(incoming: Incoming) -> None:
+        await bus.respond(incoming, encode(GrantAnswer(found=granted("p", 100))))
+
+    await bus.subscribe(queries.GRANT.subject, placement)
+    async with agent(nats, host, dra=True) as ctx, driver(host) as plugin:
+        shutil.rmtree(host / "state")
+        (host / "state").touch()
+        assert "checkpoint-not-written" in (await prepare(plugin, "p")).error
+        assert "checkpoint cannot be written" in await ctx.failure
 
 
 async def test_a_releasing_grant_prepares_no_claim(

@@ -506,9 +506,10 @@ async def test_a_start_waits_until_placement_has_seen_the_pod_bound(
     """A sync may name the grant before: then it is known, and starts nothing yet. The grant ends the wait at once."""
     monkeypatch.setattr(grant_wait, "WAIT_S", 600.0)
     monkeypatch.setattr(grant_wait, "ASK_S", 600.0)
-    asked = asyncio.Event()
+    asked, queried = asyncio.Event(), list[bytes]()
 
     async def placement(incoming: Incoming) -> None:
+        queried.append(incoming.payload)
         await bus.respond(incoming, encode(GrantAnswer(error="not bound")))
         asked.set()
 
@@ -519,10 +520,12 @@ async def test_a_start_waits_until_placement_has_seen_the_pod_bound(
         assert (await ask(bus, "sync", sync, NodeSyncAnswer)).accepted
         start = group.create_task(service.node.start_container("u-a", "c"))
         await asked.wait()
+        await ask(bus, "grant", grant("b"), Accepted)
         assert not start.done()
         await ask(bus, "grant", grant("a"), Accepted)
         async with asyncio.timeout(30):
             assert isinstance(await start, m.HandOver)
+        assert len(queried) == 1, "the grant of another pod is no reason to ask again"
 
 
 async def test_the_agent_does_not_start_with_a_damaged_checkpoint(

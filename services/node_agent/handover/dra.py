@@ -31,7 +31,8 @@ class ClaimPort(AgentPort, Protocol):
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
         """The pod's UID and the parts of its grant that are for this claim, by the claim's UID.
 
-        Waits for the grant if it is not known. None if it does not come.
+        Waits for the grant if it is not known. None if it does not come. Raises OSError if the checkpoint cannot be
+        written.
         """
 
 
@@ -77,7 +78,10 @@ class ClaimPlugin(DRAPluginServicer):
     async def _prepare(self, claim: pb.Claim) -> pb.NodePrepareResourceResponse:
         begun = time.perf_counter()
         try:
-            found = await self._agent.find_claim(claim.uid)
+            try:
+                found = await self._agent.find_claim(claim.uid)
+            except OSError as error:
+                return self._refuse(claim, "checkpoint-not-written", str(error))
             if found is None:
                 return self._refuse(
                     claim,

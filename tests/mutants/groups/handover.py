@@ -95,12 +95,20 @@ MUTANTS = [
         name="refused-before-the-pod-is-seen-bound",
         what="a start whose grant is not known is refused as soon as placement says so",
         file="services/node_agent/grant_wait.py",
-        old="(left_s := until - now()) <= 0",
-        new="(left_s := 0.0) <= 0",
+        old="            left_s = until - now()\n",
+        new="            left_s = 0.0\n",
         tests=(
             "tests/contract/test_claims_driver.py::test_a_claim_waits_until_placement_has_seen_its_pod_bound",
             "tests/contract/test_node_agent_real.py::test_a_start_waits_until_placement_has_seen_the_pod_bound",
         ),
+    ),
+    Mutant(
+        name="asks-for-each-grant-of-others",
+        what="a start asks placement again whenever the grant of another pod arrives",
+        file="services/node_agent/grant_wait.py",
+        old="                while (found := find()) is None:\n                    await self._came.wait()\n",
+        new="                if (found := find()) is None:\n                    await self._came.wait()\n",
+        tests=("tests/contract/test_node_agent_real.py::test_a_start_waits_until_placement_has_seen_the_pod_bound",),
     ),
     Mutant(
         name="a-grant-ends-no-wait",

@@ -254,6 +254,17 @@ MUTANTS = [
         tests=(f"{RESERVED_BESIDE}::test_room_that_another_plan_needs_is_left_to_it",),
     ),
     Mutant(
+        name="kept-for-a-member-that-is-gone",
+        what="the place of a member that is gone stays kept, and its gang gets no other plan",
+        file="shared/book/gangs.py",
+        old="            gang.kept.pop(uid, None)\n",
+        new="",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py"
+            "::test_a_member_that_is_gone_keeps_its_gang_from_no_other_plan",
+        ),
+    ),
+    Mutant(
         name="takes-what-is-reserved-for-another",
         what="what is reserved for all pods of a plan is released before the first of them is decided",
         file="services/placement/protocol/commit.py",

@@ -321,6 +321,18 @@ def test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one() -> None:
     assert cluster.placement.events(PreemptionAbandoned) == []
 
 
+def test_a_member_that_is_gone_keeps_its_gang_from_no_other_plan() -> None:
+    cluster = full_cluster()
+    first, gone = gang(2)
+    replacement = high("again", annotations=gone.metadata.annotations)
+    cluster.wait(first, gone)
+    assert cluster.propose(cluster.plan("low0", "low1", to=(first, gone), plan_id="old")).ok
+    cluster.placement.send(m.FactsSeen((Gone(object=gone),)))
+    assert [e.plan.plan_id for e in cluster.placement.events(PreemptionAbandoned)] == ["old"]
+    cluster.wait(replacement)
+    assert cluster.propose(cluster.plan("low0", "low1", to=(first, replacement), plan_id="new")).ok
+
+
 def test_a_gang_is_reserved_in_one_rack_and_in_the_rack_that_it_has_begun_in() -> None:
     cluster = full_cluster("a", "b", "c")
     for node, rack in (("a", "x"), ("b", "y")):
