@@ -251,9 +251,10 @@ class Leadership:
             await self._lose("it could not be renewed in time")
 
     async def _lose(self, why: str) -> None:
-        self.leading = False
+        self.leading = self._leader_serves = False
         self._log.warning("leadership_lost", why=why)
         await self._on_lost()
+        self._note_served()  # where there is no connection, nobody tells of another leader
 
     async def _heard(self, entry: KvEntry) -> None:
         self._note(entry)

@@ -31,6 +31,14 @@ MUTANTS = [
         tests=(_TESTS + "test_another_leader_serves_when_it_says_so",),
     ),
     Mutant(
+        name="serves-without-a-lease",
+        what="a leader that has lost its lease counts as one that serves for as long as there is no connection",
+        file=_LEADERSHIP,
+        old="        self._note_served()  # where",
+        new="        # where",
+        tests=(_TESTS + "test_a_leader_that_cannot_renew_stops_leading_within_its_ttl",),
+    ),
+    Mutant(
         name="preparing-to-everybody",
         what="a leader that takes over tells candidates of an earlier version something that they do not know",
         file=_LEADERSHIP,

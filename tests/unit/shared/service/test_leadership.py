@@ -225,8 +225,10 @@ async def test_a_leader_that_cannot_renew_stops_leading_within_its_ttl(server: E
     await eventually(lambda: leader.said)
     await server.kill()
     await eventually(lambda: leader.said == ["elected", "lost"], within_s=12)
+    await eventually(lambda: leader.heard == [True, False], what="no leader is known to serve")
     await server.start()
     await eventually(lambda: leader.said == ["elected", "lost", "elected"])
+    await eventually(lambda: leader.heard == [True, False, True])
     await leader.stop()
 
 
