@@ -88,9 +88,11 @@ class GrantStore:
         else:
             if received.unbound and not before.unbound:
                 received = msgspec.structs.replace(received, unbound=False)
-            if received.grant.amendment < before.grant.grant.amendment:
-                received = msgspec.structs.replace(received, grant=before.grant.grant)  # amendments only rise
             amended = received.grant.amendment > before.grant.grant.amendment
+            if not amended:
+                # Amendments only rise. An equal one of other amounts comes from a restored etcd: the slices have those
+                # of the first one, so the device gate goes on to count them.
+                received = msgspec.structs.replace(received, grant=before.grant.grant)
             known = KnownGrant(
                 grant=received,
                 releasing=before.releasing,

@@ -67,11 +67,14 @@ MUTANTS = [
     ),
     Mutant(
         name="amendment-goes-back",
-        what="a late order takes an amendment back",
+        what="a late order takes an amendment back, or one of the same number replaces it unseen",
         file="services/node_agent/grant_store.py",
-        old="if received.grant.amendment < before.grant.grant.amendment:",
-        new="if False:",
-        tests=(_AGENT + "test_an_amendment_never_goes_back",),
+        old="            if not amended:\n",
+        new="            if False:\n",
+        tests=(
+            _AGENT + "test_an_amendment_never_goes_back",
+            _AGENT + "test_another_amendment_of_the_same_number_is_not_believed",
+        ),
     ),
     Mutant(
         name="growth-beyond-the-device",

@@ -74,6 +74,18 @@ def test_a_growth_counts_from_the_order_on_and_is_answered_when_the_slices_have_
     assert event.gpus == {"G0": (900, 300)}
 
 
+def test_another_amendment_of_the_same_number_is_not_believed() -> None:
+    """etcd was restored, and the pod was resized anew. Its slices have what the first one gave them, so that is what
+    the device gate counts."""
+    core = slices("a", compute=300)
+    does(core, amended("a", 900))
+    again = msgspec.structs.replace(amended("a", 400), term=2, number=1)
+    said(core.handle(m.GrantReceived(again), 0.0))
+    assert (core.occupied()["G0"], in_force(core)) == ((900, 300), 900)
+    smaller = shrinking("a", 300, has=amended("a", 900))
+    assert mib(does(core, msgspec.structs.replace(smaller, term=2, number=2)).shrunk) == 300
+
+
 def test_a_growth_that_failed_is_tried_again_and_not_said_to_be_done() -> None:
     core = slices("a", compute=300)
     answered = does(core, amended("a", 900), "the memory has not come back yet")
