@@ -100,6 +100,13 @@ class Syncs:
                     for grant_id in ids
                     if (amendment := resizes.amendment_of(self._store, grant_id))
                 },
+                amended={
+                    named.grant.grant_id: known.grant.grant
+                    for named in sync.grants
+                    if (known := self._store.get(named.grant.grant_id)) is not None
+                    and known.grant.grant.amendment >= named.grant.amendment
+                    and known.grant.grant.containers != named.grant.containers
+                },
                 shrunk={
                     grant_id: promise
                     for grant_id in ids

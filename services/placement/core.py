@@ -415,7 +415,7 @@ class Core:
         if said is None:
             return
         self._out += self.suspension.synced(answer, now)
-        self.resizer.synced(answer)
+        self.resizer.synced(answer, now)
         self._out += said
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:

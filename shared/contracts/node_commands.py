@@ -120,6 +120,9 @@ class NodeSyncAnswer(Message, frozen=True):
     """Whether the agent can resize running slices. One of an earlier version passes over what it does not know."""
     amendments: dict[str, int] = {}
     """Grants of the sync that were amended, and the newest amendment whose amounts their slices have."""
+    amended: dict[str, Grant] = {}
+    """Grants of the sync of which the node has an amendment that the sync does not know, because etcd was restored: the
+    amounts that their slices have, or are to have."""
     shrunk: dict[str, Grant] = {}
     """Grants of the sync of which the node has promised to use less, and what it uses at most."""
     on_host: tuple[str, ...] = ()

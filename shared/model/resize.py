@@ -147,9 +147,14 @@ def lower(one: Grant, other: Grant) -> dict[str, ContainerGrant]:
     return _each(one, other, min)
 
 
+def higher(one: Grant, other: Grant) -> dict[str, ContainerGrant]:
+    """Of each amount the larger one."""
+    return _each(one, other, max)
+
+
 def exceeds(one: Grant, other: Grant) -> bool:
     """Whether any amount is larger than in the other grant of the same GPUs."""
-    return _each(one, other, max) != other.containers
+    return higher(one, other) != other.containers
 
 
 def same_slices(one: Grant, other: Grant) -> bool:

@@ -41,6 +41,7 @@ from shared.model.resize import (
     ResizeError,
     amended,
     exceeds,
+    higher,
     lower,
     next_amendment,
     same_slices,
@@ -83,6 +84,8 @@ class Resizer:
         self._limits = ResizeLimits(book, nodes, fair, capacity_changes, beyond_request=beyond_request)
         self._open: dict[str, Growth] = {}
         """By uid: what is booked and not seen in the annotation yet."""
+        self._lost: dict[str, Grant] = {}
+        """By uid: what a node has agreed to and its pod's annotation does not say, because etcd was restored."""
         self._promised: dict[str, Grant] = {}
         """By uid: the least that a node has promised to use at most until the grant is amended."""
         self._confirmed: dict[str, int] = {}
@@ -192,6 +195,7 @@ class Resizer:
             return []
         self._promised.pop(uid, None)
         self._refused.pop(uid, None)
+        self._recover(state, held, now)
         return self._nodes.granted(held, now)
 
     def ended(self, uid: str) -> None:
@@ -199,7 +203,7 @@ class Resizer:
         for uids in (self._waiting, self._tried, self._unanswered):
             uids.discard(uid)
         for known in (
-            *(self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status),
+            *(self._lost, self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status),
             *(self._refused, self._wants, self._autoscales),
         ):
             known.pop(uid, None)
@@ -234,8 +238,15 @@ class Resizer:
             return held.shrink is not None  # it is asked again by `tick`; a growth at once
         return event.amendment >= held.given.amendment and (held.shrink is None or event.shrunk is not None)
 
-    def synced(self, answer: NodeSyncAnswer) -> None:
+    def synced(self, answer: NodeSyncAnswer, now: float) -> None:
         """Handles what a node has done, and promised, under earlier leaders."""
+        for grant_id, newer in answer.amended.items():
+            held = self._book.grants.get(grant_id)
+            state = None if held is None else self._book.pods.get(held.uid)
+            if held is not None and state is not None and self._held(state) is held and held.node == answer.node:
+                self._lost[held.uid] = newer
+                self._unsettled[held.uid] = now
+                self._recover(state, held, now)
         for grant_id, amendment in answer.amendments.items():
             held = self._book.grants.get(grant_id)
             if held is not None and held.node == answer.node:
@@ -245,6 +256,29 @@ class Resizer:
             if held is not None and held.node == answer.node:
                 self._promise(held, promised)
                 self._unsettled.setdefault(held.uid, float("-inf"))
+
+    def _recover(self, state: PodState, held: GrantState, now: float) -> None:
+        """Books what the slices of a pod have by an amendment that was lost, and amends its grant to that. The new
+        number is above all that its node may have met: it passes over others."""
+        lost = self._lost.get(state.uid)
+        if lost is None or state.suspension is not None or held.suspension is not None:
+            return
+        given, opened = held.given, self._open.get(state.uid)
+        if given.amendment > lost.amendment or given.containers == lost.containers or not same_slices(lost, given):
+            del self._lost[state.uid]
+            return
+        if opened is not None and opened.amendment.grant.containers == lost.containers:
+            return
+        may_be = [given, lost, *([] if opened is None else [opened.amendment.grant])]
+        number = max(grant.amendment for grant in may_be) + 1
+        recovered = msgspec.structs.replace(given, containers=lost.containers, amendment=number)
+        for other in may_be[1:]:
+            given = msgspec.structs.replace(given, containers=higher(other, given))
+        self._book.grow(held.grant_id, given)
+        amendment = _amendment(state, recovered)
+        self._batcher.amendments.append(amendment)
+        self._open[state.uid] = Growth(amendment, now)
+        self._note(state, "applying", "etcd was restored: its grant is amended to what its slices have")
 
     def _promise(self, held: GrantState, promised: Grant) -> None:
         if (
@@ -323,6 +357,8 @@ class Resizer:
         held, text = self._held(state), self._text(state)
         for uids in (self._waiting, self._tried):
             uids.discard(state.uid)
+        if held is not None:
+            self._recover(state, held, now)
         if held is None or state.uid in self._open:
             return []
         if not text and state.uid not in self._unanswered and state.uid not in self._promised and held.shrink is None:

@@ -15,7 +15,7 @@ from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import Accepted, NodeSyncAnswer
 from shared.model import names
-from shared.model.grant import Grant, decode_grant, encode_grant
+from shared.model.grant import ContainerGrant, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod, ResourceQuota
 from tests.support import build
@@ -177,6 +177,16 @@ def mib_of(grant: Grant) -> int:
     return sum(share.memory_mib for part in grant.containers.values() for share in part.gpus)
 
 
+def sized(grant: Grant, mib: int) -> dict[str, ContainerGrant]:
+    """Its containers, with this much memory of each GPU."""
+    return {
+        name: msgspec.structs.replace(
+            part, gpus=tuple(msgspec.structs.replace(share, memory_mib=mib) for share in part.gpus)
+        )
+        for name, part in grant.containers.items()
+    }
+
+
 def amendments(said: list[m.Command]) -> list[AmendGrant]:
     return [p for c in only(said, m.SendPatches) for p in c.patches if isinstance(p, AmendGrant)]
 
@@ -197,6 +207,72 @@ def test_a_growth_is_booked_logged_written_and_told_in_this_order() -> None:
     assert world.write(order)
     assert world.all_mib("p") == (40960, 40960, 40960)
     assert world.explained("p").phase == "done"
+
+
+def restored(world: World, backup: Pod, **annotations: str) -> None:
+    """etcd is restored, by the guide: the pod is as it was, and the log is new."""
+    notes = backup.metadata.annotations | {f"kerf.dev/{key}": text for key, text in annotations.items()}
+    world.pods["p"] = build.newer(backup, annotations=notes)
+    world.succeeded(complete=False)
+
+
+def last_amendment(world: World) -> AmendGrant:
+    return amendments(world.placement.commands)[-1]
+
+
+def test_what_slices_have_is_booked_and_annotated_again_after_a_restore_of_etcd() -> None:
+    world = World("p")
+    backup = world.pods["p"]
+    world.resize("p", "memory=40Gi")
+    restored(world, backup)
+    assert world.all_mib("p") == (40960, 16384, 40960), "before anything else is placed there"
+    order = last_amendment(world)
+    assert decode_grant(order.grant).amendment == 2, "its node passes over another one of number 1"
+    assert world.write(order)
+    assert world.all_mib("p") == (40960, 40960, 40960)
+    world.resize("p", "memory=20Gi")
+    assert world.all_mib("p") == (20480, 20480, 20480)
+
+
+def test_slices_that_have_less_than_a_restored_grant_are_annotated_too() -> None:
+    world = World("p")
+    world.resize("p", "memory=40Gi")
+    backup = world.pods["p"]
+    world.resize("p", "memory=4Gi")
+    restored(world, backup, resize="memory=4Gi")
+    assert world.all_mib("p") == (4096, 40960, 40960)
+    assert world.write(last_amendment(world))
+    assert world.all_mib("p") == (4096, 4096, 4096)
+
+
+def test_a_growth_that_may_be_under_way_is_booked_beside_a_lost_one() -> None:
+    """It has the number of the lost amendment, and may still be written at the pod's version."""
+    world = World("p")
+    backup = world.pods["p"]
+    world.resize("p", "memory=40Gi")
+    restored(world, backup, resize="memory=60Gi")
+    assert world.all_mib("p") == (40960, 16384, 61440)
+    given = decode_grant(world.pods["p"].metadata.annotations[names.ANNOTATION_GRANT])
+    late = msgspec.structs.replace(given, amendment=1, containers=sized(given, 61440))
+    world.annotate("p", grant=encode_grant(late))
+    assert world.all_mib("p") == (40960, 61440, 61440)
+    world.resize("p", "memory=60Gi")
+    while world.write(last_amendment(world)):
+        pass
+    assert world.all_mib("p") == (61440, 61440, 61440)
+
+
+def test_a_lost_amendment_is_not_forgotten_at_the_next_edit_of_its_pod() -> None:
+    world = World("p")
+    backup = world.pods["p"]
+    world.resize("p", "memory=40Gi")
+    restored(world, backup)
+    earlier = last_amendment(world)
+    world.annotate("p", other="edit")
+    assert world.all_mib("p") == (40960, 16384, 40960)
+    assert not world.write(earlier)
+    assert world.write(last_amendment(world))
+    assert world.all_mib("p") == (40960, 40960, 40960)
 
 
 def test_memory_is_taken_back_by_the_node_first_and_freed_last() -> None:
