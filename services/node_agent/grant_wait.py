@@ -1,4 +1,4 @@
-"""Waits for the grant of a pod whose container is about to start.
+"""Waits for the grant of a pod when one of its containers is about to start.
 
 The kubelet may see a pod bound before placement has.
 """

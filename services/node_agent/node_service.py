@@ -127,9 +127,10 @@ class NodeRuntime:
         asked = m.StartRequested(uid, container, slot, pod)
         try:
             orders = await self.handle(asked)
-            if any(isinstance(order, m.FetchGrant) for order in orders):
-                find = partial(self.agent.store.find_startable, uid)
-                orders = orders if await self._grants.until(find, uid=uid) is None else await self.handle(asked)
+            find = partial(self.agent.store.find_startable, uid)
+            fetches = any(isinstance(order, m.FetchGrant) for order in orders)
+            if fetches and await self._grants.until(find, uid=uid) is not None:
+                orders = await self.handle(asked)
         except OSError as error:
             return m.RefuseStart(uid, container, "checkpoint-not-written", str(error))
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))

@@ -134,7 +134,7 @@ class GrantQuery(Message, frozen=True):
     """Sent by an agent that is given a slot, or a ResourceClaim, whose grant it does not know."""
 
     uid: str
-    """The pod's; "" if `claim` is said."""
+    """The pod's; "" if `claim` is given."""
     node: str
     claim: str = ""
     """The claim's uid, where the pod's is not known."""

@@ -254,7 +254,7 @@ class Leadership:
         self.leading = self._leader_serves = False
         self._log.warning("leadership_lost", why=why)
         await self._on_lost()
-        self._note_served()  # where there is no connection, nobody tells of another leader
+        self._note_served()  # without a connection no leader is known to serve
 
     async def _heard(self, entry: KvEntry) -> None:
         self._note(entry)

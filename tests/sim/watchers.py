@@ -234,8 +234,8 @@ class Watcher:
             return
         before = decode_grant(pod["metadata"]["annotations"][names.ANNOTATION_GRANT])
         after = decode_grant(patch.grant)
-        skips = after.amendment > before.amendment + 1 and simulation.disasters.happened["restore_etcd"]
-        if after.amendment != before.amendment + 1 and not skips:
+        step, skips = after.amendment - before.amendment, simulation.disasters.happened["restore_etcd"]
+        if step < 1 or (step > 1 and not skips):
             raise Violation(f"P7: {patch.name} was amended from {before.amendment} to {after.amendment}")
         if exceeds(after, before) and after not in simulation.nats.amended.get((patch.uid, patch.resource_version), ()):
             raise Violation(f"P3: {patch.name} has grown at {patch.resource_version}, and the log has no such growth")

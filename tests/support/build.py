@@ -154,9 +154,7 @@ def bound(seen: Pod, to: str, grant: Grant | None = None, **annotations: str) ->
 
 def ending(seen: Pod, by_s: float) -> Pod:
     """The same pod with a deletion timestamp: its grace period is over at `by_s`, in seconds since 1970."""
-    by = datetime.fromtimestamp(by_s, UTC).isoformat()
-    meta = msgspec.structs.replace(seen.metadata, deletion_timestamp=by, resource_version=next_version())
-    return msgspec.structs.replace(seen, metadata=meta)
+    return newer(seen, deletion_timestamp=datetime.fromtimestamp(by_s, UTC).isoformat())
 
 
 def newer(seen: Pod, *, phase: str = "", **meta: Any) -> Pod:

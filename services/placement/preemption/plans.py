@@ -118,7 +118,7 @@ class Preemption:
         left = self.turns.still_suspended(found.plan)
         if left:
             found.resuming = True
-            self.reservations.release_places(found)
+            self.reservations.release_all(found)
             moved = {b.uid: b.gpus for b in found.plan.beneficiaries if b.gpus}
             return self._suspender.resume(left, moved, now)
         self._end(found, now)

@@ -201,11 +201,6 @@ class Reservations(dict[str, Reservation]):
         if gang is not None:
             gang.kept.pop(uid, None)
 
-    def release_places(self, found: Reservation) -> None:
-        for placeholder in found.placeholders:
-            self.book.unreserve(placeholder)
-        found.placeholders = []
-
     def ready(self) -> list[Reservation]:
         """Returns the reservations whose victims have returned everything, on nodes that have synced."""
         return [

@@ -22,6 +22,7 @@ import msgspec
 from services.placement import messages as m
 from services.placement.pod_events import pod_event
 from services.placement.protocol.capacity_changes import CapacityChanges
+from services.placement.protocol.lost_amendments import LostAmendments
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery, touch
 from services.placement.protocol.resize_limits import ResizeLimits
@@ -41,7 +42,6 @@ from shared.model.resize import (
     ResizeError,
     amended,
     exceeds,
-    higher,
     lower,
     next_amendment,
     same_slices,
@@ -84,8 +84,7 @@ class Resizer:
         self._limits = ResizeLimits(book, nodes, fair, capacity_changes, beyond_request=beyond_request)
         self._open: dict[str, Growth] = {}
         """By uid: what is booked and not seen in the annotation yet."""
-        self._lost: dict[str, Grant] = {}
-        """By uid: what a node has agreed to and its pod's annotation does not say, because etcd was restored."""
+        self._lost = LostAmendments()
         self._promised: dict[str, Grant] = {}
         """By uid: the least that a node has promised to use at most until the grant is amended."""
         self._confirmed: dict[str, int] = {}
@@ -241,44 +240,31 @@ class Resizer:
     def synced(self, answer: NodeSyncAnswer, now: float) -> None:
         """Handles what a node has done, and promised, under earlier leaders."""
         for grant_id, newer in answer.amended.items():
-            held = self._book.grants.get(grant_id)
+            held = self._held_on(grant_id, answer.node)
             state = None if held is None else self._book.pods.get(held.uid)
-            if held is not None and state is not None and self._held(state) is held and held.node == answer.node:
+            if held is not None and state is not None and self._held(state) is held:
                 self._lost[held.uid] = newer
                 self._unsettled[held.uid] = now
                 self._recover(state, held, now)
         for grant_id, amendment in answer.amendments.items():
-            held = self._book.grants.get(grant_id)
-            if held is not None and held.node == answer.node:
+            held = self._held_on(grant_id, answer.node)
+            if held is not None:
                 self._confirmed[held.uid] = amendment
         for grant_id, promised in answer.shrunk.items():
-            held = self._book.grants.get(grant_id)
-            if held is not None and held.node == answer.node:
+            held = self._held_on(grant_id, answer.node)
+            if held is not None:
                 self._promise(held, promised)
                 self._unsettled.setdefault(held.uid, float("-inf"))
 
     def _recover(self, state: PodState, held: GrantState, now: float) -> None:
-        """Books what the slices of a pod have by an amendment that was lost, and amends its grant to that. The new
-        number is above all that its node may have met: it passes over others."""
-        lost = self._lost.get(state.uid)
-        if lost is None or state.suspension is not None or held.suspension is not None:
+        """Books what the slices of a pod have by an amendment that was lost, and amends its grant to that."""
+        if state.suspension is not None or held.suspension is not None:
             return
-        given, opened = held.given, self._open.get(state.uid)
-        if given.amendment > lost.amendment or given.containers == lost.containers or not same_slices(lost, given):
-            del self._lost[state.uid]
-            return
-        if opened is not None and opened.amendment.grant.containers == lost.containers:
-            return
-        may_be = [given, lost, *([] if opened is None else [opened.amendment.grant])]
-        number = max(grant.amendment for grant in may_be) + 1
-        recovered = msgspec.structs.replace(given, containers=lost.containers, amendment=number)
-        for other in may_be[1:]:
-            given = msgspec.structs.replace(given, containers=higher(other, given))
-        self._book.grow(held.grant_id, given)
-        amendment = _amendment(state, recovered)
-        self._batcher.amendments.append(amendment)
-        self._open[state.uid] = Growth(amendment, now)
-        self._note(state, "applying", "etcd was restored: its grant is amended to what its slices have")
+        growth = self._open.get(state.uid)
+        found = self._lost.recover(state.uid, held.given, None if growth is None else growth.amendment.grant)
+        if found is not None:
+            self._begin(state, found.amended, found.booked, now)
+            self._note(state, "applying", "etcd was restored: its grant is amended to what its slices have")
 
     def _promise(self, held: GrantState, promised: Grant) -> None:
         if (
@@ -357,9 +343,10 @@ class Resizer:
         held, text = self._held(state), self._text(state)
         for uids in (self._waiting, self._tried):
             uids.discard(state.uid)
-        if held is not None:
-            self._recover(state, held, now)
-        if held is None or state.uid in self._open:
+        if held is None:
+            return []
+        self._recover(state, held, now)
+        if state.uid in self._open:
             return []
         if not text and state.uid not in self._unanswered and state.uid not in self._promised and held.shrink is None:
             self._unsettled.pop(state.uid, None)
@@ -431,12 +418,16 @@ class Resizer:
         if lacks:
             return self._say(state, "waiting", lacks) + self._withdraw(state, held, now)
         self._waiting.discard(state.uid)
-        amendment = _amendment(state, wanted)
-        self._book.grow(held.grant_id, wanted)
-        self._batcher.amendments.append(amendment)
-        self._open[state.uid] = Growth(amendment, now)
+        self._begin(state, wanted, wanted, now)
         self._note(state, "applying", "the larger amounts are booked, and the grant is amended")
         return []
+
+    def _begin(self, state: PodState, grant: Grant, booked: Grant, now: float) -> None:
+        """Books `booked` for a pod, and has its grant amended to this one as soon as the log has that."""
+        amendment = _amendment(state, grant)
+        self._book.grow(state.grant_id, booked)
+        self._batcher.amendments.append(amendment)
+        self._open[state.uid] = Growth(amendment, now)
 
     def _wanted(self, uid: str, given: Grant, text: str) -> Grant:
         """The grant that the annotation leads to. Raises ResizeError."""
@@ -463,6 +454,11 @@ class Resizer:
         held = self._book.grants.get(state.grant_id) if state.grant_id else None
         going = state.ended or state.pod.metadata.deletion_timestamp is not None
         return None if held is None or held.phase != "bound" or not state.ours or going else held
+
+    def _held_on(self, grant_id: str, node: str) -> GrantState | None:
+        """The grant with this id, if its GPUs are on that node."""
+        held = self._book.grants.get(grant_id)
+        return None if held is None or held.node != node else held
 
     @staticmethod
     def _text(state: PodState) -> str:

@@ -65,7 +65,7 @@ class PlansInProgress(dict[str, PlanExecution]):
         return {uid for uid in self._pending if owners and uid in pods and owner_of(pods[uid]) in owners}
 
     def _plans(self, now: float) -> list[Plan]:
-        """Returns the plans that are in progress or whose Bindings have not all been seen."""
+        """Returns the plans that are in progress, and those with a Binding that has not been seen yet."""
         self._settling = [
             (plan, since)
             for plan, since in self._settling

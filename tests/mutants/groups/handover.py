@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         name="refused-before-the-pod-is-seen-bound",
-        what="a start whose grant is not known is refused as soon as placement says so",
+        what="a start without a known grant is refused at the first answer of placement",
         file="services/node_agent/grant_wait.py",
         old="            left_s = until - now()\n",
         new="            left_s = 0.0\n",

@@ -34,8 +34,8 @@ MUTANTS = [
         name="serves-without-a-lease",
         what="a leader that has lost its lease counts as one that serves for as long as there is no connection",
         file=_LEADERSHIP,
-        old="        self._note_served()  # where",
-        new="        # where",
+        old="        self._note_served()  # without",
+        new="        # without",
         tests=(_TESTS + "test_a_leader_that_cannot_renew_stops_leading_within_its_ttl",),
     ),
     Mutant(

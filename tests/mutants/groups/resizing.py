@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _RESIZER = "services/placement/protocol/resizing.py"
+_LOST = "services/placement/protocol/lost_amendments.py"
 _TESTS = "tests/unit/services/placement/protocol/test_resizing.py::"
 _AGENT = "tests/unit/services/node_agent/test_resizes.py::"
 
@@ -11,7 +12,7 @@ MUTANTS = [
         name="growth-is-not-booked",
         what="a growth is logged and written without being booked",
         file=_RESIZER,
-        old="        self._book.grow(held.grant_id, wanted)\n",
+        old="        self._book.grow(state.grant_id, booked)\n",
         new="",
         tests=(_TESTS + "test_a_growth_is_booked_logged_written_and_told_in_this_order",),
     ),
@@ -79,25 +80,25 @@ MUTANTS = [
     Mutant(
         name="lost-amendment-not-booked",
         what="what slices have by an amendment that was lost with etcd is not booked",
-        file=_RESIZER,
-        old="        self._book.grow(held.grant_id, given)\n",
-        new="",
+        file=_LOST,
+        old="            booked = msgspec.structs.replace(booked, containers=higher(other, booked))\n",
+        new="            pass\n",
         tests=(_TESTS + "test_what_slices_have_is_booked_and_annotated_again_after_a_restore_of_etcd",),
     ),
     Mutant(
         name="lost-amendment-by-its-own-number",
         what="a pod is amended to what its slices have by a number that its node may know with other amounts",
-        file=_RESIZER,
-        old="        number = max(grant.amendment for grant in may_be) + 1\n",
+        file=_LOST,
+        old="        number = max(grant.amendment for grant in (given, *possible)) + 1\n",
         new="        number = lost.amendment\n",
         tests=(_TESTS + "test_what_slices_have_is_booked_and_annotated_again_after_a_restore_of_etcd",),
     ),
     Mutant(
         name="lost-amendment-replaces-a-growth",
         what="a growth that may be under way is not booked beside an amendment that was lost",
-        file=_RESIZER,
-        old="*([] if opened is None else [opened.amendment.grant])",
-        new="*[]",
+        file=_LOST,
+        old="[lost] if opened is None else [lost, opened]",
+        new="[lost]",
         tests=(_TESTS + "test_a_growth_that_may_be_under_way_is_booked_beside_a_lost_one",),
     ),
     Mutant(

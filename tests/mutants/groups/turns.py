@@ -124,8 +124,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="places-of-a-plan-given-up",
         what="a plan that was given up keeps its places for as long as its order may be written",
         file="services/placement/preemption/plans.py",
-        old="            self.reservations.release_all(found)\n",
-        new="            pass\n",
+        old="            self.reservations.release_all(found)\n            self._capacity_changes.note()\n",
+        new="            self._capacity_changes.note()\n",
         tests=(_TESTS + "test_a_plan_that_was_given_up_keeps_no_place_and_no_pod_waiting_for_another_plan",),
     ),
     Mutant(
