@@ -27,6 +27,7 @@ from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.departed import Departed
 from services.placement.protocol.gpu_times import GpuTimes
 from services.placement.protocol.holds import Holds
+from services.placement.protocol.leftovers import Leftovers
 from services.placement.protocol.moves import Moves
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.releases import Releases
@@ -189,6 +190,7 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
+        self._leftovers = Leftovers(self.book)
         self._departed = Departed(self.book, self.nodes)
         self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
         self.takeover = Takeover(
@@ -223,8 +225,10 @@ class Core:
     def _take(self, event: m.Input, now: float) -> None:  # noqa: PLR0912 one branch an input
         match event:
             case m.TermTaken():
+                self.grants.term = event.term
                 self._out += self.takeover.begin(event, now)
             case m.TermRenewed():
+                self.grants.term = event.term
                 self._out += self.takeover.renew(event.term, now)
             case m.SnapshotPart() | m.SnapshotSeen():
                 self._snapshot(event, now)
@@ -257,7 +261,7 @@ class Core:
             case m.BindsAnswered():
                 for answer in event.answers:
                     self._out += self._binding.answered(answer, self.term, now)
-            case m.ReserveAsked() if self.phase == "leading":
+            case m.ReserveAsked() if self.phase == "leading" and not self.takeover.hears_nodes_first(now):
                 self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
                 why = "placement is just taking over; ask again"
@@ -359,6 +363,7 @@ class Core:
         if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
             return
         self.profiles.attach(state)
+        self._leftovers.attach(state)
         self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
@@ -416,6 +421,8 @@ class Core:
             return
         self._out += self.suspension.synced(answer, now)
         self.resizer.synced(answer, now)
+        for state in self._leftovers.synced(answer.node):
+            self._pending(state, now)
         self._out += said
 
     def _grant_answered(self, event: m.GrantAcknowledged, now: float) -> None:
@@ -450,8 +457,13 @@ class Core:
         self._out += self.takeover.advance()
         if self.phase != "leading":
             return
+        if self.takeover.hears_nodes_first(now):
+            self._out += self.batcher.due(self.term, now)
+            return
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
+            for state in self._leftovers.over():
+                self._pending(state, now)
             self.scheduler.wake()
         self._out += self.committer.turn(self.term, now)
         if self.committer.idle:

@@ -30,6 +30,10 @@ from shared.model.state_machine import Transitions
 FIRST_ANSWERS_S = 10.0
 """So long at most no reasons are given while nodes have yet to answer. Some agents may be gone for good."""
 
+LOST_LOG_ANSWERS_S = 5.0
+"""So long at most nothing is placed while nodes have yet to answer a session that found the log incomplete: etcd may
+have been restored with it, and a pod that is pending again may run on one of them (see `Leftovers`)."""
+
 Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
 PHASES = Transitions[Phase](
     {
@@ -71,7 +75,7 @@ class Takeover:
         self.term = 0
         self.phase: Phase = "idle"
         self._began = 0.0
-        self._asked_until = float("-inf")
+        self._asked_until = self._heard_first_until = float("-inf")
 
     def begin(self, event: m.TermTaken, now: float) -> list[m.Command]:
         """The process has taken a term."""
@@ -140,6 +144,8 @@ class Takeover:
         self._enter("leading")
         self._nodes.open = True
         self._asked_until = now + FIRST_ANSWERS_S
+        if not self.recovery.ready:
+            self._heard_first_until = now + LOST_LOG_ANSWERS_S
         event = TermTaken(
             term=self.term,
             holder=self._holder,
@@ -158,6 +164,10 @@ class Takeover:
         """Whether nodes have yet to answer a session that has just begun to lead. Until then nothing fits on them, and
         to say so of each waiting pod would keep the answers waiting: a reason looks at every node."""
         return now < self._asked_until and self._nodes.has_unanswered_syncs
+
+    def hears_nodes_first(self, now: float) -> bool:
+        """Whether nothing is placed yet, because nodes may tell of pods that run there and are pending here."""
+        return now < self._heard_first_until and self._nodes.has_unanswered_syncs
 
     def _enter(self, phase: Phase) -> None:
         self.phase = PHASES.move(self.phase, phase)

@@ -76,6 +76,9 @@ class PodState(msgspec.Struct):
     excluded: str = ""
     """Why it cannot be touched. A Binding of the past may still succeed for it, with a void grant: it is not placed
     until it is seen at another version."""
+    runs_on: str = ""
+    """For a pending pod: a node on which its containers still run by an earlier grant, because etcd was restored from a
+    backup of before its Binding. It is not placed until that node has released the grant."""
     uses: dict[str, UseProfile] = {}
     """What its containers do on a GPU, by container: declared, or learned of earlier pods of its owner."""
     adaptive: bool = False

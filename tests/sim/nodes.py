@@ -398,6 +398,15 @@ class SimNode:
                     simulation.record()
         simulation.clock.after(0.3 if simulation.network.calm else simulation.rng.uniform(0.1, 3.0), self._kubelet)
 
+    def _annotated(self, uid: str) -> str:
+        """The grant that the pod has in the API server now. Another one than its kubelet has seen where etcd was
+        restored and the pod was bound here once more."""
+        for pod in self.simulation.api.all("Pod"):
+            grant = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
+            if pod["metadata"]["uid"] == uid and grant:
+                return decode_grant(grant).grant_id
+        return ""
+
     def _start(self, uid: str, name: str, grant: str) -> None:
         if not grant or not self.alive:
             return
@@ -407,11 +416,10 @@ class SimNode:
             for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.simulation.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
-                    bound_by = decode_grant(grant).grant_id
-                    if said.grant_id != bound_by and bound_by not in self.simulation.revived:
+                    bound_by, annotated = decode_grant(grant).grant_id, self._annotated(uid)
+                    if said.grant_id not in (bound_by, annotated) and bound_by not in self.simulation.revived:
                         raise Violation(
-                            f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with "
-                            f"{decode_grant(grant).grant_id}"
+                            f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with {bound_by}"
                         )
                     # What it has of another node's GPU is counted there.
                     share = said.share if said.remote is None else msgspec.structs.replace(said.share, gpus=())

@@ -176,7 +176,7 @@ class Watcher:
             if bind.grant and int(bind.resource_version) <= simulation.restored_at:
                 simulation.revived.add(decode_grant(bind.grant).grant_id)
             simulation.bound += 1
-            simulation.bound_at[bind.uid] = simulation.clock.now
+            simulation.bound_at.setdefault(bind.uid, simulation.clock.now)
         simulation.record()
         if outcome != "done":
             self._answer(leader, Answer(uid=bind.uid, outcome=outcome, resource_version=bind.resource_version))  # type: ignore[arg-type]

@@ -77,6 +77,8 @@ class Reservations(dict[str, Reservation]):
                 return f"{beneficiary.namespace}/{beneficiary.name} is not pending"
             if state.excluded:  # a Binding of the past may still bind it with another grant
                 return f"{state.key} cannot be updated, which it has to be before it is placed: {state.excluded}"
+            if state.runs_on:
+                return f"the containers of {state.key} still run on node {state.runs_on}"
             if state.never_preempts and not plan.turn:
                 return f"{state.key} has preemptionPolicy Never"
         waiting = [state for state in states if state is not None]
@@ -273,7 +275,9 @@ class Reservations(dict[str, Reservation]):
         state = self.book.pods.get(beneficiary.uid)
         if beneficiary.resumes:  # one that runs again already, by the order of an earlier leader, waits for its gang
             return state is not None and state.seen_bound and not state.ended
-        return state is not None and state.wants_place and not state.charged and not state.excluded
+        return (
+            state is not None and state.wants_place and not state.charged and not state.excluded and not state.runs_on
+        )
 
     def _check_gang(self, waiting: list[PodState], plan: Plan) -> str:
         if plan.beneficiaries[0].resumes:

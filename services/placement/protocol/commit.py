@@ -60,7 +60,6 @@ class Committer:
     def turn(self, term: int, now: float) -> list[m.Command]:
         """Tries pods in order until the batch is full or too many holds are open, and appends what is due. Before each
         of them, suspended pods resume (for no open plan, and not preemptible by it) and slices grow."""
-        self._grants.term = term
         self._suspender.begin_turn()
         self._scheduler.begin_turn()
         out: list[m.Command] = []

@@ -24,6 +24,13 @@ def refusal(state: PodState) -> Reason | None:
             sentence=f"Kerf has to update the pod before it may place it, and cannot: {state.excluded}",
             helps=helps,
         )
+    if state.runs_on and not state.pod.spec.node_name:
+        node = state.runs_on
+        return Reason(
+            code="still-running",
+            sentence=f"the pod's containers still run on node {node} by a Binding that the API server no longer has",
+            helps=f"the pod is placed as soon as node {node} has ended them: look at its kubelet and its agent",
+        )
     if state.pod.metadata.annotations_full and not state.pod.spec.node_name:
         sentence = "the pod's annotations are so large (256 KiB is the limit) that its grant would not fit beside them"
         return Reason(

@@ -202,12 +202,12 @@ MUTANTS = [
         old=(
             '        if self.phase != "leading":\n'
             "            return\n"
-            "        self._out += self.preemption.advance(self.term, now)"
+            "        if self.takeover.hears_nodes_first(now):"
         ),
         new=(
             '        if self.phase not in ("leading", "touching"):\n'
             "            return\n"
-            "        self._out += self.preemption.advance(self.term, now)"
+            "        if self.takeover.hears_nodes_first(now):"
         ),
         tests=(_TESTS + "test_no_pod_is_decided_while_others_are_still_to_be_touched",),
     ),

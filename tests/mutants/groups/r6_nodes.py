@@ -10,7 +10,47 @@ TEST = f"{UNIT}/protocol/test_nodes.py"
 RECOVERY = f"{UNIT}/protocol/test_recovery_order.py"
 BAD = "tests/contract/test_bad_input.py"
 
+LEFTOVERS = "services/placement/protocol/leftovers.py"
+LEFTOVER_TESTS = f"{UNIT}/protocol/test_leftovers.py"
+
 MUTANTS = [
+    # --- pods that are pending again and still run -----------------------------------------------------------------
+    Mutant(
+        name="still-running-pod-placed",
+        what="a pod that a node still runs is placed on another",
+        file="services/placement/scheduling/unsupported_fields.py",
+        old="    if state.runs_on and not state.pod.spec.node_name:",
+        new="    if False:",
+        tests=(f"{LEFTOVER_TESTS}::test_a_pending_pod_waits_until_the_node_where_it_still_runs_has_released_it",),
+    ),
+    Mutant(
+        name="still-running-pod-seen-late-placed",
+        what="a pod that a watcher tells of after the sync of the node that runs it is placed on another",
+        file=LEFTOVERS,
+        old="            if state is not None:\n                found.append(state)",
+        new="            if state is not None:\n                found.append(state)\n            else:\n"
+        "                del self._found[held.uid]",
+        tests=(f"{LEFTOVER_TESTS}::test_a_pending_pod_waits_until_the_node_where_it_still_runs_has_released_it",),
+    ),
+    Mutant(
+        name="still-running-pod-waits-for-one-node-alone",
+        what="a pod that two nodes still run is placed when the first has released it",
+        file=LEFTOVERS,
+        old="            if not nodes:\n",
+        new="            if len(nodes) < 2:\n",
+        tests=(f"{LEFTOVER_TESTS}::test_it_waits_for_each_node_that_has_a_slice_of_it",),
+    ),
+    Mutant(
+        name="lost-log-places-at-once",
+        what="a leader that found the log incomplete does not hear the nodes first",
+        file=CORE,
+        old="        if self.takeover.hears_nodes_first(now):\n",
+        new="        if False:\n",
+        tests=(
+            f"{LEFTOVER_TESTS}::test_without_a_complete_log_nothing_is_placed_until_all_nodes_have_answered_or_some_"
+            "seconds_have_passed",
+        ),
+    ),
     # --- when a node is used ---------------------------------------------------------------------------------------
     Mutant(
         name="rebooted-node-used",

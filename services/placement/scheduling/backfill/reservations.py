@@ -278,6 +278,7 @@ class Backfill:
         members = [state.uid] if gang is None else list(gang.waiting)
         return (
             not state.excluded
+            and not state.runs_on
             and not self._gangs.unknown_source(state)
             and (gang is None or (gang.gathered and not gang.satisfied and self._first(state.uid) == state.uid))
             and not any(uid in planned for uid in members)

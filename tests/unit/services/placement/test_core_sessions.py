@@ -258,7 +258,7 @@ def test_no_reasons_are_given_before_the_nodes_have_answered_a_new_session() -> 
     assert placement.core.phase == "leading"
     assert reported(placement.tick(1.0)) == []
     answer = NodeSyncAnswer(node="n", boot_id="boot-1", term=sync.sync.term, accepted=True, number=sync.sync.number)
-    assert reported(placement.send(m.SyncAnswered(answer))) == ["p"]
+    assert reported(placement.send(m.SyncAnswered(answer)) + placement.tick()) == ["p"]
 
 
 def test_a_node_that_never_answers_keeps_no_reason_back_for_good() -> None:
@@ -268,7 +268,7 @@ def test_a_node_that_never_answers_keeps_no_reason_back_for_good() -> None:
     placement.answer = False
     placement.facts(build.newer(pod))
     placement.send(m.Appended(placement.sequence + 1))
-    assert reported(placement.tick(FIRST_ANSWERS_S)) == ["p"]
+    assert reported(placement.tick(FIRST_ANSWERS_S) + placement.tick()) == ["p"]
 
 
 def reported(said: list[m.Command]) -> list[str]:

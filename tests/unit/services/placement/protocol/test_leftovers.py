@@ -1,0 +1,153 @@
+"""etcd was restored: pods that were bound since the backup are pending again, and their containers run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from services.placement import messages as m
+from services.placement.takeover import LOST_LOG_ANSWERS_S
+from shared.contracts.events import PlacementRejected
+from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
+from shared.model import names
+from shared.model.objects import Pod
+from tests.support import build
+from tests.support.harness.placement import Placement, Respond
+from tests.support.harness.proposals import Proposals, high, low, refused
+from tests.unit.services.placement.core_pods import HALF
+
+
+def runs(pod: Pod, node: str) -> LiveSlice:
+    """What a node tells of a pod that it started by a grant that is no longer in the API server."""
+    meta = pod.metadata
+    return LiveSlice(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        container="c",
+        grant_id=f"1-{node}",
+        strategy="interposer",
+        gpus={f"{node}-gpu-0": (40960, 500)},
+    )
+
+
+def answer(placement: Placement, node: str, *live: LiveSlice) -> list[m.Command]:
+    said = NodeSyncAnswer(node=node, boot_id="boot-1", term=placement.core.term, accepted=True, live=live)
+    return placement.send(m.SyncAnswered(said))
+
+
+def silent(*nodes: str) -> Callable[[m.Command, Respond], list[m.Input]]:
+    """Surroundings in which these nodes do not answer syncs."""
+    return lambda said, usual: [] if isinstance(said, m.SendSync) and said.sync.node in nodes else usual(said)
+
+
+def two_nodes(*objects: Any) -> Placement:
+    """`free` has answered, `n` and `third` have not, and nothing waits for them any longer."""
+    nodes = {name: build.node(name) for name in ("free", "n", "third")}
+    placement = Placement(*nodes.values(), respond=silent("n", "third"))
+    for name in nodes:
+        placement.send(m.InventorySeen(build.inventory(name, gpus=1)))
+    placement.tick(LOST_LOG_ANSWERS_S)
+    placement.facts(*objects)
+    return placement
+
+
+def reasons(placement: Placement) -> list[str]:
+    return [reason.code for event in placement.events(PlacementRejected) for reason in event.explanation.summary]
+
+
+def test_a_pending_pod_waits_until_the_node_where_it_still_runs_has_released_it() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    placement = two_nodes()
+    answer(placement, "n", runs(pod, "n"))
+    assert placement.place(pod, build.gpu_pod("other", **HALF)).keys() == {"other"}
+    assert reasons(placement) == ["still-running"]
+    placement.facts(build.newer(pod))
+    assert pod.metadata.uid not in placement.binds()
+    placement.send(m.ReleaseSeen("n", "1-n"))
+    assert pod.metadata.uid in placement.binds()
+
+
+def test_so_does_one_that_had_been_queued_before_its_node_answered() -> None:
+    pod = build.gpu_pod("p", gpus=1, node_selector={"kubernetes.io/hostname": "n"})
+    placement = two_nodes(pod)
+    answer(placement, "n", runs(pod, "n"))
+    assert "still-running" in reasons(placement)
+    placement.facts(build.newer(pod))
+    placement.send(m.ReleaseSeen("n", "1-n"))
+    assert placement.binds()[pod.metadata.uid].node == "n"
+
+
+def test_it_waits_for_each_node_that_has_a_slice_of_it() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    placement = two_nodes()
+    answer(placement, "n", runs(pod, "n"))
+    answer(placement, "third", runs(pod, "third"))
+    placement.facts(pod)
+    placement.send(m.ReleaseSeen("n", "1-n"))
+    assert pod.metadata.uid not in placement.binds()
+    placement.send(m.ReleaseSeen("third", "1-third"))
+    assert pod.metadata.uid in placement.binds()
+
+
+def test_a_node_that_is_gone_keeps_its_pods_back_no_longer() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    placement = two_nodes()
+    answer(placement, "n", runs(pod, "n"))
+    assert placement.place(pod) == {}
+    placement.gone(build.node("n"))
+    assert placement.binds()[pod.metadata.uid].node == "free"
+
+
+def test_a_gang_waits_for_the_member_that_still_runs() -> None:
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    stays, comes = (build.gpu_pod(name, annotations=notes, **HALF) for name in ("stays", "comes"))
+    placement = two_nodes()
+    answer(placement, "n", runs(stays, "n"))
+    assert placement.place(stays, comes) == {}
+    placement.send(m.ReleaseSeen("n", "1-n"))
+    placement.tick()
+    assert {stays.metadata.uid, comes.metadata.uid} <= placement.binds().keys()
+
+
+def test_no_plan_is_for_a_pod_that_still_runs() -> None:
+    pod = high()
+    cluster = Proposals(two_nodes())
+    cluster.run(low("victim"))
+    answer(cluster.placement, "n", runs(pod, "n"))
+    cluster.wait(pod)
+    assert "still run on node n" in refused(cluster, cluster.plan("victim", to=(pod,)))
+    cluster.placement.facts(build.node("n", unschedulable=True))
+    cluster.placement.send(m.ReleaseSeen("n", "1-n"))
+    assert cluster.propose(cluster.plan("victim", to=(pod,))).ok
+
+
+def test_without_a_complete_log_nothing_is_placed_until_all_nodes_have_answered_or_some_seconds_have_passed() -> None:
+    """The log is deleted where etcd is restored, and a pod may run on any node."""
+
+    def begun() -> Placement:
+        pod = build.gpu_pod("p", **HALF)
+        placement = Placement(build.node("free"), build.node("n"), pod, respond=silent("n"))
+        for node in ("free", "n"):
+            placement.send(m.InventorySeen(build.inventory(node)))
+        placement.facts(build.newer(pod))
+        assert (placement.core.phase, placement.binds()) == ("leading", {})
+        return placement
+
+    all_answered = begun()
+    answer(all_answered, "n", runs(build.gpu_pod("q"), "n"))
+    assert all_answered.binds().keys() == {"uid-team-p"}
+    some_time = begun()
+    some_time.tick(LOST_LOG_ANSWERS_S - 0.5)
+    assert some_time.binds() == {}
+    some_time.tick(1.0)
+    assert some_time.binds().keys() == {"uid-team-p"}
+
+
+def test_with_a_complete_log_no_pod_waits_for_a_node() -> None:
+    first = Placement(term=100).nodes("free")
+    nodes = build.node("free"), build.node("n")
+    second = Placement(*nodes, term=200, records=tuple(first.log), respond=silent("n"))
+    for node in ("free", "n"):
+        second.send(m.InventorySeen(build.inventory(node)))
+    assert second.place(build.gpu_pod("p", **HALF)) == {"p": "free"}
