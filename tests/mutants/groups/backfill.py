@@ -11,6 +11,14 @@ _STARVATION = "tests/unit/services/placement/scheduling/backfill/test_reservatio
 
 MUTANTS = [
     Mutant(
+        name="moved-reservation-untold",
+        what="pods that were kept off places which are others now are not tried again",
+        file=_RESERVATIONS,
+        old=" or _shares(accepted[key]) != shares",
+        new="",
+        tests=(_TESTS + "test_pods_that_were_kept_off_places_which_are_others_now_are_tried_again",),
+    ),
+    Mutant(
         name="later-pods-take-reserved-gpus",
         what="a pod that comes later is tried on the book without what is reserved",
         file=_SCHEDULER,

@@ -220,7 +220,7 @@ class Backfill:
             return
         self._look_at = now + LOOK_S
         accepted: dict[str, HeadReservation] = {}
-        before = {key: kept.starts_by for key, kept in self.kept.items()}
+        before = {key: (kept.starts_by, _shares(kept)) for key, kept in self.kept.items()}
         waiting = self._waiting_long(now, first_seen, planned)
         for uid in waiting:
             if len(accepted) == self._config.max_reservations:
@@ -233,7 +233,10 @@ class Backfill:
         for known in (self._pauses, self.too_large, self._since):
             for key in [key for key in known if key not in keys]:
                 del known[key]
-        if any(key not in accepted or _later(accepted[key].starts_by, start) for key, start in before.items()):
+        if any(
+            key not in accepted or _later(accepted[key].starts_by, start) or _shares(accepted[key]) != shares
+            for key, (start, shares) in before.items()
+        ):
             self._changed()
 
     def _account(self, now: float) -> None:

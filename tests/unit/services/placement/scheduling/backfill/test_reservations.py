@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.placement import messages as m
-from services.placement.scheduling.backfill.reservations import LOOK_S, START_S
+from services.placement.scheduling.backfill.reservations import LOOK_S, START_S, HeadReservation
 from shared.model import names
 from shared.model.life import STUCK_S
 from tests.support import build
@@ -26,6 +26,11 @@ def half_free() -> Site:
 
 _HALVES = {"x": "20Gi", "y": "30Gi"}
 _FIFTY = {names.RESOURCE_SLOT: "1", names.RESOURCE_GPU_MEMORY: "50Gi"}
+
+
+def _gpus(kept: HeadReservation) -> list[str]:
+    grants = [place.grant for place in kept.places.values() if place.grant is not None]
+    return sorted(share.uuid for grant in grants for part in grant.containers.values() for share in part.gpus)
 
 
 # --- when there is one ----------------------------------------------------------------------------------------------
@@ -309,6 +314,28 @@ def test_a_reservation_on_a_node_that_is_gone_is_made_elsewhere() -> None:
     site.placement.gone(site.placement.core.book.nodes["a"].object)
     site.wait(LOOK_S)
     assert site.nodes_kept == [["b", "c"]]
+
+
+def test_pods_that_were_kept_off_places_which_are_others_now_are_tried_again() -> None:
+    """A pod of 20 GiB ends. What is left there suits the smaller pod of the gang best, and the GPU where it was to go
+    is for others."""
+    site = Site({"a": 3})
+    ends, _, _ = (
+        site.runs(name, memory=memory, active_deadline_seconds=7200)
+        for name, memory in (("ends", "20Gi"), ("beside", "60Gi"), ("stays", "50Gi"))
+    )
+    site.runs("awaited", active_deadline_seconds=600)
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    site.arrives("whole", gpus=1, annotations=notes, at=0)
+    site.arrives("part", memory="20Gi", annotations=notes, at=0)
+    site.wait()
+    small = site.arrives("small", memory="25Gi")
+    assert [_gpus(kept) for kept in site.kept] == [["a-gpu-1", "a-gpu-2"]]
+    site.ends(ends)
+    assert site.node_of(small) == ""
+    site.wait(2 * LOOK_S)
+    assert [_gpus(kept) for kept in site.kept] == [["a-gpu-0", "a-gpu-2"]]
+    assert site.node_of(small) == "a"
 
 
 def test_a_pod_for_which_a_plan_reserves_a_place_has_no_other_reservation() -> None:
