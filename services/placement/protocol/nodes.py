@@ -57,6 +57,8 @@ class Nodes:
         self._first_number: dict[str, int] = {}
         """By node that must be synced: the number of the first sync since then. Answers to earlier ones are
         outdated."""
+        self._sync_number: dict[str, int] = {}
+        """By node: the number of the newest sync."""
         self._addresses: dict[str, str] = {}
         """Where the clients of GPUs of other nodes were told to find them, by grant id."""
         self._named_unbound: set[str] = set()
@@ -146,6 +148,7 @@ class Nodes:
         self._sync_sent[node] = now
         number = self._next_number()
         self._first_number.setdefault(node, number)
+        self._sync_number[node] = number
         state = self.book.nodes[node]
         known = [held for held in (*state.grants.values(), *state.clients.values()) if held.phase != "reserved"]
         self._named_unbound.update(held.grant_id for held in known if held.phase == "holding")
@@ -277,7 +280,7 @@ class Nodes:
             if self._is_void_at(*key):
                 del self._unanswered[key]
                 continue
-            said = self._under_this_term(command)
+            said = self._as_of_now(command)
             self._unanswered[key] = (said, now)
             out.append(said)
         for held in self.book.leaving.values():
@@ -304,6 +307,7 @@ class Nodes:
 
     def _note_silent(self, now: float) -> None:
         self.heartbeats = {node: at for node, at in self.heartbeats.items() if node in self.book.nodes}
+        self._sync_number = {node: at for node, at in self._sync_number.items() if node in self.book.nodes}
         for node, at in self.heartbeats.items():
             if now - at >= SILENT_S and self.is_synced(node):
                 self.book.set_agent_trouble(node, f"its agent has been silent for more than {SILENT_S:g} s")
@@ -313,8 +317,15 @@ class Nodes:
         held, known = self.book.grants.get(grant_id), self.book.nodes.get(node)
         return (held is None or held.node != node) and (known is None or known.object is None)
 
-    def _under_this_term(self, command: m.Command) -> m.Command:
-        """A node that has seen a renewed term refuses orders under the earlier one."""
+    def _as_of_now(self, command: m.Command) -> m.Command:
+        """An order that is repeated. A node that has seen a renewed term refuses orders under the earlier one, and does
+        nothing by an order that a later sync has overtaken: that was sent while this one was unanswered."""
+        match command:
+            case m.SendGrant(node, grant) if grant.number < self._sync_number.get(node, 0):
+                held = self.book.grants.get(grant.grant.grant_id)
+                if held is not None and held.phase == "bound" and node in held.nodes:
+                    self._next_number()
+                    return m.SendGrant(node, self.node_grant(held, node))
         match command:
             case m.SendGrant(node, grant) if grant.term != self.term:
                 return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))

@@ -32,6 +32,8 @@ class ResizeLimits:
             return f"its GPU is of another node, {held.node}: such slices are not resized"
         if state.suspension is not None or held.suspension is not None:
             return "the pod is suspended; its slices are resized when it has resumed"
+        if held.parked:
+            return "the pod's GPU memory is on the host, or about to be; its slices are resized when it is back"
         if node is None or node.agent_trouble:
             return f"node {held.node}: {'it is gone' if node is None else node.agent_trouble}"
         if held.node not in self._nodes.resizing:

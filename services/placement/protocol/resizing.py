@@ -372,7 +372,7 @@ class Resizer:
         if promised is not None and not exceeds(promised, smaller):
             return self._amend_once(state, smaller, now)
         said = self._say(state, "waiting", f"its node cannot take back what it has: {refused}") if refused else []
-        if not said and state.uid not in self._status:
+        if not said and state.uid not in self._refused:
             self._note(state, "applying", "its node was asked to use less")
         if held.shrink == smaller:
             return said  # asked already; `Nodes` repeats it until there is an answer, and `tick` after a refusal

@@ -78,6 +78,26 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        name="overtaken-order-repeated",
+        what="an order that a sync has overtaken is repeated as it was, and its node does nothing by it",
+        file="services/placement/protocol/nodes.py",
+        old="if grant.number < self._sync_number.get(node, 0):",
+        new="if False:",
+        tests=(
+            "tests/unit/services/placement/protocol/test_nodes.py::"
+            "test_an_unanswered_grant_that_a_sync_has_overtaken_is_sent_again_as_a_newer_order",
+            _TESTS + "test_an_order_to_use_less_that_was_lost_before_a_renewed_term_is_carried_out",
+        ),
+    ),
+    Mutant(
+        name="resized-on-the-host",
+        what="slices whose memory is on the host are resized",
+        file="services/placement/protocol/resize_limits.py",
+        old="        if held.parked:\n",
+        new="        if False:\n",
+        tests=(_TESTS + "test_a_pod_whose_memory_is_on_the_host_is_resized_when_it_is_back",),
+    ),
+    Mutant(
         name="lost-amendment-not-booked",
         what="what slices have by an amendment that was lost with etcd is not booked",
         file=_LOST,

@@ -280,6 +280,18 @@ def test_an_unanswered_grant_is_sent_again_under_the_renewed_term() -> None:
     assert [c.grant.term for c in only(placement.tick(RESEND_S), m.SendGrant)] == [900]
 
 
+def test_an_unanswered_grant_that_a_sync_has_overtaken_is_sent_again_as_a_newer_order() -> None:
+    """A node does nothing by an order that is older than what it has heard of the grant."""
+    placement = Placement().nodes("n", gpus=1)
+    placement.facts(pod := build.gpu_pod("p", gpus=1))
+    placement.answer = False
+    placement.bind(pod)
+    (sync,) = only(placement.send(m.TermRenewed(term=900)), m.SendSync)
+    (again,) = only(placement.tick(RESEND_S), m.SendGrant)
+    assert again.grant.number > sync.sync.number
+    assert only(placement.tick(RESEND_S), m.SendGrant)[-1].grant.number >= again.grant.number
+
+
 def test_the_syncs_of_a_large_cluster_are_spread_over_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new or renewed term asks every node. In one go, thousands of them would take longer than a lease lasts."""
     placement = Placement().nodes("a", "b", "c", "d", "e")

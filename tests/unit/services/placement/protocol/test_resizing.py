@@ -10,6 +10,7 @@ import pytest
 from services.node_agent import messages as a
 from services.node_agent.core import Agent
 from services.placement import messages as m
+from services.placement.protocol.nodes import RESEND_S
 from shared.contracts.commands import AmendGrant, AnnounceEvent, TouchPod
 from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch, ReadyRecord
@@ -37,6 +38,8 @@ class World:
         """By pod: what its program has."""
         self.delays = False
         """Whether slices take their time to be resized: until `late`."""
+        self.loses_grants = False
+        """Whether orders about grants do not reach the node."""
         self._under_way: list[a.ResizeSlices] = []
         self.placement = Placement(respond=self._respond, **{"resize_beyond_request": True} | config)
         self.placement.facts(build.node("n"))
@@ -57,6 +60,8 @@ class World:
                 (body,) = self._asked(a.SyncReceived(command.sync))
                 assert isinstance(body, NodeSyncAnswer)
                 return [m.SyncAnswered(body)]
+            case m.SendGrant() if self.loses_grants:
+                return []
             case m.SendGrant():
                 return [acknowledged(body) for body in self._asked(a.GrantReceived(command.grant))]
             case m.SendRelease():
@@ -443,6 +448,43 @@ def test_a_suspended_pod_is_resized_when_it_has_resumed() -> None:
     world.annotate("p", suspended='{"action":"pause","plan_id":"plan"}')
     (event,) = events(world.annotate("p", resize="memory=40Gi"))
     assert "the pod is suspended" in event.note
+
+
+def test_a_pod_whose_memory_is_on_the_host_is_resized_when_it_is_back() -> None:
+    """A checkpoint that is under way, or may come, is of the amounts that were booked on the host."""
+    world = World("p")
+    book = world.placement.core.book
+    book.park(book.pods["uid-team-p"].grant_id)
+    (event,) = events(world.annotate("p", resize="memory=40Gi"))
+    assert "memory is on the host" in event.note
+    book.park(book.pods["uid-team-p"].grant_id, parked=False)
+    assert amendments(world.wait(10))
+
+
+def test_an_order_to_use_less_that_was_lost_before_a_renewed_term_is_carried_out() -> None:
+    """The sync of the renewed term names what is wanted, and the node waits for the order."""
+    world = World("p")
+    world.loses_grants = True
+    world.annotate("p", resize="memory=8Gi")
+    world.placement.send(m.TermRenewed(term=900))
+    assert world.node_mib("p") == 16_384
+    world.loses_grants = False
+    world.placement.tick(RESEND_S)
+    assert world.node_mib("p") == 8_192
+
+
+def test_what_a_resize_waited_for_is_not_told_when_it_is_over() -> None:
+    world = World("p")
+    world.placement.core.book.set_agent_trouble("n", "its agent has not answered this leader yet")
+    world.annotate("p", resize="memory=8Gi")
+    assert world.explained("p").phase == "waiting"
+    world.loses_grants = True
+    world.placement.core.book.set_agent_trouble("n", "")
+    world.wait(10)
+    assert (world.explained("p").phase, world.explained("p").sentence) == (
+        "applying",
+        "its node was asked to use less",
+    )
 
 
 @pytest.mark.parametrize(("field", "forged"), [("uuid", "GPU-other"), ("node", "m"), ("memory_mib", 70_000)])
