@@ -3,7 +3,8 @@
 A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back to their nodes. The
 cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield. It is
 minimal: each job that turns out to be unneeded keeps its turn, the best in rank first. All victims are paused where
-that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it.
+that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it. Where
+memory of paused jobs is in an overdue job's way they are checkpointed first of all.
 """
 
 from __future__ import annotations
@@ -93,11 +94,13 @@ class Options:
         busy: Collection[str],
         parking: Callable[[], Iterable[GrantState]],
         own_alone: Collection[str] = (),
+        paused: Iterable[Yielding] = (),
         watchdogs: Watchdogs,
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
         grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
-        that come back to no other GPUs, although their grants say so.
+        that come back to no other GPUs, although their grants say so. `paused`: jobs that are, with their memory on the
+        GPU.
         """
         self._own_alone, self._watchdogs = own_alone, watchdogs
         self._reserving: TurnJob | None = None
@@ -124,6 +127,10 @@ class Options:
         """Of the job in hand: whose turns were enough, but not yet worth its copies, on the first place."""
         self._moved: dict[str, dict[str, str]] = {}
         """By uid, of the pods that were placed last: where to they moved."""
+        self._paused = list(paused)
+        self._in_the_way: set[str] = set()
+        """Nodes where an overdue job would fit but for memory of paused jobs. Whichever of these runs next, the one
+        before it is checkpointed and not paused: else they would take turns in the overdue one's way for ever."""
 
     def could_resume(self, waiting: TurnJob, at: int) -> bool:
         """Returns whether any job that could yield is on the GPUs of a suspended one; if it may move, on its nodes."""
@@ -156,7 +163,18 @@ class Options:
                     best = found
         if best is None and overdue_at is not None:
             self._kept |= {one.uid for one in self._too_short}
+            if not self._too_short:
+                self._note_paused(waiting, at)
         return best
+
+    def _note_paused(self, waiting: TurnJob, at: int) -> None:
+        """Notes where an overdue job would fit if those were checkpointed too that are paused."""
+        for nodes in self._places(waiting, at):
+            names = {node.name for node in nodes}
+            paused = [one for one in self._paused if any(member.charged in names for member in one.job.members)]
+            able = [one for one in (*self._near(nodes, at), *paused) if self._can(one, "checkpoint")]
+            if paused and self._place(waiting, nodes, able, "checkpoint") is not None:
+                self._in_the_way |= names
 
     def _moves(self, state: PodState) -> bool:
         """Whether a suspended pod may resume on other GPUs of its node."""
@@ -215,7 +233,8 @@ class Options:
         overdue_at: float | None,
     ) -> Turn | None:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
-        for action in _ACTIONS:
+        makes_room = any(node.name in self._in_the_way for node in nodes)
+        for action in reversed(_ACTIONS) if makes_room else _ACTIONS:
             can = [one for one in able if self._can(one, action)]
             those = [one for one in can if self._has_room_on_host(one)] if action == "checkpoint" else can
             if not those or not self._may_fit(waiting, nodes, those, action):
@@ -230,7 +249,8 @@ class Options:
             if overdue_at is not None and victims:
                 worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
-            if placed and (self._reserving is None or copied_s <= worth_s * self._copies.max_part):
+            worth_it = self._reserving is None or makes_room or copied_s <= worth_s * self._copies.max_part
+            if placed and worth_it:
                 return Turn(tuple(placed), tuple(victims), action, dict(self._moved))
             if placed and not self._too_short:
                 self._too_short = victims

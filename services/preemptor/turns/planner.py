@@ -113,8 +113,14 @@ class TurnPlanner:
             able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
             self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
-                found += self._serve(jobs, able, under_way, most - len(found), now)
+                paused = self._paused(circle, now)
+                found += self._serve(jobs, able, paused, under_way, most=most - len(found), now=now)
         return found
+
+    def _paused(self, circle: Circle, now: float) -> list[Yielding]:
+        """Returns the jobs of a circle that are paused: their memory is on the GPU."""
+        jobs = [job for job in self._circles.running(circle, now) if all(map(_is_paused, job.members))]
+        return [as_yielding(job, level(job.known, self._policy.rules), self._book, {}) for job in jobs]
 
     def _running(
         self, circle: Circle, waiting: list[TurnJob], promised: Collection[str], now: float
@@ -145,7 +151,14 @@ class TurnPlanner:
         return now + max(0.0, rules.level_bounds_gpu_s[at] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms) / milli
 
     def _serve(
-        self, jobs: list[TurnJob], able: list[Yielding], under_way: UnderWay, most: int, now: float
+        self,
+        jobs: list[TurnJob],
+        able: list[Yielding],
+        paused: list[Yielding],
+        under_way: UnderWay,
+        *,
+        most: int,
+        now: float,
     ) -> list[Proposal]:
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
@@ -157,6 +170,7 @@ class TurnPlanner:
             busy=under_way.busy,
             parking=lambda: parking,
             own_alone=self._own_alone,
+            paused=paused,
             watchdogs=Watchdogs(self._policy, now),
         )
         failed: list[tuple[int, list[PodRequest | None]]] = []
@@ -212,6 +226,10 @@ class TurnPlanner:
             return inf
         left = rules.level_bounds_gpu_s[reached] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
         return max(rules.min_turn_s, left / max(1, milli))
+
+
+def _is_paused(state: PodState) -> bool:
+    return state.suspension is not None and state.suspension.action == "pause"
 
 
 def _later(at: float, now: float) -> float:

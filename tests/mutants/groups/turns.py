@@ -15,6 +15,28 @@ _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="paused-in-an-overdue-jobs-way",
+        what="jobs take turns by pauses although their memory keeps an overdue one from ever running",
+        file="services/preemptor/turns/options.py",
+        old="for action in reversed(_ACTIONS) if makes_room else _ACTIONS:",
+        new="for action in _ACTIONS:",
+        tests=(
+            "tests/unit/services/preemptor/turns/test_planner.py::"
+            "test_jobs_are_not_paused_in_the_way_of_an_overdue_one",
+        ),
+    ),
+    Mutant(
+        name="checkpointed-for-a-job-that-would-not-fit",
+        what="jobs are checkpointed in the way of an overdue one that would not fit anyhow",
+        file="services/preemptor/turns/options.py",
+        old='            if paused and self._place(waiting, nodes, able, "checkpoint") is not None:\n',
+        new="            if paused:\n",
+        tests=(
+            "tests/unit/services/preemptor/turns/test_planner.py::"
+            "test_an_overdue_job_that_would_not_fit_anyhow_has_no_job_checkpointed",
+        ),
+    ),
+    Mutant(
         name="watchdog-forgotten",
         what="a suspended job is not served before its watchdog ends it",
         file="shared/turns/rules.py",

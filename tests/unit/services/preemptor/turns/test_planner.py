@@ -141,6 +141,34 @@ def test_memory_that_fits_beside_stays_on_the_gpu() -> None:
     assert [victims(plan) for plan in site.turns()] == [[("long", "pause")]]
 
 
+PAUSED = {names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="pause", plan_id="old"))}
+
+
+def in_the_way(waits_s: float) -> Site:
+    """A job that needs the whole GPU has waited for so long. Two small ones run there in turn, and their memory fits
+    beside."""
+    site = Site("a", gpus=1, park_mib=4 * TOTAL_MIB)
+    site.suspended("whole", "a", 0, since_s=waits_s)
+    site.suspended("next", "a", 0, mib=TOTAL_MIB // 4, annotations=PAUSED)
+    site.runs("now", "a", 0, mib=TOTAL_MIB // 4)
+    return site
+
+
+def test_jobs_are_not_paused_in_the_way_of_an_overdue_one() -> None:
+    """Else one of them is always paused on the GPU, and the overdue one never has all of it."""
+    (plan,) = in_the_way(waits_s=60).turns()
+    assert ([one.name for one in plan.beneficiaries], victims(plan)) == (["next"], [("now", "pause")])
+    (plan,) = in_the_way(waits_s=RULES.max_wait_s + 60).turns()
+    assert ([one.name for one in plan.beneficiaries], victims(plan)) == (["next"], [("now", "checkpoint")])
+
+
+def test_an_overdue_job_that_would_not_fit_anyhow_has_no_job_checkpointed() -> None:
+    site = in_the_way(waits_s=RULES.max_wait_s + 60)
+    site.run("stays", "a", 0, ran_s=LONG_S, memory_mib=TOTAL_MIB // 4, compute_milli=0, strategy="interposer")
+    (plan,) = site.turns()
+    assert victims(plan) == [("now", "pause")]
+
+
 def test_a_full_host_takes_no_memory_and_the_job_with_the_least_is_asked() -> None:
     site = Site("a", gpus=2, park_mib=TOTAL_MIB // 2)
     site.runs("long", "a", 0)
