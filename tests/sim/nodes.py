@@ -127,7 +127,7 @@ class SimNode:
             numbered = zip(seen.gpus, self.indices, strict=True)
             gpus = sorted((msgspec.structs.replace(gpu, index=i) for gpu, i in numbered), key=lambda gpu: gpu.index)
             seen = msgspec.structs.replace(seen, gpus=tuple(gpus))
-        seen = self.simulation.turns.inventory(seen, self.slices.park_mib)
+        seen = self.simulation.mig.inventory(self.simulation.turns.inventory(seen, self.slices.park_mib))
         if self.simulation.remote:
             network = {f"n{i}": NEAR for i in range(3) if f"n{i}" != self.name}
             ability = RemoteAbility(address=f"{self.name}:1", client=True, network=network)

@@ -22,6 +22,7 @@ from tests.sim.checker import GrantChecker
 from tests.sim.clock import Clock, Network
 from tests.sim.disasters import Disasters, RestorableCluster
 from tests.sim.leaders import Leader
+from tests.sim.mig import Mig
 from tests.sim.nats import SimNats, Violation
 from tests.sim.nodes import SimNode, raise_first
 from tests.sim.rebuild import compare_with_rebuilt
@@ -102,7 +103,8 @@ class Simulation:
         self.reserve_after_s = self._drawn_patience(seed)
         """How long the head of the queue waits before capacity is reserved for it; 0: none ever is."""
         self.bound_at: dict[str, float] = {}
-        """By uid, when the Binding succeeded."""
+        """By uid, when the Binding succeeded; where etcd was restored since, the first one: the pod's status keeps the
+        start that its kubelet reports."""
         self.clock = Clock(self.rng)
         self.network = Network(self.clock)
         self.api = RestorableCluster(uid_prefix=f"{seed & 0xFFFFFFFF:08x}")
@@ -121,6 +123,8 @@ class Simulation:
         self._changed_at = self.clock.now
         self.pods = 0
         self.leaders: list[Leader] = []
+        # Where all pods take turns in one circle none has an instance: what runs there is not suspended.
+        self.mig = Mig(seed, possible=not self.turns.pure)
         self.nodes: dict[str, SimNode] = {}
         for i in range(self.rng.randint(1, 3)):
             self._add_node(f"n{i}")
@@ -147,7 +151,7 @@ class Simulation:
 
     def _fork(self, number: int) -> None:
         """The past stays as it was, and another future is drawn."""
-        own = (self.rng, self.turns.rng, self.disasters.rng, self.resizes, self.remote_rng)
+        own = (self.rng, self.turns.rng, self.disasters.rng, self.resizes, self.remote_rng, self.mig.rng)
         for which, rng in enumerate(own):
             rng.seed(f"{self.seed} fork {number} {which}")
 
@@ -194,6 +198,7 @@ class Simulation:
         for fact in happened:
             if isinstance(fact.object, Pod):
                 meta = fact.object.metadata
+                self.turns.stored(meta.uid, meta.annotations)
                 raise_first(self.checker.stored(meta.uid, fact.object.spec.node_name, meta.annotations))
 
     def restored(self, facts: list[Fact]) -> None:
@@ -251,10 +256,11 @@ class Simulation:
 
     def _create_pod(self, notes: dict[str, str] | None = None) -> None:
         self.pods += 1
-        ask = self.rng.choice(ASKS)
+        ask, isolation = self.mig.ask(self.rng.choice(ASKS))
         container = {"name": "c", "resources": {"limits": ask, "requests": {"cpu": "1", **ask}}}
         side: dict[str, str] = {}
-        if self.remote and not notes and ask and ask.get(names.RESOURCE_GPU) != "2" and self.remote_rng.random() < 0.6:
+        local = isolation or ask.get(names.RESOURCE_GPU) == "2" or any(key.startswith(names.PREFIX_MIG) for key in ask)
+        if self.remote and not notes and ask and not local and self.remote_rng.random() < 0.6:
             notes = {names.ANNOTATION_REMOTE: "allowed"}
             side = {"kerf.sim/side": self.remote_rng.choice(list(self.nodes))[-1]}  # else a local GPU would be free
         owners = (
@@ -266,7 +272,7 @@ class Simulation:
             "metadata": {
                 "name": f"p{self.pods}",
                 "namespace": "default",
-                "annotations": notes or {},
+                "annotations": {**(notes or {}), **isolation},
                 "ownerReferences": owners,
             },
             "spec": {
@@ -567,6 +573,7 @@ class Simulation:
                     _count(node.slices.taken(key, share), used)
                 elif exceeds_share(share, counted[grant_id].containers[key[1]]):
                     raise Violation(f"P7: {key} has {share} on {node.name}, more than its grant")
+        self.mig.check(counted.values(), self.nodes.values())
         for (name, uuid), (mib, milli) in used.items():
             if mib > GPU_MIB or milli > GPU_MILLI:
                 raise Violation(f"P1: {uuid} of {name} is booked with {mib} MiB and {milli} milli")
@@ -670,7 +677,8 @@ class Simulation:
                         f"on {at}"
                     )
                 exact = runs is None or serving_node(grant) or runs[1].gpus == grant.containers[container].gpus
-                if not exact and self._may_resize(pod):
+                # One that was suspended in the middle of a resize goes on with it when it has resumed.
+                if not exact and not waits and self._may_resize(pod):
                     raise Violation(f"P7: {meta['name']}/{container} has {runs and runs[1]}, and its grant {grant}")
                 # A pod that came back with an earlier grant than the one that its node has started since (0261).
                 came_back = grant.grant_id in self.revived and self._is_void(grant)
@@ -683,9 +691,12 @@ class Simulation:
         return pod["metadata"]["uid"] not in self.untouchable | self.ever_excluded
 
     def _resizes(self, core: Core) -> Iterator[str]:
-        """Pods whose resize is not over, and waits for no capacity."""
+        """Pods whose resize is not over, and waits for no capacity and no resumption."""
         for pod in self.api.all("Pod"):
-            asked = names.ANNOTATION_RESIZE in (pod["metadata"].get("annotations") or {}) and self._may_resize(pod)
+            notes = pod["metadata"].get("annotations") or {}
+            asked = names.ANNOTATION_RESIZE in notes and not annotated_suspension(notes) and self._may_resize(pod)
+            if (grant := bound_grant(pod)) is not None and grant.grant_id in self.revived:
+                continue  # its node has been told to release it
             going = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
             said = core.resizer.explain(pod["metadata"]["uid"]) if asked and not going else None
             if (
@@ -698,7 +709,8 @@ class Simulation:
     def _check_resize(self, core: Core, pod: dict[str, Any], grant: Grant) -> None:
         """The book counts no more than a pod's grant when nothing is under way."""
         resized = names.ANNOTATION_RESIZE in pod["metadata"]["annotations"] and self._may_resize(pod)
-        if resized and core.book.grants[grant.grant_id].grant.containers != grant.containers:
+        resized &= grant.grant_id not in self.revived  # its node may have released it already
+        if resized and core.book.grants[grant.grant_id].given.containers != grant.containers:
             raise Violation(f"P7: the book counts something else than the grant of {pod['metadata']['name']}")
 
     def _check_gang(self, core: Core, gang: GangState) -> None:
@@ -713,7 +725,9 @@ class Simulation:
 
 
 def is_part(grant: Grant) -> bool:
-    return not serving_node(grant) and all(part.strategy == "advisory" for part in grant.containers.values())
+    return not serving_node(grant) and all(
+        part.strategy in ("advisory", "interposer") for part in grant.containers.values()
+    )
 
 
 def exceeds_share(has: ContainerGrant, granted: ContainerGrant) -> bool:

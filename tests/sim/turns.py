@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from services.placement import messages as m
 from services.placement.core import Core
 from services.placement.explain.turns import standing
 from services.preemptor import messages as pm
+from shared.book.states import GrantState
 from shared.contracts.commands import SuspendPod
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.model import names
@@ -69,7 +71,10 @@ class Turns:
         self.cannot_checkpoint: set[str] = set()
         self._promised: dict[str, tuple[float, float]] = {}
         """By job that waits: since when, and until when it was told that its turn comes."""
-        self._rested = False
+        self._resized = 0
+        """How many slices had been resized when the bounds were looked at."""
+        self._most_milli: dict[str, int] = {}
+        """By uid: the most of GPUs that the pod has been granted. Its slices may have been resized since."""
 
     @staticmethod
     def draws(seed: int) -> bool:
@@ -207,6 +212,11 @@ class Turns:
 
     # --- properties ------------------------------------------------------------------------------------------
 
+    def stored(self, uid: str, notes: Mapping[str, str]) -> None:
+        """A pod has these annotations from now on."""
+        if self.drawn and (grant := notes.get(names.ANNOTATION_GRANT)):
+            self._most_milli[uid] = max(self._most_milli.get(uid, 0), _milli(decode_grant(grant)))
+
     def annotated(self, patch: SuspendPod, before: dict[str, Any]) -> None:
         """T3, of a suspension or resumption that was written over this object."""
         simulation = self._simulation
@@ -221,8 +231,7 @@ class Turns:
         if had is not None and (has.attained_gpu_ms, has.turns) < (had.attained_gpu_ms, had.turns):
             raise Violation(f"T3: the GPU time of {patch.name} was {had}, and is {has}")
         bound_at = simulation.bound_at.get(patch.uid, simulation.clock.now)
-        milli = _milli(decode_grant(before["metadata"]["annotations"][names.ANNOTATION_GRANT]))
-        most = (simulation.clock.now - bound_at + 1.0 + 2 * SKEW_S * (1 + has.turns)) * milli
+        most = (simulation.clock.now - bound_at + 1.0 + 2 * SKEW_S * (1 + has.turns)) * self._most_milli[patch.uid]
         if has.attained_gpu_ms > most:
             raise Violation(f"T3: {patch.name} has had {has.attained_gpu_ms} GPU milliseconds of at most {most:.0f}")
 
@@ -236,12 +245,17 @@ class Turns:
     def _check_bounds(self, core: Core) -> None:
         if self._simulation.untouchable:
             return  # one that no order can change keeps its GPU
+        if self._resized != self._simulation.resized:
+            # Others fit beside it now: what was told is told anew.
+            self._resized, self._promised = self._simulation.resized, {}
         now, kept = self._simulation.clock.now, dict[str, tuple[float, float]]()
         for state in core.book.pods.values():
             held = core.book.grants.get(state.grant_id)
             if state.suspension is None or state.gang is not None or held is None or len(_gpus(held.given)) != 1:
                 continue
             if not is_waiting(state) or state.ended or state.pod.metadata.deletion_timestamp:
+                continue
+            if self._shares_with_one_that_stays(held, core):
                 continue
             told = standing(state, core.book, core.turns, now)
             if told is None or told.idle or state.uid in self._simulation.untouchable:
@@ -257,6 +271,15 @@ class Turns:
                 )
             kept[job.key] = (since, until)
         self._promised = kept
+
+    @staticmethod
+    def _shares_with_one_that_stays(held: GrantState, core: Core) -> bool:
+        """Whether a pod that takes no turns has some of its GPUs, as a gang does that has a member without any GPU."""
+        return any(
+            other.uid in core.book.pods and not core.turns.takes_turns(core.book.pods[other.uid])
+            for other in core.book.nodes[held.node].grants.values()
+            if _gpus(other.grant) & _gpus(held.given)
+        )
 
     def at_rest(self, core: Core) -> bool:
         """Whether nothing that suspends or resumes is under way."""
