@@ -360,10 +360,10 @@ class Core:
         self.recovery.seen(state)
         if state.uid in self.holds:
             return
+        self._leftovers.attach(state)
         if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
             return
         self.profiles.attach(state)
-        self._leftovers.attach(state)
         self.scheduler.admit(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:

@@ -710,7 +710,8 @@ class Simulation:
         """The book counts no more than a pod's grant when nothing is under way."""
         resized = names.ANNOTATION_RESIZE in pod["metadata"]["annotations"] and self._may_resize(pod)
         resized &= grant.grant_id not in self.revived  # its node may have released it already
-        if resized and core.book.grants[grant.grant_id].given.containers != grant.containers:
+        held = core.book.grants[grant.grant_id] if resized else None
+        if held is not None and (held.whole or held.grant).containers != grant.containers:
             raise Violation(f"P7: the book counts something else than the grant of {pod['metadata']['name']}")
 
     def _check_gang(self, core: Core, gang: GangState) -> None:

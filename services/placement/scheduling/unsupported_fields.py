@@ -29,7 +29,8 @@ def refusal(state: PodState) -> Reason | None:
         return Reason(
             code="still-running",
             sentence=f"the pod's containers still run on node {node} by a Binding that the API server no longer has",
-            helps=f"the pod is placed as soon as node {node} has ended them: look at its kubelet and its agent",
+            helps=f"the pod is placed as soon as node {node} has ended them: look at its kubelet; delete the Node if "
+            "the machine is gone for good",
         )
     if state.pod.metadata.annotations_full and not state.pod.spec.node_name:
         sentence = "the pod's annotations are so large (256 KiB is the limit) that its grant would not fit beside them"

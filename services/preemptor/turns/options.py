@@ -3,8 +3,8 @@
 A pending pod is placed on one node, a gang on the nodes of one area, and suspended pods come back to their nodes. The
 cheapest set disturbs the least GPU milli; of equal ones those of the highest level yield. It is
 minimal: each job that turns out to be unneeded keeps its turn, the best in rank first. All victims are paused where
-that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it. Where
-memory of paused jobs is in an overdue job's way they are checkpointed first of all.
+that is enough, because their memory fits beside; otherwise they are checkpointed, where the host has room for it. On
+GPUs where memory of paused jobs is in an overdue job's way they are not paused if they can be checkpointed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Options:
         self._moved: dict[str, dict[str, str]] = {}
         """By uid, of the pods that were placed last: where to they moved."""
         self._paused = list(paused)
-        self._in_the_way: set[str] = set()
-        """Nodes where an overdue job would fit but for memory of paused jobs. Whichever of these runs next, the one
+        self._in_the_way: set[tuple[str, str]] = set()
+        """GPUs where an overdue job would fit but for memory of paused jobs. Whichever of these runs next, the one
         before it is checkpointed and not paused: else they would take turns in the overdue one's way for ever."""
 
     def could_resume(self, waiting: TurnJob, at: int) -> bool:
@@ -163,18 +163,25 @@ class Options:
                     best = found
         if best is None and overdue_at is not None:
             self._kept |= {one.uid for one in self._too_short}
-            if not self._too_short:
-                self._note_paused(waiting, at)
         return best
 
-    def _note_paused(self, waiting: TurnJob, at: int) -> None:
-        """Notes where an overdue job would fit if those were checkpointed too that are paused."""
-        for nodes in self._places(waiting, at):
+    def note_in_the_way(self, overdue: TurnJob, at: int) -> None:
+        """Notes the GPUs where an overdue job would fit if those were checkpointed too that are paused there. Called
+        for all overdue jobs before a turn is looked for."""
+        for nodes in self._places(overdue, at) if self._paused else ():
             names = {node.name for node in nodes}
-            paused = [one for one in self._paused if any(member.charged in names for member in one.job.members)]
-            able = [one for one in (*self._near(nodes, at), *paused) if self._can(one, "checkpoint")]
-            if paused and self._place(waiting, nodes, able, "checkpoint") is not None:
-                self._in_the_way |= names
+            able = [one for one in self._near(nodes, at) if self._can(one, "checkpoint")]
+            near = [one for one in self._paused if names.intersection(member.charged for member in one.job.members)]
+            paused = [one for one in near if self._can(one, "checkpoint")]
+            if self._place(overdue, nodes, [*able, *paused], "checkpoint") is None:
+                continue
+            needed = self._minimal(overdue, nodes, [*able, *paused], "checkpoint")
+            if self._has_host_memory(needed):
+                self._in_the_way |= set().union(*map(self._gpus_under, needed))
+            return
+
+    def _stays_in_the_way(self, victims: Iterable[Yielding]) -> bool:
+        return any(not self._in_the_way.isdisjoint(self._gpus_under(one)) for one in victims)
 
     def _moves(self, state: PodState) -> bool:
         """Whether a suspended pod may resume on other GPUs of its node."""
@@ -233,8 +240,8 @@ class Options:
         overdue_at: float | None,
     ) -> Turn | None:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
-        makes_room = any(node.name in self._in_the_way for node in nodes)
-        for action in reversed(_ACTIONS) if makes_room else _ACTIONS:
+        paused: Turn | None = None
+        for action in _ACTIONS:
             can = [one for one in able if self._can(one, action)]
             those = [one for one in can if self._has_room_on_host(one)] if action == "checkpoint" else can
             if not those or not self._may_fit(waiting, nodes, those, action):
@@ -249,12 +256,16 @@ class Options:
             if overdue_at is not None and victims:
                 worth_s = max(turn_s, overdue_at - max(one.job.known.since for one in victims))
             copied_s = self._copies.both_ways_s(waiting, [one.job for one in victims], action)
-            worth_it = self._reserving is None or makes_room or copied_s <= worth_s * self._copies.max_part
+            # Copies that also make room for an overdue job are worth it.
+            worth_it = self._reserving is None or paused is not None or copied_s <= worth_s * self._copies.max_part
             if placed and worth_it:
-                return Turn(tuple(placed), tuple(victims), action, dict(self._moved))
-            if placed and not self._too_short:
+                turn = Turn(tuple(placed), tuple(victims), action, dict(self._moved))
+                if action == "checkpoint" or not self._stays_in_the_way(victims):
+                    return turn
+                paused = turn
+            if placed and not worth_it and not self._too_short:
                 self._too_short = victims
-        return None
+        return paused
 
     def _minimal(
         self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], action: SuspendAction

@@ -25,7 +25,7 @@ from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
-from shared.turns.rules import TurnRules, changes_at, end_level, level, rank
+from shared.turns.rules import TurnRules, changes_at, end_level, is_overdue, level, rank
 
 LOOK_S = 1.0
 """How often the waiting jobs are looked at."""
@@ -173,6 +173,9 @@ class TurnPlanner:
             paused=paused,
             watchdogs=Watchdogs(self._policy, now),
         )
+        for job in jobs[:MAX_JOBS]:
+            if is_overdue(job.known, rules, now):
+                options.note_in_the_way(job, rank(job.known, rules, now)[0])
         failed: list[tuple[int, list[PodRequest | None]]] = []
         tried = 0
         for job in jobs:

@@ -18,22 +18,22 @@ MUTANTS: tuple[Mutant, ...] = (
         name="paused-in-an-overdue-jobs-way",
         what="jobs take turns by pauses although their memory keeps an overdue one from ever running",
         file="services/preemptor/turns/options.py",
-        old="for action in reversed(_ACTIONS) if makes_room else _ACTIONS:",
-        new="for action in _ACTIONS:",
+        old='                if action == "checkpoint" or not self._stays_in_the_way(victims):\n',
+        new="                if True:\n",
         tests=(
             "tests/unit/services/preemptor/turns/test_planner.py::"
             "test_jobs_are_not_paused_in_the_way_of_an_overdue_one",
         ),
     ),
     Mutant(
-        name="checkpointed-for-a-job-that-would-not-fit",
-        what="jobs are checkpointed in the way of an overdue one that would not fit anyhow",
+        name="checkpointed-where-the-host-has-no-room",
+        what="jobs are checkpointed in the way of an overdue one although the host has no room for all of them",
         file="services/preemptor/turns/options.py",
-        old='            if paused and self._place(waiting, nodes, able, "checkpoint") is not None:\n',
-        new="            if paused:\n",
+        old="            if self._has_host_memory(needed):\n                self._in_the_way",
+        new="            if True:\n                self._in_the_way",
         tests=(
             "tests/unit/services/preemptor/turns/test_planner.py::"
-            "test_an_overdue_job_that_would_not_fit_anyhow_has_no_job_checkpointed",
+            "test_jobs_in_the_way_are_paused_where_the_host_has_no_room_for_all_of_them",
         ),
     ),
     Mutant(

@@ -144,10 +144,10 @@ def test_memory_that_fits_beside_stays_on_the_gpu() -> None:
 PAUSED = {names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="pause", plan_id="old"))}
 
 
-def in_the_way(waits_s: float) -> Site:
+def in_the_way(waits_s: float, *, gpus: int = 1, park_mib: int = 4 * TOTAL_MIB) -> Site:
     """A job that needs the whole GPU has waited for so long. Two small ones run there in turn, and their memory fits
     beside."""
-    site = Site("a", gpus=1, park_mib=4 * TOTAL_MIB)
+    site = Site("a", gpus=gpus, park_mib=park_mib)
     site.suspended("whole", "a", 0, since_s=waits_s)
     site.suspended("next", "a", 0, mib=TOTAL_MIB // 4, annotations=PAUSED)
     site.runs("now", "a", 0, mib=TOTAL_MIB // 4)
@@ -167,6 +167,43 @@ def test_an_overdue_job_that_would_not_fit_anyhow_has_no_job_checkpointed() -> N
     site.run("stays", "a", 0, ran_s=LONG_S, memory_mib=TOTAL_MIB // 4, compute_milli=0, strategy="interposer")
     (plan,) = site.turns()
     assert victims(plan) == [("now", "pause")]
+
+
+def test_jobs_in_the_way_are_paused_where_the_host_has_no_room_for_all_of_them() -> None:
+    site = in_the_way(waits_s=RULES.max_wait_s + 60, park_mib=TOTAL_MIB + TOTAL_MIB // 4)
+    (plan,) = site.turns()
+    assert victims(plan) == [("now", "pause")]
+
+
+def test_a_job_that_waits_for_room_on_the_host_has_none_checkpointed() -> None:
+    """It needs the GPU of a large job, for which the host has no room while it has that of a small one."""
+    site = Site("a", gpus=2, park_mib=2 * TOTAL_MIB)
+    site.suspended("whole", "a", 0, since_s=RULES.max_wait_s + 60)
+    site.runs("big", "a", 0)
+    site.suspended("away", "a", 1, mib=TOTAL_MIB // 4, since_s=500)
+    site.suspended("paused", "a", 1, mib=TOTAL_MIB // 4, since_s=400, annotations=PAUSED)
+    site.runs("now", "a", 1, mib=TOTAL_MIB // 4)
+    (plan,) = site.turns()
+    assert victims(plan) == [("now", "pause")]
+
+
+def test_jobs_on_another_gpu_of_the_node_are_paused_as_ever() -> None:
+    site = in_the_way(waits_s=RULES.max_wait_s + 60, gpus=2)
+    site.suspended("other-next", "a", 1, mib=TOTAL_MIB // 4, since_s=600, annotations=PAUSED)
+    site.runs("other-now", "a", 1, mib=TOTAL_MIB // 4)
+    (plan,) = site.turns()
+    assert victims(plan) == [("other-now", "pause")]
+
+
+def test_a_job_that_is_due_back_does_not_leave_another_in_the_way_of_an_overdue_one() -> None:
+    """It is served before the overdue one."""
+    watched = {names.ANNOTATION_WATCHDOG: "10m"}
+    site = Site("a", gpus=1, park_mib=4 * TOTAL_MIB)
+    site.suspended("whole", "a", 0, since_s=RULES.max_wait_s + 60)
+    site.suspended("next", "a", 0, mib=TOTAL_MIB // 4, since_s=400, annotations=PAUSED | watched)
+    site.runs("now", "a", 0, mib=TOTAL_MIB // 4, annotations=watched)
+    (plan,) = site.turns()
+    assert ([one.name for one in plan.beneficiaries], victims(plan)) == (["next"], [("now", "checkpoint")])
 
 
 def test_a_full_host_takes_no_memory_and_the_job_with_the_least_is_asked() -> None:
