@@ -190,9 +190,9 @@ class Core:
         )
         self._binding = Binding(self.book, self.queue, self.decision_events, self.holds, self.stats)
         self._releases = Releases(self.book, self.nodes, self._capacity_changes)
-        self._leftovers = Leftovers(self.book)
         self._departed = Departed(self.book, self.nodes)
         self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
+        self._leftovers = Leftovers(self.book)
         self.takeover = Takeover(
             holder,
             self.book,
@@ -205,6 +205,7 @@ class Core:
             suspender=self.suspension,
             resizer=self.resizer,
             preemption=self.preemption,
+            leftovers=self._leftovers,
             config=self.config,
             stats=self.stats,
         )

@@ -13,6 +13,7 @@ from services.placement.config import Config
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.bindings import Binding
 from services.placement.protocol.holds import Hold, Holds
+from services.placement.protocol.leftovers import Leftovers
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.resizing import Resizer
@@ -30,9 +31,9 @@ from shared.model.state_machine import Transitions
 FIRST_ANSWERS_S = 10.0
 """So long at most no reasons are given while nodes have yet to answer. Some agents may be gone for good."""
 
-LOST_LOG_ANSWERS_S = 5.0
-"""So long at most nothing is placed while nodes have yet to answer a session that found the log incomplete: etcd may
-have been restored with it, and a pod that is pending again may run on one of them (see `Leftovers`)."""
+HEARD_FIRST_S = 5.0
+"""So long at most nothing is placed while nodes have yet to answer a session that is to hear them first: etcd may have
+been restored, and a pod that is pending again may run on one of them (see `Leftovers`)."""
 
 Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
 PHASES = Transitions[Phase](
@@ -64,13 +65,14 @@ class Takeover:
         suspender: Suspender,
         resizer: Resizer,
         preemption: Preemption,
+        leftovers: Leftovers,
         config: Config,
         stats: Stats,
     ) -> None:
         self._holder, self._book, self._queue, self._scheduler, self._nodes = holder, book, queue, scheduler, nodes
         self._holds, self._batcher, self._binding, self._suspender = holds, batcher, binding, suspender
         self._preemption, self._config, self._stats = preemption, config, stats
-        self._resizer = resizer
+        self._resizer, self._leftovers = resizer, leftovers
         self.recovery = Recovery()
         self.term = 0
         self.phase: Phase = "idle"
@@ -88,7 +90,8 @@ class Takeover:
     def renew(self, term: int, now: float) -> list[m.Command]:
         """The leader has taken another term."""
         self.term = self._nodes.term = term
-        self._owe([hold for hold in self._holds.values() if hold.sequence])
+        hear_first = self.hears_nodes_first(now) or self._leftovers.keep_some
+        self._owe([hold for hold in self._holds.values() if hold.sequence], hear_first=hear_first)
         return self._nodes.sync_all(now)
 
     def listed(self, log_sequence_seen: int, now: float) -> list[m.Command]:
@@ -144,8 +147,8 @@ class Takeover:
         self._enter("leading")
         self._nodes.open = True
         self._asked_until = now + FIRST_ANSWERS_S
-        if not self.recovery.ready:
-            self._heard_first_until = now + LOST_LOG_ANSWERS_S
+        if self.recovery.hear_first:
+            self._heard_first_until = now + HEARD_FIRST_S
         event = TermTaken(
             term=self.term,
             holder=self._holder,
@@ -185,10 +188,10 @@ class Takeover:
 
     def _write_ready(self) -> list[m.Command]:
         self._enter("readying")
-        self._owe(self._holds.values())
+        self._owe(self._holds.values(), hear_first=self.recovery.hear_first)
         return self._batcher.due(self.term, self._began)
 
-    def _owe(self, holds: Iterable[Hold]) -> None:
+    def _owe(self, holds: Iterable[Hold], *, hear_first: bool) -> None:
         """All that a leader after this one must know is written into the log again."""
         self._batcher.owe(
             self.term,
@@ -196,6 +199,7 @@ class Takeover:
             self._preemption.records(self.term),
             self.recovery.excluded | self._suspender.moves.feared,
             [*self._resizer.records(), *self._suspender.moves.records()],
+            hear_first=hear_first,
         )
 
     def _exclude(self, state: PodState, why: str, now: float) -> list[m.Command]:

@@ -36,6 +36,9 @@ class ReadyRecord(Message, frozen=True):
     them. They are not placed before they are seen at another one."""
     more: bool = False
     """Another `ready` record of this term follows with more of them, and the log is complete only there."""
+    hear_first: bool = False
+    """Nodes may run pods that are pending: the log was begun anew, and not all nodes have been heard since, or a pod is
+    kept back until its node has ended it. A successor hears the nodes before it places anything."""
 
 
 class Decision(Message, frozen=True):

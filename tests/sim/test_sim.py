@@ -146,7 +146,8 @@ def _remote(simulation: Simulation) -> bool:
 
 
 def _resizing(simulation: Simulation) -> bool:
-    return simulation.resizing
+    """Without turns: there a mistake may first show as a resize that never ends."""
+    return simulation.resizing and not simulation.turns.drawn
 
 
 def test_freeing_on_deletion_alone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,7 @@ def test_using_a_node_before_it_has_synced_would_be_detected(monkeypatch: pytest
 
     monkeypatch.setattr(Nodes, "inventory", trusts)
     monkeypatch.setattr(Nodes, "_sync", lambda self, node, now: [])
-    assert _violated(range(300)).startswith(("P1", "P4", "P6", "T5"))
+    assert _violated(range(300)).startswith(("P1", "P4", "P5", "P6", "T5"))
 
 
 def test_a_renewal_over_a_successor_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +266,7 @@ def test_forgetting_which_pods_could_not_be_touched_would_be_detected(monkeypatc
 def test_leaving_earlier_terms_open_at_the_nodes_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten Binding succeeds for a pod that could not be touched, when its GPU belongs to another pod."""
     monkeypatch.setattr(Syncs, "is_void", lambda self, grant: grant.grant_id in self._released)
-    assert _violated(range(1000)).startswith("P1")
+    assert _violated(range(1000)).startswith(("P1", "lost"))
 
 
 def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,8 +316,9 @@ class Turns:
                 continue
             if suspension is not None and self.phase == "draining":
                 return f"{pod['metadata']['name']} has not resumed"
-            if suspension is not None and suspension.action == "checkpoint":
-                checkpointed.add(decode_grant(notes[names.ANNOTATION_GRANT]).grant_id)
+            grant_id = decode_grant(notes[names.ANNOTATION_GRANT]).grant_id
+            if suspension is not None and suspension.action == "checkpoint" and grant_id not in simulation.revived:
+                checkpointed.add(grant_id)
             for node in simulation.nodes.values():
                 if not node.slices.is_as_ordered(uid, suspension):
                     return f"{pod['metadata']['name']} is not yet as ordered on {node.name}: {suspension}"
@@ -326,6 +327,7 @@ class Turns:
             for held in core.book.grants.values()
             if held.uid in simulation.untouchable | simulation.ever_excluded
         }
+        kept |= simulation.revived  # of what came back with a backup of etcd, by a grant that its node has released
         if core.book.parked - passed_over - kept != checkpointed - passed_over - kept:
             return f"on hosts are {sorted(checkpointed)}, and booked {sorted(core.book.parked)}"
         return ""

@@ -70,7 +70,7 @@ class Migrations:
             ),
             None,
         )
-        if kept is None or not state.wants_place or state.refusal or state.excluded or state.runs_on:
+        if kept is None or not state.wants_place or state.refusal or state.excluded:
             return False
         return self._hand_over(state, kept, now)
 

@@ -18,6 +18,11 @@ class Leftovers:
         """By uid: the nodes of slices that are not the pod's own, by grant id. Also of pods that are gone: a watcher
         that lags may have yet to tell of one that came back."""
 
+    @property
+    def keep_some(self) -> bool:
+        """Whether a pending pod waits."""
+        return any(uid in self._book.pods and not self._book.pods[uid].pod.spec.node_name for uid in self._found)
+
     def synced(self, node: str) -> list[PodState]:
         """The node has told what runs there. Returns the pending pods of which it is something."""
         known = self._book.nodes.get(node)

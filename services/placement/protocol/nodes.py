@@ -321,14 +321,12 @@ class Nodes:
         """An order that is repeated. A node that has seen a renewed term refuses orders under the earlier one, and does
         nothing by an order that a later sync has overtaken: that was sent while this one was unanswered."""
         match command:
-            case m.SendGrant(node, grant) if grant.number < self._sync_number.get(node, 0):
+            case m.SendGrant(node, grant) if (grant.term, grant.number) < (self.term, self._sync_number.get(node, 0)):
                 held = self.book.grants.get(grant.grant.grant_id)
-                if held is not None and held.phase == "bound" and node in held.nodes:
-                    self._next_number()
-                    return m.SendGrant(node, self.node_grant(held, node))
-        match command:
-            case m.SendGrant(node, grant) if grant.term != self.term:
-                return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))
+                if held is None or node not in held.nodes:
+                    return m.SendGrant(node, msgspec.structs.replace(grant, term=self.term))
+                self._next_number()
+                return m.SendGrant(node, self.node_grant(held, node))
             case m.SendRelease(node, release) if release.term != self.term:
                 return m.SendRelease(node, msgspec.structs.replace(release, term=self.term))
         return command

@@ -55,16 +55,18 @@ class WriteBatcher:
         reservations: Sequence[ReservationRecord] = (),
         excluded: Mapping[str, str] = MappingProxyType({}),
         amendments: Sequence[Amendment] = (),
+        *,
+        hear_first: bool = False,
     ) -> None:
         """Open holds, growths and reservations again under this term, then `ready`: from there on the log is complete.
-        They are in the log before this term too, so several records of them are as good as one. `excluded`: see
-        ReadyRecord."""
+        They are in the log before this term too, so several records of them are as good as one. `excluded`,
+        `hear_first`: see ReadyRecord."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
         kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
         parts_of = (tuple(amendments[i : i + PART_MOST]) for i in range(0, len(amendments), PART_MOST))
         grown = (DecisionBatch(term=term, decisions=(), amendments=part) for part in parts_of)
         decided = (DecisionBatch(term=term, decisions=part) for part in parts)
-        self.owed = [*decided, *kept, *grown, *_ready(term, excluded)]
+        self.owed = [*decided, *kept, *grown, *_ready(term, excluded, hear_first=hear_first)]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as a record has room for beside these holds; at least one, and none beside a large
@@ -113,7 +115,7 @@ class WriteBatcher:
         return []
 
 
-def _ready(term: int, excluded: Mapping[str, str]) -> list[ReadyRecord]:
+def _ready(term: int, excluded: Mapping[str, str], *, hear_first: bool) -> list[ReadyRecord]:
     pods = list(excluded.items())
     parts = [dict(pods[i : i + EXCLUDED_MOST]) for i in range(0, len(pods), EXCLUDED_MOST)] or [{}]
-    return [ReadyRecord(term=term, excluded=part, more=part is not parts[-1]) for part in parts]
+    return [ReadyRecord(term=term, excluded=part, more=part is not parts[-1], hear_first=hear_first) for part in parts]

@@ -367,7 +367,7 @@ MUTANTS = [
         name="ready-does-not-name-the-excluded",
         what="a ready does not say who is excluded, so that the next leader places them",
         file="services/placement/protocol/write_batcher.py",
-        old="ReadyRecord(term=term, excluded=part, more=part is not parts[-1])",
+        old="ReadyRecord(term=term, excluded=part, more=part is not parts[-1], hear_first=hear_first)",
         new="ReadyRecord(term=term)",
         tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
     ),

@@ -41,6 +41,22 @@ MUTANTS = [
         tests=(f"{LEFTOVER_TESTS}::test_it_waits_for_each_node_that_has_a_slice_of_it",),
     ),
     Mutant(
+        name="successor-places-at-once",
+        what="the successor of a leader without the log does not hear the nodes first",
+        file="services/placement/protocol/recovery.py",
+        old="                    self.hear_first = record.hear_first\n",
+        new="                    self.hear_first = False\n",
+        tests=(f"{LEFTOVER_TESTS}::test_the_first_successor_of_a_leader_without_the_log_hears_the_nodes_too",),
+    ),
+    Mutant(
+        name="successor-forgets-kept-pods",
+        what="a leader that renews its term does not say that a pod still waits for a node",
+        file="services/placement/takeover.py",
+        old=" or self._leftovers.keep_some\n",
+        new="\n",
+        tests=(f"{LEFTOVER_TESTS}::test_so_does_each_successor_while_a_pod_is_kept_back",),
+    ),
+    Mutant(
         name="lost-log-places-at-once",
         what="a leader that found the log incomplete does not hear the nodes first",
         file=CORE,
@@ -358,8 +374,8 @@ MUTANTS = [
         name="grant-under-the-old-term",
         what="a grant that was not answered is said again under the term before, which the node refuses",
         file=NODES,
-        old="            case m.SendGrant(node, grant) if grant.term != self.term:",
-        new="            case m.SendGrant(node, grant) if False:",
+        old="if (grant.term, grant.number) < (self.term, self._sync_number.get(node, 0)):",
+        new="if False:",
         tests=(f"{TEST}::test_an_unanswered_grant_is_sent_again_under_the_renewed_term",),
     ),
     Mutant(

@@ -81,12 +81,11 @@ MUTANTS = [
         name="overtaken-order-repeated",
         what="an order that a sync has overtaken is repeated as it was, and its node does nothing by it",
         file="services/placement/protocol/nodes.py",
-        old="if grant.number < self._sync_number.get(node, 0):",
-        new="if False:",
+        old="if (grant.term, grant.number) < (self.term, self._sync_number.get(node, 0)):",
+        new="if grant.term < self.term:",
         tests=(
             "tests/unit/services/placement/protocol/test_nodes.py::"
             "test_an_unanswered_grant_that_a_sync_has_overtaken_is_sent_again_as_a_newer_order",
-            _TESTS + "test_an_order_to_use_less_that_was_lost_before_a_renewed_term_is_carried_out",
         ),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from services.placement import messages as m
-from services.placement.takeover import LOST_LOG_ANSWERS_S
+from services.placement.takeover import HEARD_FIRST_S
 from shared.contracts.events import PlacementRejected
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.model import names
@@ -47,7 +47,7 @@ def two_nodes(*objects: Any) -> Placement:
     placement = Placement(*nodes.values(), respond=silent("n", "third"))
     for name in nodes:
         placement.send(m.InventorySeen(build.inventory(name, gpus=1)))
-    placement.tick(LOST_LOG_ANSWERS_S)
+    placement.tick(HEARD_FIRST_S)
     placement.facts(*objects)
     return placement
 
@@ -138,16 +138,43 @@ def test_without_a_complete_log_nothing_is_placed_until_all_nodes_have_answered_
     answer(all_answered, "n", runs(build.gpu_pod("q"), "n"))
     assert all_answered.binds().keys() == {"uid-team-p"}
     some_time = begun()
-    some_time.tick(LOST_LOG_ANSWERS_S - 0.5)
+    some_time.tick(HEARD_FIRST_S - 0.5)
     assert some_time.binds() == {}
     some_time.tick(1.0)
     assert some_time.binds().keys() == {"uid-team-p"}
 
 
-def test_with_a_complete_log_no_pod_waits_for_a_node() -> None:
-    first = Placement(term=100).nodes("free")
+def succeed(first: Placement, *pods: Pod) -> Placement:
+    """The next leader, which finds a complete log; `free` answers it, and `n` does not."""
     nodes = build.node("free"), build.node("n")
-    second = Placement(*nodes, term=200, records=tuple(first.log), respond=silent("n"))
+    second = Placement(*nodes, *pods, term=200, records=tuple(first.log), respond=silent("n"), begins=False)
     for node in ("free", "n"):
         second.send(m.InventorySeen(build.inventory(node)))
-    assert second.place(build.gpu_pod("p", **HALF)) == {"p": "free"}
+    second.send(second.beginning)
+    return second
+
+
+def test_with_a_complete_log_no_pod_waits_for_a_node() -> None:
+    first = Placement(term=100).nodes("free")
+    first.send(m.TermRenewed(term=150))
+    assert succeed(first).place(build.gpu_pod("p", **HALF)) == {"p": "free"}
+
+
+def test_the_first_successor_of_a_leader_without_the_log_hears_the_nodes_too() -> None:
+    """The leader before may have ended before it had heard them."""
+    second = succeed(Placement(term=100).nodes("free"), pod := build.gpu_pod("p", **HALF))
+    assert second.binds() == {}
+    answer(second, "n", runs(pod, "n"))
+    assert (second.binds(), reasons(second)) == ({}, ["still-running"])
+
+
+def test_so_does_each_successor_while_a_pod_is_kept_back() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    first = two_nodes()
+    answer(first, "n", runs(pod, "n"))
+    first.facts(pod)
+    first.send(m.TermRenewed(term=150))
+    second = succeed(first, pod)
+    assert second.binds() == {}
+    second.tick(HEARD_FIRST_S)
+    assert second.binds().keys() == {pod.metadata.uid}

@@ -286,7 +286,7 @@ def test_an_unanswered_grant_that_a_sync_has_overtaken_is_sent_again_as_a_newer_
     placement.facts(pod := build.gpu_pod("p", gpus=1))
     placement.answer = False
     placement.bind(pod)
-    (sync,) = only(placement.send(m.TermRenewed(term=900)), m.SendSync)
+    (sync,) = only(placement.core.nodes.sync_all(placement.now), m.SendSync)
     (again,) = only(placement.tick(RESEND_S), m.SendGrant)
     assert again.grant.number > sync.sync.number
     assert only(placement.tick(RESEND_S), m.SendGrant)[-1].grant.number >= again.grant.number

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from services.placement.takeover import HEARD_FIRST_S
 from shared.contracts.commands import DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeGrant, NodeSyncAnswer, RemoteEnd
 from shared.model.grant import decode_grant
@@ -238,6 +239,7 @@ def test_nothing_of_a_serving_node_is_given_before_it_has_synced() -> None:
     after = restarted(first, *nodes)
     for node in ("c", "t"):
         answer(after, node)
+    after.tick(HEARD_FIRST_S)
     a, b = pod("a", gpus=1), pod("b", gpus=1)
     after.facts(a, b)
     assert len(after.binds()) == 1  # by t
