@@ -131,8 +131,7 @@ class Core:
         self.pod_groups = PodGroupConditions(
             self.book, self.gangs, self.pending_reasons.gangs_said, self.pending_reasons.said
         )
-        self.holds = Holds()
-        self.batcher = WriteBatcher(self.config.max_batch)
+        self.holds, self.batcher = Holds(), WriteBatcher(self.config.max_batch)
         changes, beyond = self._capacity_changes, self.config.resize_beyond_request
         self.profiles = Profiles(self.book, weigh_learned=self.config.weigh_learned, changed=changes.note)
         self.unix_time, self.turns = UnixTime(), TurnPolicy(self.fair, self.gangs)

@@ -266,7 +266,7 @@ def test_forgetting_which_pods_could_not_be_touched_would_be_detected(monkeypatc
 def test_leaving_earlier_terms_open_at_the_nodes_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten Binding succeeds for a pod that could not be touched, when its GPU belongs to another pod."""
     monkeypatch.setattr(Syncs, "is_void", lambda self, grant: grant.grant_id in self._released)
-    assert _violated(range(1000)).startswith(("P1", "lost"))
+    assert _violated(range(1200, 1300)).startswith("P1")
 
 
 def test_pending_reasons_do_not_affect_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +449,7 @@ def test_jobs_take_turns_in_these_worlds() -> None:
     """Else the tests below, and the properties, say nothing of them."""
     happened: Counter[tuple[str, str | None]] = Counter()
     pure = 0
-    for ran in map(_ran, itertools.islice(filter(Turns.draws, itertools.count()), 60)):
+    for ran in map(_ran, itertools.islice(filter(Turns.draws, itertools.count()), 140)):
         happened += ran.happened
         pure += ran.pure
     assert pure > 10
