@@ -51,8 +51,8 @@ class Mig:
     def __init__(self, seed: int, *, possible: bool) -> None:
         self.rng = random.Random(f"{seed} mig")
         self.drawn = self.rng.random() < PART and possible
-        self._layouts: dict[str, tuple[MigInstance, ...]] = {}
-        """By UUID of a GPU in MIG mode: its instances, and none where it is cut on demand."""
+        self._layouts: dict[str, tuple[MigInstance, ...] | None] = {}
+        """By UUID of a GPU: None where it is not in MIG mode, else its instances; without any it is cut on demand."""
         self.seen = 0
         """How many instances were in use at once, at most."""
 
@@ -62,9 +62,9 @@ class Mig:
             return seen
         gpus = []
         for gpu in seen.gpus:
-            if gpu.uuid not in self._layouts and f"{gpu.uuid} whole" not in self._layouts:
-                self._layouts |= self._mode(gpu.uuid)
-            layout = self._layouts.get(gpu.uuid)
+            if gpu.uuid not in self._layouts:
+                self._layouts[gpu.uuid] = self._drawn_layout(gpu.uuid)
+            layout = self._layouts[gpu.uuid]
             gpus.append(
                 gpu
                 if layout is None
@@ -72,17 +72,15 @@ class Mig:
             )
         return msgspec.structs.replace(seen, gpus=tuple(gpus), strategies=(*seen.strategies, "mig"))
 
-    def _mode(self, uuid: str) -> dict[str, tuple[MigInstance, ...]]:
+    def _drawn_layout(self, uuid: str) -> tuple[MigInstance, ...] | None:
         mode = self.rng.choice(("whole", "on demand", "on demand", "fixed"))
         if mode == "whole":
-            return {f"{uuid} whole": ()}
+            return None
         layout = self.rng.choice(LAYOUTS) if mode == "fixed" else ()
-        return {
-            uuid: tuple(
-                MigInstance(profile=profile, start=start, uuid=f"MIG-{uuid}-{number}")
-                for number, (profile, start) in enumerate(layout)
-            )
-        }
+        return tuple(
+            MigInstance(profile=profile, start=start, uuid=f"MIG-{uuid}-{number}")
+            for number, (profile, start) in enumerate(layout)
+        )
 
     def ask(self, ask: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """What a pod requests instead, and annotations: half of the pods want instances, some of them by an amount."""

@@ -398,14 +398,12 @@ class SimNode:
                     simulation.record()
         simulation.clock.after(0.3 if simulation.network.calm else simulation.rng.uniform(0.1, 3.0), self._kubelet)
 
-    def _annotated(self, uid: str) -> str:
+    def _annotated(self, uid: str, name: str) -> str:
         """The grant that the pod has in the API server now. Another one than its kubelet has seen where etcd was
         restored and the pod was bound here once more."""
-        for pod in self.simulation.api.all("Pod"):
-            grant = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_GRANT)
-            if pod["metadata"]["uid"] == uid and grant:
-                return decode_grant(grant).grant_id
-        return ""
+        meta = (self.simulation.api.get("Pod", name, "default") or {}).get("metadata", {})
+        grant = (meta.get("annotations") or {}).get(names.ANNOTATION_GRANT)
+        return decode_grant(grant).grant_id if grant and meta["uid"] == uid else ""
 
     def _start(self, uid: str, name: str, grant: str) -> None:
         if not grant or not self.alive:
@@ -416,7 +414,7 @@ class SimNode:
             for said in self.handle(a.StartRequested(uid, container)):
                 if isinstance(said, a.HandOver):
                     self.simulation.clock.tell(f"{self.name} starts {name}/{container} with {said.grant_id}")
-                    bound_by, annotated = decode_grant(grant).grant_id, self._annotated(uid)
+                    bound_by, annotated = decode_grant(grant).grant_id, self._annotated(uid, name)
                     if said.grant_id not in (bound_by, annotated) and bound_by not in self.simulation.revived:
                         raise Violation(
                             f"P4: {name}/{container} is handed {said.grant_id}, and its pod was bound with {bound_by}"

@@ -691,7 +691,7 @@ class Simulation:
         return pod["metadata"]["uid"] not in self.untouchable | self.ever_excluded
 
     def _resizes(self, core: Core) -> Iterator[str]:
-        """Pods whose resize is not over, and waits for no capacity and no resumption."""
+        """Pods with a resize that is not over, and waits for no capacity and no resumption."""
         for pod in self.api.all("Pod"):
             notes = pod["metadata"].get("annotations") or {}
             asked = names.ANNOTATION_RESIZE in notes and not annotated_suspension(notes) and self._may_resize(pod)

@@ -21,22 +21,17 @@ class Leftovers:
     @property
     def keep_some(self) -> bool:
         """Whether a pending pod waits."""
-        return any(uid in self._book.pods and not self._book.pods[uid].pod.spec.node_name for uid in self._found)
+        return any(self._pending(uid) is not None for uid in self._found)
 
     def synced(self, node: str) -> list[PodState]:
         """The node has told what runs there. Returns the pending pods of which it is something."""
-        known = self._book.nodes.get(node)
-        if known is None:
-            return []
-        found = []
-        for held in known.grants.values():
-            state = self._book.pods.get(held.uid)
-            if held.phase != "leaving" or (state is not None and state.pod.spec.node_name):
-                continue
-            self._found.setdefault(held.uid, {})[held.grant_id] = held.node
-            if state is not None:
-                found.append(state)
-        return found
+        pending = []
+        for held in self._book.nodes[node].grants.values():
+            state = self._pending(held.uid)
+            if held.phase == "leaving" and (state is not None or held.uid not in self._book.pods):
+                self._found.setdefault(held.uid, {})[held.grant_id] = held.node
+                pending += [] if state is None else [state]
+        return pending
 
     def attach(self, state: PodState) -> None:
         """Notes on a pending pod where it still runs."""
@@ -50,7 +45,10 @@ class Leftovers:
                 del nodes[grant_id]
             if not nodes:
                 del self._found[uid]
-                state = self._book.pods.get(uid)
-                if state is not None and not state.pod.spec.node_name:
-                    released.append(state)
+                state = self._pending(uid)
+                released += [] if state is None else [state]
         return released
+
+    def _pending(self, uid: str) -> PodState | None:
+        state = self._book.pods.get(uid)
+        return None if state is None or state.pod.spec.node_name else state

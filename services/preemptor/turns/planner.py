@@ -110,29 +110,30 @@ class TurnPlanner:
             if now < self._check_at.get(circle, 0.0) and keys <= self._waited.get(circle, frozenset()):
                 continue
             self._waited[circle] = keys
-            able, self._changes_at[circle] = self._running(circle, jobs, under_way.promised, now)
+            running = self._circles.running(circle, now)
+            able, self._changes_at[circle] = self._able(running, jobs, under_way.promised, now)
             self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
-                paused = self._paused(circle, now)
+                paused = self._paused(running)
                 found += self._serve(jobs, able, paused, under_way, most=most - len(found), now=now)
         return found
 
-    def _paused(self, circle: Circle, now: float) -> list[Yielding]:
-        """Returns the jobs of a circle that are paused: their memory is on the GPU."""
-        jobs = [job for job in self._circles.running(circle, now) if all(map(_is_paused, job.members))]
+    def _paused(self, running: list[TurnJob]) -> list[Yielding]:
+        """Returns those of these jobs that are paused: their memory is on the GPU."""
+        jobs = [job for job in running if all(map(_is_paused, job.members))]
         return [as_yielding(job, level(job.known, self._policy.rules), self._book, {}) for job in jobs]
 
-    def _running(
-        self, circle: Circle, waiting: list[TurnJob], promised: Collection[str], now: float
+    def _able(
+        self, running: list[TurnJob], waiting: list[TurnJob], promised: Collection[str], now: float
     ) -> tuple[list[Yielding], float]:
-        """Returns the running jobs whose turn may end for one of the waiting, and when to look again."""
+        """Returns the running jobs that may end their turn for one of the waiting, and when to look again."""
         rules = self._policy.rules
         first = rank(waiting[0].known, rules, now)[0]
         able, again = [], inf
         behind = suspended_by_gpu(self._book)
         for job in waiting:
             again = min(again, *(_later(at, now) for at in changes_at(job.known, rules)))
-        for job in self._circles.running(circle, now):
+        for job in running:
             again = min(again, _later(job.known.since + rules.min_turn_s, now), self._falls_at(job, rules, now))
             at = end_level(job.known, rules)
             if at <= first or (now - job.known.since < rules.min_turn_s and not job.known.idle):

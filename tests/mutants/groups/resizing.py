@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         name="resized-on-the-host",
-        what="slices whose memory is on the host are resized",
+        what="slices are resized while their memory is on the host",
         file="services/placement/protocol/resize_limits.py",
         old="        if held.parked:\n",
         new="        if False:\n",
