@@ -26,6 +26,7 @@ from services.placement.protocol.commit import Committer
 from services.placement.protocol.decision_events import DecisionEvents
 from services.placement.protocol.departed import Departed
 from services.placement.protocol.gpu_times import GpuTimes
+from services.placement.protocol.hearing import Hearing
 from services.placement.protocol.holds import Holds
 from services.placement.protocol.leftovers import Leftovers
 from services.placement.protocol.moves import Moves
@@ -192,6 +193,7 @@ class Core:
         self._departed = Departed(self.book, self.nodes)
         self._remote_grants = RemoteGrants(self.book, self.nodes, self._releases)
         self._leftovers = Leftovers(self.book)
+        self._hearing = Hearing(self.book, self.nodes, self._leftovers, self.batcher)
         self.takeover = Takeover(
             holder,
             self.book,
@@ -204,7 +206,7 @@ class Core:
             suspender=self.suspension,
             resizer=self.resizer,
             preemption=self.preemption,
-            leftovers=self._leftovers,
+            hearing=self._hearing,
             config=self.config,
             stats=self.stats,
         )
@@ -261,7 +263,7 @@ class Core:
             case m.BindsAnswered():
                 for answer in event.answers:
                     self._out += self._binding.answered(answer, self.term, now)
-            case m.ReserveAsked() if self.phase == "leading" and not self.takeover.hears_nodes_first(now):
+            case m.ReserveAsked() if self.phase == "leading" and not self._hearing.delays_all(now):
                 self._out += self.preemption.reserve(event.plan, self.term, now)
             case m.ReserveAsked():
                 why = "placement is just taking over; ask again"
@@ -457,9 +459,10 @@ class Core:
         self._out += self.takeover.advance()
         if self.phase != "leading":
             return
-        if self.takeover.hears_nodes_first(now):
+        if self._hearing.delays_all(now):
             self._out += self.batcher.due(self.term, now)
             return
+        self._hearing.note(self.term)
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             for state in self._leftovers.over():
@@ -468,7 +471,7 @@ class Core:
         self._out += self.committer.turn(self.term, now)
         if self.committer.idle:
             self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)
-            if not self.takeover.asks_nodes(now):
+            if not self._hearing.delays_reasons(now):
                 self._out += self.pending_reasons.explain_one(now)
 
     # --- the log and what follows it (R1, R2) -----------------------------------------------------------------

@@ -12,8 +12,8 @@ from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.preemption.plans import Preemption
 from services.placement.protocol.bindings import Binding
+from services.placement.protocol.hearing import Hearing, ToHear
 from services.placement.protocol.holds import Hold, Holds
-from services.placement.protocol.leftovers import Leftovers
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery
 from services.placement.protocol.resizing import Resizer
@@ -27,13 +27,6 @@ from shared.book.states import PodState
 from shared.contracts.commands import Answer
 from shared.contracts.events import TermTaken
 from shared.model.state_machine import Transitions
-
-FIRST_ANSWERS_S = 10.0
-"""So long at most no reasons are given while nodes have yet to answer. Some agents may be gone for good."""
-
-HEARD_FIRST_S = 5.0
-"""So long at most nothing is placed while nodes have yet to answer a session that is to hear them first: etcd may have
-been restored, and a pod that is pending again may run on one of them (see `Leftovers`)."""
 
 Phase = Literal["idle", "listing", "touching", "readying", "leading", "over"]
 PHASES = Transitions[Phase](
@@ -65,19 +58,18 @@ class Takeover:
         suspender: Suspender,
         resizer: Resizer,
         preemption: Preemption,
-        leftovers: Leftovers,
+        hearing: Hearing,
         config: Config,
         stats: Stats,
     ) -> None:
         self._holder, self._book, self._queue, self._scheduler, self._nodes = holder, book, queue, scheduler, nodes
         self._holds, self._batcher, self._binding, self._suspender = holds, batcher, binding, suspender
         self._preemption, self._config, self._stats = preemption, config, stats
-        self._resizer, self._leftovers = resizer, leftovers
+        self._resizer, self._hearing = resizer, hearing
         self.recovery = Recovery()
         self.term = 0
         self.phase: Phase = "idle"
         self._began = 0.0
-        self._asked_until = self._heard_first_until = float("-inf")
 
     def begin(self, event: m.TermTaken, now: float) -> list[m.Command]:
         """The process has taken a term."""
@@ -90,8 +82,7 @@ class Takeover:
     def renew(self, term: int, now: float) -> list[m.Command]:
         """The leader has taken another term."""
         self.term = self._nodes.term = term
-        hear_first = self.hears_nodes_first(now) or self._leftovers.keep_some
-        self._owe([hold for hold in self._holds.values() if hold.sequence], hear_first=hear_first)
+        self._owe([hold for hold in self._holds.values() if hold.sequence], self._hearing.left(now))
         return self._nodes.sync_all(now)
 
     def listed(self, log_sequence_seen: int, now: float) -> list[m.Command]:
@@ -146,9 +137,7 @@ class Takeover:
         """The ready record is in the log: from now on the session leads."""
         self._enter("leading")
         self._nodes.open = True
-        self._asked_until = now + FIRST_ANSWERS_S
-        if self.recovery.hear_first:
-            self._heard_first_until = now + HEARD_FIRST_S
+        self._hearing.begin(self.recovery.to_hear, now)
         event = TermTaken(
             term=self.term,
             holder=self._holder,
@@ -162,15 +151,6 @@ class Takeover:
             *self._binding.send(self._holds.late(now, at_once=True)),
             m.Publish(event, node=self._holder),
         ]
-
-    def asks_nodes(self, now: float) -> bool:
-        """Whether nodes have yet to answer a session that has just begun to lead. Until then nothing fits on them, and
-        to say so of each waiting pod would keep the answers waiting: a reason looks at every node."""
-        return now < self._asked_until and self._nodes.has_unanswered_syncs
-
-    def hears_nodes_first(self, now: float) -> bool:
-        """Whether nothing is placed yet, because nodes may tell of pods that run there and are pending here."""
-        return now < self._heard_first_until and self._nodes.has_unanswered_syncs
 
     def _enter(self, phase: Phase) -> None:
         self.phase = PHASES.move(self.phase, phase)
@@ -188,18 +168,17 @@ class Takeover:
 
     def _write_ready(self) -> list[m.Command]:
         self._enter("readying")
-        self._owe(self._holds.values(), hear_first=self.recovery.hear_first)
+        self._owe(self._holds.values(), self.recovery.to_hear)
         return self._batcher.due(self.term, self._began)
 
-    def _owe(self, holds: Iterable[Hold], *, hear_first: bool) -> None:
+    def _owe(self, holds: Iterable[Hold], to_hear: ToHear) -> None:
         """All that a leader after this one must know is written into the log again."""
+        excluded = self.recovery.excluded | self._suspender.moves.feared
         self._batcher.owe(
-            self.term,
+            self._hearing.ready(self.term, excluded, to_hear),
             [hold.decision for hold in holds],
             self._preemption.records(self.term),
-            self.recovery.excluded | self._suspender.moves.feared,
             [*self._resizer.records(), *self._suspender.moves.records()],
-            hear_first=hear_first,
         )
 
     def _exclude(self, state: PodState, why: str, now: float) -> list[m.Command]:

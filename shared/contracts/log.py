@@ -37,8 +37,11 @@ class ReadyRecord(Message, frozen=True):
     more: bool = False
     """Another `ready` record of this term follows with more of them, and the log is complete only there."""
     hear_first: bool = False
-    """Nodes may run pods that are pending: the log was begun anew, and not all nodes have been heard since, or a pod is
-    kept back until its node has ended it. A successor hears the nodes before it places anything."""
+    """Nodes may run pods that are pending: the log was begun anew, and not all nodes have been heard since. A successor
+    hears them before it places anything."""
+    hear_nodes: tuple[str, ...] = ()
+    """Nodes that run pods which were pending or gone when they were heard: a successor hears these before it places
+    anything. Of one term the last `ready` record counts."""
 
 
 class Decision(Message, frozen=True):

@@ -25,6 +25,11 @@ def has_left(node: Node) -> bool:
     )
 
 
+def has_agent(node: Node) -> bool:
+    """Whether an agent runs there, or has run there: the node is enrolled, and its GPUs have been labelled."""
+    return names.LABEL_GPU_COUNT in node.metadata.labels and not has_left(node)
+
+
 def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | None]:
     """The labels to write so that they match the node's inventory. Labels that GPU feature discovery wrote stay as they
     are."""

@@ -19,9 +19,9 @@ class Leftovers:
         that lags may have yet to tell of one that came back."""
 
     @property
-    def keep_some(self) -> bool:
-        """Whether a pending pod waits."""
-        return any(self._pending(uid) is not None for uid in self._found)
+    def nodes(self) -> frozenset[str]:
+        """The nodes that have such slices."""
+        return frozenset(node for nodes in self._found.values() for node in nodes.values())
 
     def synced(self, node: str) -> list[PodState]:
         """The node has told what runs there. Returns the pending pods of which it is something."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, KeysView, Sequence
 
 import msgspec
 
@@ -81,8 +81,8 @@ class Nodes:
         return sum(1 for term in self._synced.values() if term == self.term)
 
     @property
-    def has_unanswered_syncs(self) -> bool:
-        return bool(self._sync_sent)
+    def unanswered_syncs(self) -> KeysView[str]:
+        return self._sync_sent.keys()
 
     def is_synced(self, node: str) -> bool:
         return self._synced.get(node) == self.term

@@ -64,8 +64,8 @@ class Recovery:
         """By uid and resourceVersion: a repeated append comes after younger decisions, and must not hide them."""
         self.ready = False
         """Whether a term of the log wrote its own `ready`."""
-        self.hear_first = False
-        """Whether nodes may run pods that are pending, by that record or because there is none."""
+        self.to_hear: frozenset[str] | None = frozenset()
+        """The nodes that may run pods which are pending, by that record; None: any may, also where there is none."""
         self.mark: LogMark | None = None
         self._newest_term = 0
         self._elected_since = 0
@@ -95,7 +95,7 @@ class Recovery:
         self, records: Iterable[tuple[int, TermRecord | DecisionBatch | ReadyRecord]], mark: LogMark | None
     ) -> None:
         """The log before this term, and its mark: the newest record that was acted on, None if that is unknown."""
-        self.mark, self.hear_first = mark, True
+        self.mark, self.to_hear = mark, None
         excluded: dict[str, str] = {}
         for sequence, record in records:
             if isinstance(record, TermRecord):
@@ -109,7 +109,7 @@ class Recovery:
                 excluded |= record.excluded
                 if record.term == self._newest_term and not record.more:
                     self.ready, self._excluded_before, self._elected_since = True, excluded, 0
-                    self.hear_first = record.hear_first
+                    self.to_hear = None if record.hear_first else frozenset(record.hear_nodes)
                 continue
             for decision in record.decisions:
                 self._replayed[decision.uid, decision.resource_version] = (sequence, decision)

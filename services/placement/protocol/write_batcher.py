@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from services.placement import messages as m
 from shared.contracts.base import encode
@@ -16,9 +17,9 @@ RECORD_MOST_BYTES = 900_000
 """In the log: a message on the bus is at most 1 MiB."""
 AMENDMENTS_MOST = 64  # in one record: some 40 KB beside RECORD_MOST_BYTES
 PART_MOST = 256
+"""Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 EXCLUDED_MOST = 5_000
 """Excluded pods in one `ready` record: about 250 KB of the 1 MB that NATS takes."""
-"""Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
 
 Record = DecisionBatch | ReadyRecord
 
@@ -50,23 +51,19 @@ class WriteBatcher:
 
     def owe(
         self,
-        term: int,
+        ready: ReadyRecord,
         open_holds: Sequence[Decision],
         reservations: Sequence[ReservationRecord] = (),
-        excluded: Mapping[str, str] = MappingProxyType({}),
         amendments: Sequence[Amendment] = (),
-        *,
-        hear_first: bool = False,
     ) -> None:
-        """Open holds, growths and reservations again under this term, then `ready`: from there on the log is complete.
-        They are in the log before this term too, so several records of them are as good as one. `excluded`,
-        `hear_first`: see ReadyRecord."""
+        """Open holds, growths and reservations again under its term, then `ready`: from there on the log is complete.
+        They are in the log before this term too, so several records of them are as good as one."""
         parts = (tuple(open_holds[i : i + PART_MOST]) for i in range(0, len(open_holds), PART_MOST))
-        kept = (DecisionBatch(term=term, decisions=(), reservations=(one,)) for one in reservations)
+        kept = (DecisionBatch(term=ready.term, decisions=(), reservations=(one,)) for one in reservations)
         parts_of = (tuple(amendments[i : i + PART_MOST]) for i in range(0, len(amendments), PART_MOST))
-        grown = (DecisionBatch(term=term, decisions=(), amendments=part) for part in parts_of)
-        decided = (DecisionBatch(term=term, decisions=part) for part in parts)
-        self.owed = [*decided, *kept, *grown, *_ready(term, excluded, hear_first=hear_first)]
+        grown = (DecisionBatch(term=ready.term, decisions=(), amendments=part) for part in parts_of)
+        decided = (DecisionBatch(term=ready.term, decisions=part) for part in parts)
+        self.owed = [*decided, *kept, *grown, *_in_parts(ready)]
 
     def _with(self, decisions: tuple[Decision, ...]) -> tuple[ReservationRecord, ...]:
         """As many reservations as a record has room for beside these holds; at least one, and none beside a large
@@ -115,7 +112,7 @@ class WriteBatcher:
         return []
 
 
-def _ready(term: int, excluded: Mapping[str, str], *, hear_first: bool) -> list[ReadyRecord]:
-    pods = list(excluded.items())
+def _in_parts(ready: ReadyRecord) -> list[ReadyRecord]:
+    pods = list(ready.excluded.items())
     parts = [dict(pods[i : i + EXCLUDED_MOST]) for i in range(0, len(pods), EXCLUDED_MOST)] or [{}]
-    return [ReadyRecord(term=term, excluded=part, more=part is not parts[-1], hear_first=hear_first) for part in parts]
+    return [replace(ready, excluded=part, more=part is not parts[-1]) for part in parts]

@@ -202,12 +202,12 @@ MUTANTS = [
         old=(
             '        if self.phase != "leading":\n'
             "            return\n"
-            "        if self.takeover.hears_nodes_first(now):"
+            "        if self._hearing.delays_all(now):"
         ),
         new=(
             '        if self.phase not in ("leading", "touching"):\n'
             "            return\n"
-            "        if self.takeover.hears_nodes_first(now):"
+            "        if self._hearing.delays_all(now):"
         ),
         tests=(_TESTS + "test_no_pod_is_decided_while_others_are_still_to_be_touched",),
     ),
@@ -278,8 +278,8 @@ MUTANTS = [
         name="open-holds-are-not-logged-again",
         what="open holds are not written again by a new term",
         file="services/placement/takeover.py",
-        old='        self._owe(self._holds.values(), hear_first=self.recovery.hear_first)\n',
-        new='        self._owe([], hear_first=self.recovery.hear_first)\n',
+        old='        self._owe(self._holds.values(), self.recovery.to_hear)\n',
+        new='        self._owe([], self.recovery.to_hear)\n',
         tests=(_SESSIONS + "test_open_holds_are_logged_again_under_the_new_term_before_ready",),
     ),
     Mutant(
@@ -366,17 +366,17 @@ MUTANTS = [
     Mutant(
         name="ready-does-not-name-the-excluded",
         what="a ready does not say who is excluded, so that the next leader places them",
-        file="services/placement/protocol/write_batcher.py",
-        old="ReadyRecord(term=term, excluded=part, more=part is not parts[-1], hear_first=hear_first)",
-        new="ReadyRecord(term=term)",
+        file="services/placement/protocol/hearing.py",
+        old="        self._logged = to_hear\n",
+        new="        self._logged, excluded = to_hear, {}\n",
         tests=(_TESTS + "test_a_successor_excludes_what_its_predecessor_excluded",),
     ),
     Mutant(
         name="renewal-forgets-the-excluded",
         what="the ready of a renewed term does not say who is excluded",
         file="services/placement/takeover.py",
-        old='        self._owe([hold for hold in self._holds.values() if hold.sequence], hear_first=hear_first)\n',
-        new='        held = [hold.decision for hold in self._holds.values() if hold.sequence]\n        self._batcher.owe(term, held, self._preemption.records(term))\n',
+        old='        self._owe([hold for hold in self._holds.values() if hold.sequence], self._hearing.left(now))\n',
+        new='        held = [hold.decision for hold in self._holds.values() if hold.sequence]\n        self._batcher.owe(self._hearing.ready(term, {}, frozenset()), held)\n',
         tests=(_TESTS + "test_a_renewed_term_remembers_the_excluded",),
     ),
     Mutant(

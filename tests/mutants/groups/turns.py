@@ -282,8 +282,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="fear-not-logged",
         what="the leader after one without a complete log trusts the log",
         file="services/placement/takeover.py",
-        old="            self.recovery.excluded | self._suspender.moves.feared,\n",
-        new="            self.recovery.excluded,\n",
+        old="        excluded = self.recovery.excluded | self._suspender.moves.feared\n",
+        new="        excluded = self.recovery.excluded\n",
         tests=(_OF_MOVES + "test_without_a_complete_log_nothing_of_the_node_is_given_until_the_pod_has_moved",),
     ),
     Mutant(

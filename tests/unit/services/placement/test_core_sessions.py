@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.placement import messages as m
-from services.placement.takeover import FIRST_ANSWERS_S
+from services.placement.protocol.hearing import FIRST_ANSWERS_S
 from shared.contracts.commands import ReportPending, TouchPod
 from shared.contracts.log import DecisionBatch, ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
@@ -28,7 +28,8 @@ def test_without_a_complete_log_every_pending_pod_is_touched_before_anything_is_
     assert placement.binds() == {}
     touched = build.newer(pod)
     placement.facts(touched)
-    assert [type(r) for _, r in placement.log] == [ReadyRecord, DecisionBatch]
+    # The second one says that the nodes have been heard.
+    assert [type(r) for _, r in placement.log] == [ReadyRecord, ReadyRecord, DecisionBatch]
     assert placement.binds()[pod.metadata.uid].resource_version == touched.metadata.resource_version
 
 

@@ -126,7 +126,7 @@ async def test_a_leader_renews_its_term_after_so_many_decisions(bus: NatsBus) ->
     first = session.log_client.term
     task = asyncio.create_task(session.run())
     try:
-        await eventually(lambda: session.core.phase == "leading", within_s=LIMIT_S)
+        await eventually(lambda: session.core.may_renew, within_s=LIMIT_S)  # it leads, and no append is under way
         two = DecisionBatch(term=first, decisions=(_decision("a"), _decision("b")))
         await session._append(m.Append(two))
         await eventually(lambda: session.waiting == 0, within_s=LIMIT_S)

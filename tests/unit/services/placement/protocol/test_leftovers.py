@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from services.placement import messages as m
-from services.placement.takeover import HEARD_FIRST_S
+from services.placement.protocol.hearing import HEARD_FIRST_S, NAMED_MOST, Hearing
+from services.placement.protocol.leftovers import Leftovers
 from shared.contracts.events import PlacementRejected
+from shared.contracts.log import ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
 from shared.model import names
 from shared.model.objects import Pod
@@ -154,27 +158,69 @@ def succeed(first: Placement, *pods: Pod) -> Placement:
     return second
 
 
-def test_with_a_complete_log_no_pod_waits_for_a_node() -> None:
-    first = Placement(term=100).nodes("free")
-    first.send(m.TermRenewed(term=150))
-    assert succeed(first).place(build.gpu_pod("p", **HALF)) == {"p": "free"}
+HAS_GPU = {names.LABEL_GPU_COUNT: "1"}
+HAS_AGENT = {**HAS_GPU, names.LABEL_ENROLLED: "true"}
 
 
-def test_the_first_successor_of_a_leader_without_the_log_hears_the_nodes_too() -> None:
-    """The leader before may have ended before it had heard them."""
-    second = succeed(Placement(term=100).nodes("free"), pod := build.gpu_pod("p", **HALF))
+def test_nor_until_the_nodes_with_an_agent_have_told_their_inventories() -> None:
+    """Where the store of NATS is new too the agents tell them again."""
+    nodes = build.node("free"), build.node("n", labels=HAS_AGENT), build.node("left", labels=HAS_GPU)
+    placement = Placement(*nodes)
+    placement.send(m.InventorySeen(build.inventory("free")))
+    placement.facts(pod := build.gpu_pod("p", **HALF))
+    assert placement.binds() == {}
+    placement.send(m.InventorySeen(build.inventory("n")))
+    assert placement.binds().keys() == {pod.metadata.uid}
+
+
+def unheard() -> Placement:
+    """A leader without the log; `free` has yet to tell anything."""
+    return Placement(build.node("free", labels=HAS_AGENT), term=100)
+
+
+def test_the_successor_of_a_leader_that_had_yet_to_hear_nodes_hears_them_too() -> None:
+    second = succeed(unheard(), pod := build.gpu_pod("p", **HALF))
     assert second.binds() == {}
     answer(second, "n", runs(pod, "n"))
     assert (second.binds(), reasons(second)) == ({}, ["still-running"])
 
 
-def test_so_does_each_successor_while_a_pod_is_kept_back() -> None:
+def test_where_the_nodes_were_heard_or_waited_for_no_successor_waits_for_them() -> None:
+    assert succeed(Placement(term=100).nodes("free")).place(build.gpu_pod("p", **HALF)) == {"p": "free"}
+    first = unheard()
+    first.tick(HEARD_FIRST_S)
+    assert succeed(first).place(build.gpu_pod("p", **HALF)) == {"p": "free"}
+
+
+@pytest.mark.parametrize("renews", [False, True])
+def test_a_successor_hears_the_node_that_keeps_a_pod_back(renews: bool) -> None:
+    """Other nodes that do not answer delay it by nothing."""
     pod = build.gpu_pod("p", **HALF)
     first = two_nodes()
     answer(first, "n", runs(pod, "n"))
     first.facts(pod)
-    first.send(m.TermRenewed(term=150))
+    if renews:
+        first.send(m.TermRenewed(term=150))
     second = succeed(first, pod)
     assert second.binds() == {}
     second.tick(HEARD_FIRST_S)
     assert second.binds().keys() == {pod.metadata.uid}
+    first.send(m.ReleaseSeen("n", "1-n"))
+    assert succeed(first, pod).binds().keys() == {pod.metadata.uid}
+
+
+def test_a_node_that_keeps_no_pod_back_delays_no_successor() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    first = two_nodes()
+    answer(first, "third", runs(pod, "third"))
+    first.facts(pod)
+    assert succeed(first, pod).binds().keys() == {pod.metadata.uid}
+
+
+def test_of_very_many_nodes_that_keep_pods_back_all_are_heard() -> None:
+    core = Placement().core
+    hearing = Hearing(core.book, core.nodes, Leftovers(core.book), core.batcher)
+    assert hearing.ready(7, {}, frozenset({"a", "b"})) == ReadyRecord(term=7, hear_nodes=("a", "b"))
+    assert hearing.ready(7, {}, frozenset(f"n{i}" for i in range(NAMED_MOST + 1))) == ReadyRecord(
+        term=7, hear_first=True
+    )

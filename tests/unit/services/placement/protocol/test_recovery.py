@@ -361,7 +361,7 @@ def test_no_pod_is_excluded_while_no_watcher_runs() -> None:
 def test_very_many_excluded_pods_take_several_records_and_the_log_is_complete_with_the_last() -> None:
     excluded = {f"{i:036}": str(i) for i in range(12_000)}
     batcher = WriteBatcher(64)
-    batcher.owe(100, [], (), excluded)
+    batcher.owe(ReadyRecord(term=100, excluded=excluded), [])
     assert [(len(record.excluded), record.more) for record in batcher.owed] == [
         (5000, True),
         (5000, True),

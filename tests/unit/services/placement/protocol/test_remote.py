@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
-from services.placement.takeover import HEARD_FIRST_S
+from services.placement.protocol.hearing import HEARD_FIRST_S
 from shared.contracts.commands import DeletePod
 from shared.contracts.node_commands import LiveSlice, NodeGrant, NodeSyncAnswer, RemoteEnd
 from shared.model.grant import decode_grant
