@@ -188,7 +188,8 @@ class Suspender:
         answer to a sync.
 
         A late answer to another order is ignored. If the agent cannot do it, the order is withdrawn, and a plan that
-        depends on it ends at its deadline.
+        depends on it ends at its deadline. A failure that comes after the confirmation is one of an earlier attempt:
+        other pods may have by now what the pod gave up.
         """
         held = self._book.grants.get(grant_id)
         state = None if held is None else self._book.pods.get(held.uid)
@@ -202,7 +203,7 @@ class Suspender:
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
             return self.events.confirmed(state, held, now)
-        elif suspension is None and reason:
+        elif suspension is None and reason and held.suspension != state.suspension:
             gpu_time = self._gpu_times.never_stopped(state, now)
             return [m.SendPatches((_patch(state, "", f"its node cannot do it: {reason}", gpu_time),))]
         return []

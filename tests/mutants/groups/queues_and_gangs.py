@@ -185,6 +185,17 @@ MUTANTS = [
         tests=(_PLANS + "test_a_deadline_releases_the_reservation",),
     ),
     Mutant(
+        name="failure-undoes-a-confirmed-suspension",
+        what="a late report that a suspension failed withdraws one that the node has confirmed since",
+        file="services/placement/protocol/suspension.py",
+        old=" and held.suspension != state.suspension:\n            gpu_time",
+        new=":\n            gpu_time",
+        tests=(
+            _SUSPENSION
+            + "test_a_failure_that_was_reported_before_the_confirmation_and_comes_after_it_withdraws_nothing",
+        ),
+    ),
+    Mutant(
         name="suspension-rest-before-the-pod-has-moved",
         what="a new leader assigns what a suspended pod gave up before it has seen a new version of the pod",
         file="services/placement/protocol/suspension.py",

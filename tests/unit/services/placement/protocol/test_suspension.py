@@ -141,6 +141,14 @@ def test_an_order_that_the_node_cannot_execute_is_withdrawn() -> None:
     assert gpu.placement.core.preemption.reservations == {}
 
 
+def test_a_failure_that_was_reported_before_the_confirmation_and_comes_after_it_withdraws_nothing() -> None:
+    """Its place is another's by now. Without the annotation both would start there when the node reboots."""
+    gpu = suspended()
+    assert gpu.high.metadata.uid in gpu.placement.binds()
+    assert suspends(gpu.answer(None, reason="it failed in part")) == []
+    assert gpu.placement.core.book.overbooked() == []
+
+
 def test_a_lost_order_is_repeated() -> None:
     gpu = SharedGpu()
     _, commands = gpu.propose(gpu.plan())
