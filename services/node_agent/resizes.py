@@ -192,6 +192,13 @@ def amendment_of(store: GrantStore, grant_id: str) -> int:
     return max(0, min(known.in_force.amendment, given.amendment - 1))
 
 
+def differs(known: Grant, named: Grant) -> bool:
+    """Whether a grant that this node knows is another amendment than the one that a leader names, and no older one."""
+    if known.amendment == named.amendment:
+        return known.containers != named.containers
+    return known.amendment > named.amendment
+
+
 def promise_of(store: GrantStore, grant_id: str) -> Grant | None:
     known = store.get(grant_id)
     return None if known is None else known.shrunk

@@ -104,8 +104,7 @@ class Syncs:
                     named.grant.grant_id: known.grant.grant
                     for named in sync.grants
                     if (known := self._store.get(named.grant.grant_id)) is not None
-                    and known.grant.grant.amendment >= named.grant.amendment
-                    and known.grant.grant.containers != named.grant.containers
+                    and resizes.differs(known.grant.grant, named.grant)
                 },
                 shrunk={
                     grant_id: promise

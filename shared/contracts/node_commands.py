@@ -122,7 +122,7 @@ class NodeSyncAnswer(Message, frozen=True):
     """Grants of the sync that were amended, and the newest amendment whose amounts their slices have."""
     amended: dict[str, Grant] = {}
     """Grants of the sync of which the node has an amendment that the sync does not know, because etcd was restored: the
-    amounts that their slices have, or are to have."""
+    amounts that their slices have, or are to have. They may be those of the sync, by a later number."""
     shrunk: dict[str, Grant] = {}
     """Grants of the sync of which the node has promised to use less, and what it uses at most."""
     on_host: tuple[str, ...] = ()

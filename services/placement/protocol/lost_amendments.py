@@ -27,7 +27,8 @@ class LostAmendments(dict[str, Grant]):
         lost = self.get(uid)
         if lost is None:
             return None
-        if given.amendment > lost.amendment or given.containers == lost.containers or not same_slices(lost, given):
+        is_known = given.amendment == lost.amendment and given.containers == lost.containers
+        if is_known or given.amendment > lost.amendment or not same_slices(lost, given):
             del self[uid]
             return None
         if opened is not None and opened.containers == lost.containers:

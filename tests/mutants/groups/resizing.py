@@ -105,6 +105,14 @@ MUTANTS = [
         tests=(_TESTS + "test_what_slices_have_is_booked_and_annotated_again_after_a_restore_of_etcd",),
     ),
     Mutant(
+        name="lost-amendment-to-the-same-amounts-forgotten",
+        what="of an amendment that was lost with etcd only the amounts count, and not its number",
+        file=_LOST,
+        old="is_known = given.amendment == lost.amendment and given.containers == lost.containers",
+        new="is_known = given.containers == lost.containers",
+        tests=(_TESTS + "test_a_lost_amendment_to_the_same_amounts_is_annotated_too",),
+    ),
+    Mutant(
         name="lost-amendment-by-its-own-number",
         what="a pod is amended to what its slices have by a number that its node may know with other amounts",
         file=_LOST,
@@ -132,8 +140,8 @@ MUTANTS = [
         name="node-keeps-lost-amendments-to-itself",
         what="a node does not tell a new leader of amendments that its sync lacks",
         file="services/node_agent/syncs.py",
-        old="known.grant.grant.amendment >= named.grant.amendment",
-        new="known.grant.grant.amendment > named.grant.amendment + 1_000",
+        old="and resizes.differs(known.grant.grant, named.grant)",
+        new="and False",
         tests=(_TESTS + "test_what_slices_have_is_booked_and_annotated_again_after_a_restore_of_etcd",),
     ),
     Mutant(

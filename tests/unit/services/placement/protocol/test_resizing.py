@@ -250,6 +250,23 @@ def test_slices_that_have_less_than_a_restored_grant_are_annotated_too() -> None
     assert world.all_mib("p") == (4096, 4096, 4096)
 
 
+def test_a_lost_amendment_to_the_same_amounts_is_annotated_too() -> None:
+    """By an earlier number the pod would be amended to nothing that its node takes for new: neither would a promise
+    end that the node has made since, nor would it make another one."""
+    world = World("p")
+    world.resize("p", "memory=40Gi")
+    backup = world.pods["p"]
+    world.resize("p", "memory=60Gi")
+    world.resize("p", "memory=40Gi")
+    world.annotate("p", resize="memory=20Gi")
+    assert world.all_mib("p") == (20480, 40960, 40960), "promised, and not written yet"
+    restored(world, backup)
+    assert world.write(last_amendment(world))
+    assert world.all_mib("p") == (40960, 40960, 40960)
+    world.resize("p", "memory=20Gi")
+    assert world.all_mib("p") == (20480, 20480, 20480)
+
+
 def test_a_growth_that_may_be_under_way_is_booked_beside_a_lost_one() -> None:
     """It has the number of the lost amendment, and may still be written at the pod's version."""
     world = World("p")
