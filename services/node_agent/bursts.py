@@ -33,6 +33,7 @@ from services.node_agent.strategies.slice_registry import Loan, SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
 from services.node_agent.strategies.suspension import Suspender
 from shared.model import names
+from shared.model.suspension import goes_to_host
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 from shared.service import Context
 
@@ -120,7 +121,7 @@ class Bursts:
 
     async def _is_on_host(self, uid: str) -> bool:
         known = self._agent.store.find_by_pod(uid)
-        if known is not None and known.applied is not None and known.applied.action == "checkpoint":
+        if known is not None and goes_to_host(known.applied):
             return True
         try:
             return await self._suspender.is_on_host(uid)

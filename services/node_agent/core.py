@@ -32,6 +32,7 @@ from shared.contracts.node_commands import (
     NodeSync,
 )
 from shared.model.causes import Inputs
+from shared.model.suspension import goes_to_host
 
 SERVED_AFTER = (
     m.GrantReceived,
@@ -205,7 +206,7 @@ class Agent:
             grant_id=grant_id,
             suspension=suspension,
             number=0 if known is None else known.grant.number,
-            whole=known is not None and known.grant.suspension is None and not known.on_host,
+            whole=known is not None and not goes_to_host(known.grant.suspension) and not known.on_host,
             cannot_checkpoint=rehearsals.cannot_checkpoint(self.store, grant_id),
             cannot_move=rehearsals.cannot_move(self.store, grant_id),
         )

@@ -13,7 +13,7 @@ import msgspec
 from services.node_agent.state import KnownGrant, Lease
 from shared.contracts.node_commands import LiveSlice, NodeGrant
 from shared.model.grant import ContainerGrant, Grant
-from shared.model.suspension import Suspension
+from shared.model.suspension import Suspension, goes_to_host
 
 Key = tuple[str, str]
 """The key of a lease: the pod's UID and the container's name."""
@@ -84,7 +84,7 @@ class GrantStore:
         """
         before = self._known.get(received.grant.grant_id)
         if before is None:
-            known = KnownGrant(grant=received, on_host=_goes_to_host(received))
+            known = KnownGrant(grant=received, on_host=goes_to_host(received.suspension))
         else:
             if received.unbound and not before.unbound:
                 received = msgspec.structs.replace(received, unbound=False)
@@ -99,7 +99,7 @@ class GrantStore:
                 applied=before.applied if before.applied == received.suspension else None,
                 in_force=before.in_force or before.effective if amended else before.in_force,
                 shrunk=None if amended else before.shrunk,
-                on_host=before.on_host or _goes_to_host(received),
+                on_host=before.on_host or goes_to_host(received.suspension),
                 rehearsed=before.rehearsed,
                 cannot_checkpoint=before.cannot_checkpoint,
                 cannot_move=before.cannot_move,
@@ -241,7 +241,3 @@ class GrantStore:
 
 def _size(share: ContainerGrant) -> tuple[int, int, int]:
     return len(share.gpus), sum(g.memory_mib for g in share.gpus), sum(g.compute_milli for g in share.gpus)
-
-
-def _goes_to_host(received: NodeGrant) -> bool:
-    return received.suspension is not None and received.suspension.action == "checkpoint"

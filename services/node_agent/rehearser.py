@@ -12,7 +12,7 @@ from services.node_agent.strategies.host_memory import HostMemoryUnknown
 from services.node_agent.strategies.locks import LockError
 from services.node_agent.strategies.stopping import NotQuiet
 from services.node_agent.strategies.suspension import Suspender
-from services.node_agent.suspensions import is_checkpoint
+from shared.model.suspension import goes_to_host
 from shared.model.units import MIB
 from shared.service import Context
 
@@ -57,7 +57,7 @@ class Rehearser:
         """Rehearses the pods that are due, and restores what could not be restored before."""
         for uid in tuple(self._left):
             ordered = self._agent.store.find_by_pod(uid)
-            elsewhere = ordered is None or is_checkpoint(ordered.grant.suspension) or self._suspender.waits_on_host(uid)
+            elsewhere = ordered is None or goes_to_host(ordered.grant.suspension) or self._suspender.waits_on_host(uid)
             if elsewhere or not await self._suspender.move_back(uid):
                 self._left.discard(uid)
         due = {known.grant_id: known for known in self._agent.store.known if rehearsals.is_due(known)}

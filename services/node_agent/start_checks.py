@@ -12,6 +12,7 @@ from shared.contracts.events import SliceEnforced
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant
 from shared.model.strategies import registered
+from shared.model.suspension import goes_to_host
 
 
 def refusal(  # noqa: PLR0917 - all that the core knows
@@ -51,7 +52,7 @@ def refusal(  # noqa: PLR0917 - all that the core knows
             "no-gpus",
             "NVML reports no GPU on this node now (the log of its agent says why); the kubelet tries again",
         )
-    if known.grant.suspension is not None and known.grant.suspension.action == "checkpoint":
+    if goes_to_host(known.grant.suspension):
         return (
             "suspended",
             "the pod is suspended by checkpoint and its memory is in use by other pods; the kubelet tries again",

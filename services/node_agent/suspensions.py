@@ -19,7 +19,7 @@ from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.state import KnownGrant
 from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Gpu
-from shared.model.suspension import Suspension, can_suspend, left_of
+from shared.model.suspension import Suspension, can_suspend, goes_to_host, left_of
 
 HALF_RESUMED = Suspension(action="checkpoint", plan_id="")
 """What a pod resumes from that is ordered to run, and is not known to have all its memory back: an agent that was
@@ -40,7 +40,7 @@ def apply_order(store: GrantStore, received: NodeGrant, node: str, gpus: Mapping
     """Stores a received grant, with its suspension if that can be carried out. The caller has checked the grant."""
     before = store.get(received.grant.grant_id)
     previous = None if before is None else before.grant.suspension
-    if previous is None and before is not None and before.on_host and not is_checkpoint(received.suspension):
+    if previous is None and before is not None and before.on_host and not goes_to_host(received.suspension):
         previous = HALF_RESUMED
     if received.suspension is None and previous is None:
         store.remember(received)
@@ -80,22 +80,22 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
         if result.reason:
             failed[task.grant_id] = result.reason
             if result.is_partial:
-                moves = is_checkpoint(task.suspension) or is_checkpoint(task.previous)
+                moves = goes_to_host(task.suspension) or goes_to_host(task.previous)
                 store.put(
                     msgspec.structs.replace(known, applied=None, restore_pending=True, on_host=known.on_host or moves)
                 )
                 continue
             # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
-            applied = None if task.applied is not None and task.applied.action == "checkpoint" else task.applied
+            applied = None if goes_to_host(task.applied) else task.applied
             received = msgspec.structs.replace(known.grant, suspension=task.previous)
-            on_host = known.on_host and (goes_on or task.suspension is None or is_checkpoint(task.previous))
+            on_host = known.on_host and (goes_on or task.suspension is None or goes_to_host(task.previous))
             store.put(
                 msgspec.structs.replace(
                     known, grant=received, applied=applied, restore_pending=task.suspension is None, on_host=on_host
                 )
             )
         else:
-            on_host = known.on_host and (goes_on or is_checkpoint(task.suspension))
+            on_host = known.on_host and (goes_on or goes_to_host(task.suspension))
             known = moving.after(known, task)
             # An earlier task of the same order may have failed in part. What is done by now is not to be undone.
             store.put(msgspec.structs.replace(known, applied=task.suspension, restore_pending=False, on_host=on_host))
@@ -123,14 +123,10 @@ def applied_to(store: GrantStore, grant_id: str) -> Suspension | None:
     return None if known is None else known.applied
 
 
-def is_checkpoint(suspension: Suspension | None) -> bool:
-    return suspension is not None and suspension.action == "checkpoint"
-
-
 def _unsupported(received: NodeGrant, before: KnownGrant | None) -> str:
     if received.suspension is None:
         return ""
-    if before is not None and before.cannot_checkpoint and received.suspension.action == "checkpoint":
+    if before is not None and before.cannot_checkpoint and goes_to_host(received.suspension):
         return f"its programs cannot be checkpointed: {before.cannot_checkpoint}"
     if can_suspend(received.suspension.action, received.grant.containers.values()):
         return ""

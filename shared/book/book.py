@@ -21,6 +21,7 @@ from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
 from shared.model.kinds import Object
 from shared.model.objects import Gang, Node, Pod, version
+from shared.model.suspension import goes_to_host
 
 READ_MOST = 1024
 """Kinds of pods of which one is remembered as read."""
@@ -120,7 +121,7 @@ class Book(Ledger):
         if state.ended:
             return changes + self._end(state)
         changes += self._bind(state)
-        if state.suspension is not None and state.suspension.action == "checkpoint":
+        if goes_to_host(state.suspension):
             self.park(state.grant_id)
         return changes
 

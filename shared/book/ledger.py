@@ -17,7 +17,7 @@ from shared.model.grant import GpuShare, Grant, sum_shares
 from shared.model.mig import instance_mask
 from shared.model.moves import moved_gpus
 from shared.model.resize import same_slices
-from shared.model.suspension import Suspension, left_of
+from shared.model.suspension import Suspension, goes_to_host, left_of
 from shared.model.units import WHOLE_GPU_MILLI
 
 
@@ -410,5 +410,5 @@ def _nodes_of(grant: Grant) -> set[str]:
 def is_off(held: GrantState, share: GpuShare) -> bool:
     """Whether all that a checkpointed pod had of a GPU is on the host: the GPU is idle but for others. A GPU can only
     be given as a whole when it is idle."""
-    gone = held.suspension is not None and held.suspension.action == "checkpoint"
+    gone = goes_to_host(held.suspension)
     return gone and share.mig is None and not share.memory_mib and not share.compute_milli

@@ -225,7 +225,7 @@ class Accepted(Message, frozen=True):
     number: int = 0
     """The number of the newest order about the grant that the agent has met."""
     whole: bool = False
-    """By that order it gives nothing up, and none of its GPU memory is on the host. False: that is not known."""
+    """By that order none of its GPU memory is to be on the host, and none is. False: that is not known."""
 
 
 class Released(Message, frozen=True):

@@ -43,6 +43,11 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         checked("memory_mib", self.memory_mib)
 
 
+def goes_to_host(suspension: Suspension | None) -> bool:
+    """Whether GPU memory is on the host by it, or shall be."""
+    return suspension is not None and suspension.action == "checkpoint"
+
+
 def can_suspend(action: SuspendAction, containers: Iterable[ContainerGrant]) -> bool:
     """Whether every one of these slices can do that while it runs."""
     return all(

@@ -10,6 +10,7 @@ from shared.book.states import GrantState, NodeState, PodState
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, sum_shares
 from shared.model.moves import can_move, is_move, on_gpus
+from shared.model.suspension import goes_to_host
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.scheduling.equal_gpus import mask_of
 from shared.scheduling.slowdown.outlook import quiet_rooms
@@ -30,7 +31,7 @@ def may_move(
 
 def is_movable(held: GrantState) -> bool:
     """Whether all that a pod had of its GPUs is on the host, and may come back to others."""
-    return held.given.any_gpu and held.suspension is not None and held.suspension.action == "checkpoint"
+    return held.given.any_gpu and goes_to_host(held.suspension)
 
 
 def why_not_there(state: PodState, held: GrantState, node: NodeState, gpus: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.states import GrantState
 from shared.model.grant import Grant
-from shared.model.suspension import Suspension
+from shared.model.suspension import Suspension, goes_to_host
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Transaction:
         # What was on the host before stays there: only a node's confirmation empties it.
         parked = self._parked.setdefault(grant_id, self._fork.grants[grant_id].parked)
         self._fork.suspend(grant_id, suspension)
-        self._fork.park(grant_id, parked=parked or (suspension is not None and suspension.action == "checkpoint"))
+        self._fork.park(grant_id, parked=parked or goes_to_host(suspension))
 
     def _hold_again(self, uid: str, node: str, held: GrantState | None) -> None:
         self.book.hold(uid, node, None if held is None else held.given)

@@ -23,7 +23,7 @@ from services.node_agent.strategies.slices import Key, slice_of
 from services.node_agent.strategies.stopping import NotQuiet
 from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import StrategyName, registered
-from shared.model.suspension import Suspension
+from shared.model.suspension import Suspension, goes_to_host
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 
 Changed = list[tuple[LiveSlice, Override]]
@@ -46,10 +46,6 @@ def override_for(suspension: Suspension | None, before: Override, gpus: Collecti
     keeps_mib = {"shrink": suspension.memory_mib, "checkpoint": 0}.get(suspension.action)
     memory_mib = {} if keeps_mib is None else dict.fromkeys(gpus, keeps_mib)
     return msgspec.structs.replace(before, paused=paused, compute_milli=keeps_milli, memory_mib=memory_mib)
-
-
-def _is_checkpoint(suspension: Suspension | None) -> bool:
-    return suspension is not None and suspension.action == "checkpoint"
 
 
 _PAUSE = Suspension(action="pause", plan_id="")
@@ -145,7 +141,7 @@ class Suspender:
 
     async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
-        hook = ask.hook if _is_checkpoint(ask.suspension) else None
+        hook = ask.hook if goes_to_host(ask.suspension) else None
         # A program takes its time for its hook, and might take all of it: other pods do not wait for that.
         async with self._in_order.setdefault(ask.uid, asyncio.Lock()):
             if hook is not None and self.hooks is not None:
@@ -156,7 +152,7 @@ class Suspender:
                 done = await self._suspend(ask)
             if done.reason and hook is not None:
                 return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
-            if not done.reason and ask.suspension is None and _is_checkpoint(ask.previous):
+            if not done.reason and ask.suspension is None and goes_to_host(ask.previous):
                 return SuspendResult(ask, await self._woken(ask, ""))
             return done
 
@@ -183,7 +179,7 @@ class Suspender:
     async def _suspend(self, ask: SuspendTask) -> SuspendResult:
         mine = [live for live in self._live() if live.uid == ask.uid and live.container in ask.containers]
         keys = {(live.uid, live.container) for live in mine}
-        was_checkpointed = _is_checkpoint(ask.previous)
+        was_checkpointed = goes_to_host(ask.previous)
         # The slices of a pod that comes back to other GPUs have those when its memory is there.
         changed, why = ([], "") if ask.move is not None else self._tell(mine, ask.suspension)
         if not why and ask.suspension is not None and ask.suspension.action == "shrink":
@@ -191,7 +187,7 @@ class Suspender:
                 mine, ask.suspension.memory_mib
             )
         try:
-            if not why and ask.suspension is not None and ask.suspension.action == "checkpoint":
+            if not why and goes_to_host(ask.suspension):
                 gate = SliceGate(self.registry, self.drivers, changed, ask.suspension)
                 why = await self._checkpointer.checkpoint(ask.uid, tuple(self._bytes(live) for live in mine), gate)
                 if not why and self._bursts(ask.uid):

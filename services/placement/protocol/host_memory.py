@@ -2,7 +2,7 @@
 
 The book counts a grant from the moment at which a plan that checkpoints its pod is reserved. It is free again when
 - no open plan, no annotation and no order that may still be written wants the checkpoint, and
-- the node has answered the order that followed: it has all GPU memory of the grant on the GPU.
+- the node has answered the order that followed: it has all GPU memory of the grant on the GPU. The pod may be paused.
 A node that cannot restore it yet is asked again.
 """
 
@@ -16,6 +16,7 @@ from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import touch
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
+from shared.model.suspension import goes_to_host
 
 ASK_AGAIN_S = 5.0
 
@@ -108,7 +109,7 @@ class HostMemory:
     ) -> bool:
         """Whether nothing wants the checkpoint any more, or may still come to."""
         state = self._book.pods.get(held.uid)
-        if state is None or held.grant_id in open_checkpoints or held.suspension is not None:
+        if state is None or held.grant_id in open_checkpoints or goes_to_host(held.suspension):
             return False
         ordered = held.uid in self._ordered and not self._moved(held.uid)
-        return state.suspension is None and (whatever_is_ordered or not ordered)
+        return not goes_to_host(state.suspension) and (whatever_is_ordered or not ordered)

@@ -229,6 +229,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=("tests/unit/services/placement/preemption/test_reservations.py::test_a_full_host_takes_no_victim[0]",),
     ),
     Mutant(
+        name="host-taken-while-paused",
+        what="host memory of a pod that is back stays booked while the pod is paused for another plan",
+        file=_HOST,
+        old="held.grant_id in open_checkpoints or goes_to_host(held.suspension)",
+        new="held.grant_id in open_checkpoints or held.suspension is not None",
+        tests=(_TESTS + "test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again",),
+    ),
+    Mutant(
         name="host-free-by-an-earlier-answer",
         what="an answer to an earlier order frees host memory",
         file=_HOST,

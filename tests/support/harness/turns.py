@@ -20,7 +20,7 @@ from shared.model import names
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, decode_grant
 from shared.model.objects import Pod, PodStatus
-from shared.model.suspension import Suspension
+from shared.model.suspension import Suspension, goes_to_host
 from shared.turns.gpu_time import GpuTime, read_gpu_time
 from tests.support import build
 from tests.support.harness.placement import Placement, only
@@ -193,7 +193,7 @@ class Site:
                 self.send(m.GrantAcknowledged("n", grant.grant.grant_id, reason=reason, number=grant.number))
                 continue
             self._execute(grant)
-            whole = grant.suspension is None
+            whole = not goes_to_host(grant.suspension)
             self.send(
                 m.GrantAcknowledged(
                     "n",

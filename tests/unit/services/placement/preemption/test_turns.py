@@ -512,6 +512,29 @@ def test_an_answer_to_an_earlier_order_frees_no_host_memory() -> None:
     assert site.free_host() == 2
 
 
+def test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again() -> None:
+    """Its node told that all is on the GPU when the pod was to stand still already."""
+    site = Site(gpus=1, park=1, memory=f"{GPU_MIB // 2}Mi")
+    site.run("long")
+    site.wait(3_600)
+    site.create("new")
+    site.propose(site.plan(("long",), ("new",)))
+    site.settle()
+    site.bind("new")
+    site.end("new")
+    site.wait(7)
+    site.write()
+    site.wait(3_600)
+    site.unanswered.clear()
+    site.create("newer")
+    assert site.propose(site.plan(("long",), ("newer",), action="pause", plan_id="next")).ok
+    site.write()
+    assert site.free_host() == 0, "the node has not answered"
+    site.settle(7)
+    assert site.state("long").suspension is not None
+    assert site.free_host() == 1
+
+
 def test_a_full_host_refuses_a_checkpoint_and_allows_a_pause() -> None:
     site = Site(gpus=1, park=0, memory=f"{GPU_MIB // 2}Mi")
     site.run("long")
