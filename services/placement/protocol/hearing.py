@@ -58,7 +58,9 @@ class Hearing:
 
     def left(self, now: float) -> ToHear:
         """What the next session is to hear as things are."""
-        return None if self.delays_all(now) and self._to_hear is None else self._leftovers.nodes
+        if not self.delays_all(now):
+            return self._leftovers.nodes
+        return None if self._to_hear is None else self._to_hear | self._leftovers.nodes
 
     def note(self, term: int) -> None:
         """The nodes have been heard, or waited for: the next session waits only for those that keep pods back."""

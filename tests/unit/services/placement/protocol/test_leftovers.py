@@ -148,10 +148,10 @@ def test_without_a_complete_log_nothing_is_placed_until_all_nodes_have_answered_
     assert some_time.binds().keys() == {"uid-team-p"}
 
 
-def succeed(first: Placement, *pods: Pod) -> Placement:
+def succeed(first: Placement, *pods: Pod, term: int = 200) -> Placement:
     """The next leader, which finds a complete log; `free` answers it, and `n` does not."""
     nodes = build.node("free"), build.node("n")
-    second = Placement(*nodes, *pods, term=200, records=tuple(first.log), respond=silent("n"), begins=False)
+    second = Placement(*nodes, *pods, term=term, records=tuple(first.log), respond=silent("n"), begins=False)
     for node in ("free", "n"):
         second.send(m.InventorySeen(build.inventory(node)))
     second.send(second.beginning)
@@ -207,6 +207,16 @@ def test_a_successor_hears_the_node_that_keeps_a_pod_back(renews: bool) -> None:
     assert second.binds().keys() == {pod.metadata.uid}
     first.send(m.ReleaseSeen("n", "1-n"))
     assert succeed(first, pod).binds().keys() == {pod.metadata.uid}
+
+
+def test_nor_is_it_forgotten_where_a_term_is_renewed_before_it_has_answered() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    first = two_nodes()
+    answer(first, "n", runs(pod, "n"))
+    first.facts(pod)
+    second = succeed(first, pod)
+    second.send(m.TermRenewed(term=250))
+    assert succeed(second, pod, term=300).binds() == {}
 
 
 def test_a_node_that_keeps_no_pod_back_delays_no_successor() -> None:
