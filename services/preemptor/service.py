@@ -12,6 +12,7 @@ from services.preemptor import messages as m
 from services.preemptor.config import Config
 from services.preemptor.core import Core
 from services.preemptor.traces import PlanTraces
+from services.preemptor.wall_clock import ClockSetBack, WallClock
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry
 from shared.contracts import commands, queries, subjects
@@ -94,7 +95,7 @@ class Preemptor(Service):
 
 
 class _Work:
-    """Runs a core from an empty book to the end of one connection.
+    """Runs a core from an empty book to the end of one connection, or until the machine's clock is set back.
 
     Its state is discarded; placement's reservations last.
     """
@@ -105,6 +106,7 @@ class _Work:
         self._plans, self._evictions, self._advice = counters
         self._traces = PlanTraces(ctx.telemetry)
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
+        self._clock = WallClock()
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._saves: set[asyncio.Task[None]] = set()
         """Records that are being persisted."""
@@ -131,10 +133,12 @@ class _Work:
                 while True:
                     event = await self._inbox.get()
                     self._ticking = self._ticking and not isinstance(event, m.Tick)
-                    for command in self.core.handle(event, time.time()):
+                    for command in self.core.handle(event, self._clock.now()):
                         self._carry_out(command, group)
                     # With a full inbox no other task would run, and leadership has to be renewed.
                     await asyncio.sleep(0)
+        except* ClockSetBack as errors:
+            self.ctx.log.warning("preemptor_begins_anew", why=str(errors.exceptions[0]))
         finally:
             for subscription in subscriptions:
                 await subscription.stop()

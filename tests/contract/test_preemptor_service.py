@@ -1,0 +1,37 @@
+"""The work of one preemptor process on real NATS."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+import structlog
+
+from services.preemptor import service
+from services.preemptor.config import Config
+from services.preemptor.wall_clock import WallClock
+from shared.bus.nats_bus import NatsBus
+from shared.service import Context
+from shared.service.base import Health
+from shared.telemetry import Metrics, Telemetry
+
+LIMIT_S = 10.0
+
+
+async def test_work_begins_anew_when_the_machines_clock_is_set_back(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise no pod would be planned for until the clock has come as far again."""
+    times = itertools.chain((5_000.0, 5_000.1, 5_000.2), itertools.repeat(1_400.0))
+    monkeypatch.setattr(service, "WallClock", lambda: WallClock(lambda: next(times)))
+    metrics = Metrics()
+    ctx = Context(
+        service="preemptor", instance="one", log=structlog.get_logger(), config=Config(),
+        telemetry=Telemetry("preemptor", ratio=0.0, otlp_endpoint=""), metrics=metrics, health=Health(), bus=bus,
+    )  # fmt: skip
+    counters = tuple(metrics.counter(f"kerf_test_{name}_total", name, ("outcome",)) for name in ("a", "b", "c"))
+    with structlog.testing.capture_logs() as logs:
+        await asyncio.wait_for(service._Work(ctx, counters, lambda: False).run(), LIMIT_S)
+    (said,) = [entry for entry in logs if entry["event"] == "preemptor_begins_anew"]
+    assert said["why"] == "this machine's clock was set back by 3600 s"
