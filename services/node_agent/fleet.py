@@ -7,10 +7,11 @@ its release is requested.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
-from services.node_agent.state import Lease
+from services.node_agent.state import Checkpoint, Lease
 from shared.contracts import subjects
 from shared.contracts.node_commands import NodeHoldAnswer
 from shared.ports.machine import Machine
@@ -21,16 +22,23 @@ KEEP_TOMBSTONES = 512
 class Fleet:
     """The agents of all simulated nodes."""
 
-    def __init__(self, machines: Mapping[str, Machine]) -> None:
-        """`machines`: the nodes by name."""
+    def __init__(
+        self, machines: Mapping[str, Machine], checkpoints: Mapping[str, Checkpoint] = MappingProxyType({})
+    ) -> None:
+        """`machines`: the nodes by name. `checkpoints`: what their agents knew when the process before ended."""
         self._machines = dict(machines)
-        self._agents = {name: Agent(name, keep_tombstones=KEEP_TOMBSTONES) for name in self._machines}
+        self._agents = {
+            name: Agent(name, checkpoints.get(name), keep_tombstones=KEEP_TOMBSTONES) for name in self._machines
+        }
         self.by_token = {subjects.token(name): name for name in self._machines}
         """Node names by their subject token."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._agents)
+
+    def checkpoint(self, node: str) -> Checkpoint:
+        return self._agents[node].checkpoint()
 
     def boot(self, node: str, now: float) -> list[m.Command]:
         """The first commands of a node. Raises KeyError if there is no such node."""

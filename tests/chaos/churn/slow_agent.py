@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from services.node_agent import messages as m
+from services.node_agent import state
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
@@ -65,13 +67,41 @@ def slow_machines(
     return {node.name: SlowMachine(node, boot_id, journal, chance) for node in nodes}
 
 
+class DurableFleet(Fleet):
+    """Its agents keep their checkpoints in files, as those of real nodes do: a grant that was released is not handed
+    over again, also where the next process is told of its pod by a leader that does not know it yet."""
+
+    def __init__(self, machines: Mapping[str, Machine], folder: Path) -> None:
+        self._folder = folder
+        saved = {name: self._file(name).read_bytes() for name in machines if self._file(name).exists()}
+        super().__init__(machines, {name: state.read(content, name) for name, content in saved.items()})
+
+    def boot(self, node: str, now: float) -> list[m.Command]:
+        return self._saved(node, super().boot(node, now))
+
+    def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
+        return self._saved(node, super().handle(node, event, now))
+
+    def _saved(self, node: str, out: list[m.Command]) -> list[m.Command]:
+        if any(isinstance(order, m.Save) for order in out):
+            # Not synced: what is killed here is the process, and never the machine.
+            new = self._file(node).with_suffix(".new")
+            new.write_bytes(state.write(self.checkpoint(node)))
+            new.replace(self._file(node))
+        return out
+
+    def _file(self, node: str) -> Path:
+        return self._folder / f"{node}.checkpoint"
+
+
 class SlowAgent(NodeAgent):
     """The node agent of slow hollow nodes."""
 
     async def start(self, ctx: Context) -> None:
         config: Config = ctx.config
         journal, chance = Writer(Path(os.environ[JOURNAL])), random.Random(os.environ[SEED])
-        self.fleet = FleetRuntime(ctx, Fleet(slow_machines(config.hollow_nodes(), ctx.instance, journal, chance)))
+        machines = slow_machines(config.hollow_nodes(), ctx.instance, journal, chance)
+        self.fleet = FleetRuntime(ctx, DurableFleet(machines, Path(os.environ[JOURNAL]).parent))
         await self.fleet.start(config.beat_s)
 
 
