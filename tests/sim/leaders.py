@@ -10,9 +10,13 @@ from services.node_agent import messages as a
 from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.core import Core
+from services.placement.explain.steps import finish
 from services.placement.leader.log_protocol import LogProtocol, Pause, Request, Steps
+from services.placement.queries.questions import advise_
 from shared.bus.port import NoStream, Refused, Unknown
+from shared.contracts.explain import Advice
 from shared.contracts.facts import Fact
+from shared.contracts.queries import AdviseQuery
 from tests.sim import holds
 from tests.sim.feeds import UNANSWERED_S, FeedReader
 from tests.sim.nats import Violation
@@ -270,6 +274,15 @@ class Leader:
     def hear(self, event: m.Input) -> None:
         """A message from the bus, for the session that leads here."""
         self.awake(lambda: self._feed(event))()
+
+    def advise(self, query: AdviseQuery, answer: Callable[[Advice | None], None]) -> None:
+        """Answers which migrations would let a pod fit, if a session leads here."""
+
+        def ask() -> None:
+            if self.core is not None and self.core.phase == "leading":
+                answer(finish(advise_(self.core, query, self.simulation.clock.now + self._clock_skew_s)).advice)
+
+        self.awake(ask)()
 
     def _carry_out(self, command: m.Command) -> None:
         simulation = self.simulation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,18 @@ from services.placement import messages as m
 from services.preemptor import messages as pm
 from services.preemptor.config import Config
 from services.preemptor.core import Core
+from services.preemptor.wall_clock import ClockSetBack, WallClock
 from shared.contracts.commands import Answer, Evict
+from shared.contracts.explain import Advice
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
 from tests.sim.feeds import FeedReader
+from tests.sim.migrations import PATIENCE
 from tests.sim.nats import Violation
 from tests.sim.slices import FIXED_S, MIB_PER_S
 
 if TYPE_CHECKING:
+    from tests.sim.leaders import Leader
     from tests.sim.simulation import Simulation
 
 ANSWER_S = 5.0
@@ -35,9 +40,13 @@ class Preemptor:
             checkpoints=checkpoints,
             copied_mib_per_s=MIB_PER_S,
             copy_fixed_s=FIXED_S,
+            defragmentation_gpu_seconds_per_hour=simulation.migrations.limit_gpu_s,
+            reclaim_patience=PATIENCE,
         )
         self._life = 0
         self._plans = 0
+        self._ahead_s = 0.0
+        """By how much its machine's clock is ahead."""
         self.alive = False
         self._asked: set[str] = set()
         """The plans whose answer is awaited."""
@@ -57,6 +66,7 @@ class Preemptor:
         self._life += 1
         self.alive, self._asked = True, set()
         self.core = Core(self._config, self._new_id)
+        self._clock = WallClock(lambda: self.simulation.clock.now + self._ahead_s)
         self.feed.begin()
         for node in self.simulation.nodes.values():
             self._hear_inventory_of(node.agent.gpus.inventory)
@@ -70,6 +80,11 @@ class Preemptor:
             self.simulation.clock.tell(f"{self.name} crashes")
             self.alive = False
             self._life += 1
+
+    def clock_is_set(self, seconds: float) -> None:
+        """Its machine's clock is set forward, or back."""
+        self.simulation.clock.tell(f"the clock of {self.name} is set {seconds:+.0f} s")
+        self._ahead_s += seconds
 
     def _new_id(self) -> str:
         self._plans += 1
@@ -105,7 +120,13 @@ class Preemptor:
             self._feed(pm.Answered(answer))
 
     def _feed(self, event: pm.Input) -> None:
-        for command in self.core.handle(event, self.simulation.clock.now):
+        try:
+            now = self._clock.now()
+        except ClockSetBack:
+            self.crash()  # as the service does: its work begins anew
+            self.start()
+            return
+        for command in self.core.handle(event, now):
             self._carry_out(command)
 
     def _carry_out(self, command: pm.Command) -> None:
@@ -125,7 +146,7 @@ class Preemptor:
                 for leader in simulation.leaders:
                     simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(asked))  # type: ignore[misc]
             case pm.AskAdvice():
-                self._soon(0.1, lambda: self._feed(pm.Advised(None)))
+                self._ask_advice(command)
 
     def _propose(self, plan: Plan) -> None:
         simulation = self.simulation
@@ -133,6 +154,7 @@ class Preemptor:
         simulation.clock.tell(
             f"{self.name} proposes {plan.plan_id}{' (turn)' if plan.turn else ''}: {loses} for {gains}"
         )
+        simulation.migrations.proposed(plan)
         self._ask(plan)
 
     def _ask(self, plan: Plan) -> None:
@@ -142,6 +164,24 @@ class Preemptor:
             simulation.network.send(self.name, leader.name, lambda x=leader: x.hear(m.ReserveAsked(plan)))  # type: ignore[misc]
         self._soon(ANSWER_S, lambda: self.answered(Reserved(plan_id=plan.plan_id, ok=False, again=True)))
 
+    def _ask_advice(self, command: pm.AskAdvice) -> None:
+        simulation, open_, awake = self.simulation, [True], self._awake
+
+        def advised(advice: Advice | None) -> None:
+            if open_[0]:
+                open_[0] = False
+                self._feed(pm.Advised(advice))
+
+        def ask(leader: Leader) -> None:
+            leader.advise(
+                command.query,
+                lambda advice: simulation.network.send(leader.name, self.name, awake(lambda: advised(advice))),
+            )
+
+        for leader in simulation.leaders:
+            simulation.network.send(self.name, leader.name, functools.partial(ask, leader))
+        self._soon(ANSWER_S, lambda: advised(None))
+
     def _execute(self, plan_id: str, orders: tuple[Evict, ...]) -> None:
         if not orders:
             return
@@ -149,6 +189,7 @@ class Preemptor:
         if self.core.executions[plan_id].plan.turn:
             raise Violation(f"T2: {plan_id} is for a turn, and evicts {[order.name for order in orders]}")
         uids = tuple(order.uid for order in orders)
+        simulation.migrations.evicts(self.core.executions[plan_id].plan, uids)
 
         def answered(failed: tuple[Answer, ...]) -> None:
             if open_[0]:

@@ -23,6 +23,7 @@ from tests.sim.clock import Clock, Network
 from tests.sim.disasters import Disasters, RestorableCluster
 from tests.sim.leaders import Leader
 from tests.sim.mig import Mig
+from tests.sim.migrations import JOB, Migrations
 from tests.sim.nats import SimNats, Violation
 from tests.sim.nodes import SimNode, raise_first
 from tests.sim.rebuild import compare_with_rebuilt
@@ -30,6 +31,8 @@ from tests.sim.turns import RESTING_S, TURNING_S, Turns
 from tests.sim.watchers import Watcher
 
 GPU_MIB, GPU_MILLI = 81920, 1000
+HAS_AGENT = {names.LABEL_ENROLLED: "true", names.LABEL_GPU_COUNT: "1"}
+"""Its labels say so since before anything went wrong."""
 FAULTY_S, CALM_S = 60.0, 400.0
 REST_STEPS = 64
 """After so many steps it is asked whether the world is at rest."""
@@ -85,6 +88,8 @@ class Simulation:
         self._pause_s = self.rng.choice((3.0, 6.0, 12.0))
         self._untouchable = self.rng.choice((0.0, 0.05, 0.3))
         self.turns = Turns(self, seed)
+        # Where all take turns the bounds are for what runs on.
+        self.migrations = Migrations(self, seed, possible=self.turns.drawn and not self.turns.pure)
         self.disasters = Disasters(self, seed)
         # Of its own, so that the other draws stay what they were.
         self.remote_rng = random.Random(f"{seed} remote")
@@ -126,13 +131,15 @@ class Simulation:
         # Where all pods take turns in one circle none has an instance: what runs there is not suspended.
         self.mig = Mig(seed, possible=not self.turns.pure)
         self.nodes: dict[str, SimNode] = {}
-        for i in range(self.rng.randint(1, 3)):
+        drawn = self.rng.randint(1, 3)
+        for i in range(3 if self.migrations.drawn else drawn):
             self._add_node(f"n{i}")
         self.leaders = [Leader(self, i) for i in range(2)]
         self.watchers = [Watcher(self, i) for i in range(2)]
         self.turns.begin()
+        self.migrations.begin()
         self.disasters.begin()
-        for _ in range(self.rng.randint(4, 20)):
+        for _ in range(self.rng.randint(4, 20) + self.migrations.more_pods):
             self.clock.after(self.rng.uniform(0, FAULTY_S * 0.8), self._create_pod)
         for number in range(self.rng.randint(0, 2)):
             self._create_gang(f"g{number}", self.rng.uniform(0, FAULTY_S * 0.6))
@@ -151,7 +158,15 @@ class Simulation:
 
     def _fork(self, number: int) -> None:
         """The past stays as it was, and another future is drawn."""
-        own = (self.rng, self.turns.rng, self.disasters.rng, self.resizes, self.remote_rng, self.mig.rng)
+        own = (
+            self.rng,
+            self.turns.rng,
+            self.disasters.rng,
+            self.resizes,
+            self.remote_rng,
+            self.mig.rng,
+            self.migrations.rng,
+        )
         for which, rng in enumerate(own):
             rng.seed(f"{self.seed} fork {number} {which}")
 
@@ -195,6 +210,7 @@ class Simulation:
         if happened:
             self.history += happened
             self._changed_at = self.clock.now
+            self.migrations.see(happened)
         for fact in happened:
             if isinstance(fact.object, Pod):
                 meta = fact.object.metadata
@@ -223,7 +239,7 @@ class Simulation:
         self.api.create(
             "Node",
             {
-                "metadata": {"name": name, "labels": {"kerf.sim/side": name[-1]}},
+                "metadata": {"name": name, "labels": {"kerf.sim/side": name[-1], **HAS_AGENT}},
                 "status": {"allocatable": capacity, "capacity": capacity},
             },
             self.clock.now,
@@ -263,14 +279,9 @@ class Simulation:
         if self.remote and not notes and ask and not local and self.remote_rng.random() < 0.6:
             notes = {names.ANNOTATION_REMOTE: "allowed"}
             side = {"kerf.sim/side": self.remote_rng.choice(list(self.nodes))[-1]}  # else a local GPU would be free
-        owners = (
-            [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}]
-            if self.rng.random() < 0.3
-            else []
-        )
+        owners = [JOB] if self.rng.random() < 0.3 else []
         pod = {
             "metadata": {
-                "name": f"p{self.pods}",
                 "namespace": "default",
                 "annotations": {**(notes or {}), **isolation},
                 "ownerReferences": owners,
@@ -283,18 +294,26 @@ class Simulation:
             },
         }
         gang = (notes or {}).get(names.ANNOTATION_GANG, "")
-        pod = self.turns.pod(pod, gang)
         of = f" in gang {gang}" if gang else f" on side {side}" if side else ""
         self.clock.tell(f"a user creates p{self.pods}{of} asking for {ask}")
-        _, made = self.api.create("Pod", pod, self.clock.now)
-        self.turns.created(made["metadata"]["uid"])
-        if notes and gang:
-            part = notes.get(names.ANNOTATION_GANG_SUBGROUP, "")
-            self.nats.gang_of[made["metadata"]["uid"]] = (gang, part)
+        self.submit(self.migrations.pod(self.turns.pod(pod, gang)), f"p{self.pods}")
+
+    def submit(self, written: dict[str, Any], name: str = "") -> str:
+        """Creates a pod; returns its uid. Without a name it gets the next one, as of a controller."""
+        if not name:
+            self.pods += 1
+            name = f"p{self.pods}"
+        _, made = self.api.create("Pod", {**written, "metadata": {**written["metadata"], "name": name}}, self.clock.now)
+        uid, notes = made["metadata"]["uid"], written["metadata"]["annotations"]
+        self.turns.created(uid)
+        self.migrations.created(uid, written)
+        if gang := notes.get(names.ANNOTATION_GANG):
+            self.nats.gang_of[uid] = (gang, notes.get(names.ANNOTATION_GANG_SUBGROUP, ""))
         if self.rng.random() < self._untouchable:
-            self.clock.tell(f"no watcher can patch p{self.pods}")
-            self.untouchable.add(made["metadata"]["uid"])
+            self.clock.tell(f"no watcher can patch {name}")
+            self.untouchable.add(uid)
         self.record()
+        return uid
 
     def _resize(self) -> None:
         """Users want other amounts for a pod's slice, often before they have the last ones."""
@@ -618,6 +637,8 @@ class Simulation:
         settled = self.clock.now - max(self._changed_at, 1_000.0 + FAULTY_S + 27.0) > 3.0
         if core is None or core.holds or not settled:
             return False
+        if core.batcher.in_flight is not None or core.batcher.reservations:
+            return False  # what it knows is not all in the log yet
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())

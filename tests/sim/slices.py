@@ -128,7 +128,7 @@ class Slices:
 
     def _begin(self, job: _Job, task: a.SuspendTask) -> None:
         node, simulation = self._node, self._node.simulation
-        draw, calm = simulation.turns.rng, simulation.network.calm
+        draw = simulation.turns.rng
         mine = {
             (task.uid, name): self._held[task.uid, name] for name in task.containers if (task.uid, name) in self._held
         }
@@ -144,7 +144,7 @@ class Slices:
         node.changed()
         mib = max((gpu.memory_mib for key in mine for gpu in node.running[key][1].gpus), default=0)
         seconds = FIXED_S + mib / MIB_PER_S if copies else 0.01
-        how = "" if calm else draw.choice(("",) * 8 + ("slow", "fails", "fails in part"))
+        how = draw.choice(simulation.turns.copies_end) if simulation.turns.copies_fail else ""
         if out and task.uid in simulation.turns.cannot_checkpoint:
             how = "fails"
         if how == "slow":

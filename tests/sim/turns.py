@@ -63,6 +63,10 @@ class Turns:
         self.drawn = self.rng.random() < PART
         self.pure = self.drawn and self.rng.random() < 0.4
         """All pods take turns in one circle, and hosts have room for all: there the bound of `kerf when` holds."""
+        own = random.Random(f"{seed} copies")  # so that the other draws stay what they were
+        self._often = not self.pure and own.random() < 0.3
+        self.copies_end = ("",) * (2 if self._often else 8) + ("slow", "fails", "fails in part")
+        """How copies may end, each as likely."""
         self.preemptors: list[Preemptor] = []
         self.protection: dict[str, pm.ProtectionRestored] = {}
         """The protection records by owner, as the bus keeps them."""
@@ -95,6 +99,11 @@ class Turns:
             preemptor.start()
         simulation.clock.after(self.rng.uniform(2.0, 20.0), self._fault)
         simulation.clock.after(1.0, self._look)
+
+    @property
+    def copies_fail(self) -> bool:
+        """Whether they may now; in some worlds also when nothing else fails any more."""
+        return not self._simulation.network.calm or (self._often and self.phase == "turning")
 
     # --- what is drawn --------------------------------------------------------------------------------------------
 
@@ -139,7 +148,8 @@ class Turns:
             return 0.02
         if any(not node.slices.runs(uid) for node in self._simulation.nodes.values()):
             return 0.0
-        return {"faults": 0.01, "turning": 0.0, "resting": 0.0, "draining": 0.1}[self.phase]
+        in_faults = 0.04 if self._simulation.migrations.drawn else 0.01
+        return {"faults": in_faults, "turning": 0.0, "resting": 0.0, "draining": 0.1}[self.phase]
 
     def _fault(self) -> None:
         simulation = self._simulation
