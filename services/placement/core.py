@@ -446,7 +446,7 @@ class Core:
         )
         self._out += self.suspension.memory_answered(event, now)
         self._out += self.resizer.node_answered(event, now)
-        if cannot and event.suspension is None:
+        if cannot and event.suspension is None and not self.suspension.is_confirmed(event.grant_id):
             self._out += self.preemption.suspension_refused(event.grant_id, cannot, self.term, now)
 
     # --- deciding ---------------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ class Core:
         if self._hearing.delays_all(now):
             self._out += self.batcher.due(self.term, now)
             return
-        self._hearing.note(self.term)
+        self._hearing.note(self.term, now)
         self._out += self.preemption.advance(self.term, now)
         if self._capacity_changes.taken():
             for state in self._leftovers.over():

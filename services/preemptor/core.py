@@ -30,7 +30,7 @@ from services.preemptor.plans.execution import PlanExecution
 from services.preemptor.plans.in_progress import PlansInProgress
 from services.preemptor.plans.opening import OpeningNodes
 from services.preemptor.plans.window import Window
-from services.preemptor.protection import Protection
+from services.preemptor.protection import Protection, not_ahead
 from services.preemptor.turns.circles import Circles
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.plan import turn_plan
@@ -136,9 +136,9 @@ class Core:
     def _handle(self, event: m.Input, now: float) -> list[m.Command]:
         match event:
             case m.ProtectionRestored() if event.record.owner == MIGRATIONS:
-                self.consolidation.restore(event.record, leads=self._leads)
+                self.consolidation.restore(not_ahead(event.record, now), leads=self._leads)
             case m.ProtectionRestored():
-                self.protection.restore(event.record)
+                self.protection.restore(not_ahead(event.record, now))
                 if self._listed:
                     self.protection.end_missing(self.book.pods, now)
             case m.SnapshotSeen():

@@ -28,6 +28,18 @@ _MAX_CLOCK_SKEW_S = 5.0
 it."""
 
 
+def not_ahead(record: Spared, now: float) -> Spared:
+    """Returns the record without times that are yet to come: the clock by which it was written was ahead. Otherwise
+    pods would be protected, and budgets spent, until this one has come as far."""
+    return msgspec.structs.replace(
+        record,
+        since=tuple(min(at, now) for at in record.since),
+        asked={uid: (min(at, now), generation) for uid, (at, generation) in record.asked.items()},
+        ended=tuple(min(at, now) for at in record.ended),
+        disturbed={plan: (min(at, now), gpu_ms) for plan, (at, gpu_ms) in record.disturbed.items()},
+    )
+
+
 class Protection:
     def __init__(self, first_s: float, evictions_per_hour: int) -> None:
         """`first_s`: protection of the first generation. `evictions_per_hour`: per namespace; 0 for no limit."""

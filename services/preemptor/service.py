@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -81,7 +80,7 @@ class Preemptor(Service):
         return (
             0.0
             if self._current_work is None
-            else float(self._current_work.core.protection.count_protected(time.time()))
+            else float(self._current_work.core.protection.count_protected(self._current_work.clock.latest))
         )
 
     async def _work(self) -> None:
@@ -106,7 +105,7 @@ class _Work:
         self._plans, self._evictions, self._advice = counters
         self._traces = PlanTraces(ctx.telemetry)
         self.core = Core(ctx.config, lambda: f"{ctx.instance}-{secrets.token_hex(4)}")
-        self._clock = WallClock()
+        self.clock = WallClock()
         self._inbox: asyncio.Queue[m.Input] = asyncio.Queue()
         self._saves: set[asyncio.Task[None]] = set()
         """Records that are being persisted."""
@@ -133,7 +132,7 @@ class _Work:
                 while True:
                     event = await self._inbox.get()
                     self._ticking = self._ticking and not isinstance(event, m.Tick)
-                    for command in self.core.handle(event, self._clock.now()):
+                    for command in self.core.handle(event, self.clock.now()):
                         self._carry_out(command, group)
                     # With a full inbox no other task would run, and leadership has to be renewed.
                     await asyncio.sleep(0)
@@ -181,9 +180,9 @@ class _Work:
         try:
             query = decode(incoming.payload, pre.PreemptQuery)
             answer = (
-                self.core.dry_run(query.namespace, query.name, time.time())
+                self.core.dry_run(query.namespace, query.name, self.clock.latest)
                 if query.pod is None
-                else self.core.dry_run_of(query.pod, time.time())
+                else self.core.dry_run_of(query.pod, self.clock.latest)
             )
         except ContractError as error:
             answer = pre.PreemptAnswer(error=str(error))

@@ -18,6 +18,11 @@ class WallClock:
         self._read = read
         self._latest = read()
 
+    @property
+    def latest(self) -> float:
+        """The time that was told last."""
+        return self._latest
+
     def now(self) -> float:
         """Returns the time, never an earlier one than before. Raises ClockSetBack."""
         now = self._read()

@@ -18,6 +18,8 @@ FIRST_ANSWERS_S = 10.0
 """So long at most no reasons are given while nodes have yet to answer."""
 HEARD_FIRST_S = 5.0
 """So long at most nothing is placed while nodes have yet to answer that are to be heard first."""
+NOTE_EVERY_S = 1.0
+"""So often at most it is written which nodes the next session is to hear."""
 NAMED_MOST = 1_000
 """Nodes that are named in one record; of more, all are heard. A name has up to 253 bytes, a record up to 1 MiB."""
 
@@ -30,15 +32,18 @@ class Hearing:
         self._book, self._nodes, self._leftovers, self._batcher = book, nodes, leftovers, batcher
         self._began = float("-inf")
         self._to_hear: ToHear = frozenset()
+        self._after_loss = False
+        """Whether the log was lost, and nodes have had something to tell since."""
         self._silent: set[str] = set()
-        """Nodes with an agent that had told no inventory when the session began."""
+        """Of the nodes to hear, those with an agent that had told no inventory when the session began."""
+        self._look_at = float("-inf")
         self._logged: ToHear = frozenset()
         """What the next session is to hear by the newest record."""
 
     def begin(self, to_hear: ToHear, now: float) -> None:
         """A session begins to lead; by the log it is to hear these first."""
-        self._began, self._to_hear = now, to_hear
-        self._silent = set() if to_hear is not None else {name for name in self._book.nodes if self._is_silent(name)}
+        self._began, self._to_hear, self._after_loss = now, to_hear, to_hear is None or bool(to_hear)
+        self._silent = {name for name in (self._book.nodes if to_hear is None else to_hear) if self._is_silent(name)}
 
     def delays_all(self, now: float) -> bool:
         """Whether nothing is placed yet, because nodes may tell of pods that run there and are pending here."""
@@ -52,29 +57,35 @@ class Hearing:
     def ready(self, term: int, excluded: dict[str, str], to_hear: ToHear) -> ReadyRecord:
         """What the session says of itself in the log. `to_hear`: what the next one is to hear."""
         self._logged = to_hear
-        if to_hear is None or len(to_hear) > NAMED_MOST:
+        if to_hear is None:
             return ReadyRecord(term=term, excluded=excluded, hear_first=True)
         return ReadyRecord(term=term, excluded=excluded, hear_nodes=tuple(sorted(to_hear)))
 
     def left(self, now: float) -> ToHear:
         """What the next session is to hear as things are."""
-        if not self.delays_all(now):
-            return self._leftovers.nodes
-        return None if self._to_hear is None else self._to_hear | self._leftovers.nodes
+        still = self._to_hear if self.delays_all(now) else frozenset()
+        if still is None:
+            return None
+        nodes = still | self._leftovers.nodes(gone=self._after_loss)
+        return nodes if len(nodes) <= NAMED_MOST else None
 
-    def note(self, term: int) -> None:
-        """The nodes have been heard, or waited for: the next session waits only for those that keep pods back."""
-        nodes, logged = self._leftovers.nodes, self._logged
-        # Where some are over the others are named still: to hear one too many costs a moment.
-        if logged is None or nodes - logged or (logged and not nodes):
-            self._batcher.owed.append(self.ready(term, {}, nodes))
+    def note(self, term: int, now: float) -> None:
+        """The nodes have been heard, or waited for: the next session waits only for those that have leftovers."""
+        if now < self._look_at or self._batcher.owed or self._batcher.in_flight is not None:
+            return
+        self._look_at = now + NOTE_EVERY_S
+        left = self.left(now)
+        if left != self._logged:
+            self._batcher.owed.append(self.ready(term, {}, left))
 
     def _are_heard(self, nodes: ToHear) -> bool:
-        if nodes is not None:
-            return self._nodes.unanswered_syncs.isdisjoint(nodes)
-        while self._silent and not self._is_silent(next(iter(self._silent))):
-            self._silent.pop()
-        return not (self._silent or self._nodes.unanswered_syncs)
+        while self._silent:
+            name = next(iter(self._silent))
+            if self._is_silent(name):
+                return False
+            self._silent.discard(name)
+        unanswered = self._nodes.unanswered_syncs
+        return not unanswered if nodes is None else unanswered.isdisjoint(nodes)
 
     def _is_silent(self, name: str) -> bool:
         node = self._book.nodes.get(name)

@@ -72,7 +72,8 @@ class HostMemory:
                 self._book.park(grant_id)
 
     def tick(self, open_checkpoints: Collection[str], term: int, now: float) -> list[m.Command]:
-        """Asks nodes until they have all on the GPU again, and moves pods whose order may still be written.
+        """Asks nodes until they have all on the GPU again, and moves pods whose order may still be written. Of a pod
+        that is paused meanwhile the answer to that order says it.
 
         `open_checkpoints`: grants that open plans checkpoint.
         """
@@ -84,7 +85,9 @@ class HostMemory:
         for grant_id in sorted(book.parked):
             held = book.grants[grant_id]
             state = book.pods.get(held.uid)
-            if state is None or held.phase != "bound" or now - self._asked_at.get(grant_id, -ASK_AGAIN_S) < ASK_AGAIN_S:
+            if state is None or state.suspension is not None or held.phase != "bound":
+                continue
+            if now - self._asked_at.get(grant_id, -ASK_AGAIN_S) < ASK_AGAIN_S:
                 continue
             if self._is_over(held, open_checkpoints, whatever_is_ordered=True):
                 self._asked_at[grant_id] = now

@@ -18,10 +18,14 @@ class Leftovers:
         """By uid: the nodes of slices that are not the pod's own, by grant id. Also of pods that are gone: a watcher
         that lags may have yet to tell of one that came back."""
 
-    @property
-    def nodes(self) -> frozenset[str]:
-        """The nodes that have such slices."""
-        return frozenset(node for nodes in self._found.values() for node in nodes.values())
+    def nodes(self, *, gone: bool) -> frozenset[str]:
+        """The nodes that have such slices; those of pods that are gone only with `gone`."""
+        return frozenset(
+            node
+            for uid, nodes in self._found.items()
+            if gone or self._pending(uid) is not None
+            for node in nodes.values()
+        )
 
     def synced(self, node: str) -> list[PodState]:
         """The node has told what runs there. Returns the pending pods of which it is something."""

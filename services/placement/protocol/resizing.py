@@ -348,7 +348,8 @@ class Resizer:
         self._recover(state, held, now)
         if state.uid in self._open:
             return []
-        if not text and state.uid not in self._unanswered and state.uid not in self._promised and held.shrink is None:
+        open_ = any(state.uid in known for known in (self._unanswered, self._promised, self._lost))
+        if not text and not open_ and held.shrink is None:
             self._unsettled.pop(state.uid, None)
             self._status.pop(state.uid, None)
             return []

@@ -95,6 +95,9 @@ class Suspender:
         self._said: dict[str, Suspension] = {}
         """What the nodes of `_unmoved` pods have confirmed meanwhile."""
         self._touched_at = 0.0
+        self._doubted: dict[str, float] = {}
+        """By uid of suspended pods that failed to be so after that had been confirmed: since when, or when their node
+        was last ordered again."""
 
     # --- to suspend ------------------------------------------------------------------------------------------------
 
@@ -188,8 +191,8 @@ class Suspender:
         answer to a sync.
 
         A late answer to another order is ignored. If the agent cannot do it, the order is withdrawn, and a plan that
-        depends on it ends at its deadline. A failure that comes after the confirmation is one of an earlier attempt:
-        other pods may have by now what the pod gave up.
+        depends on it ends at its deadline. Where it has confirmed it before, other pods may have by now what the pod
+        gave up: nothing is withdrawn, and the agent is ordered again until it confirms.
         """
         held = self._book.grants.get(grant_id)
         state = None if held is None else self._book.pods.get(held.uid)
@@ -200,13 +203,34 @@ class Suspender:
         elif suspension == state.suspension and 0 < number < self._told_number.get(state.uid, 0):
             return []  # the same plan's order before it was withdrawn
         elif suspension == state.suspension:
+            self._doubted.pop(state.uid, None)
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
             return self.events.confirmed(state, held, now)
-        elif suspension is None and reason and held.suspension != state.suspension:
+        elif suspension is None and reason and held.suspension == state.suspension:
+            self._doubted.setdefault(state.uid, now)
+        elif suspension is None and reason:
             gpu_time = self._gpu_times.never_stopped(state, now)
             return [m.SendPatches((_patch(state, "", f"its node cannot do it: {reason}", gpu_time),))]
         return []
+
+    def is_confirmed(self, grant_id: str) -> bool:
+        """Whether the node has confirmed to this leader what the pod is to give up."""
+        held = self._book.grants.get(grant_id)
+        state = None if held is None else self._book.pods.get(held.uid)
+        return held is not None and state is not None and None is not held.suspension == state.suspension
+
+    def _order_doubted(self, now: float) -> list[m.Command]:
+        """Orders again what failed after it had been confirmed."""
+        out: list[m.Command] = []
+        for uid, at in list(self._doubted.items()):
+            state = self._book.pods.get(uid)
+            if state is None or not self.is_confirmed(state.grant_id):
+                del self._doubted[uid]
+            elif now - at >= REPEAT_S:
+                self._doubted[uid] = now
+                out += self._nodes.granted(self._book.grants[state.grant_id], now)
+        return out
 
     def memory_answered(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
         """Handles what an agent's answer says of the memory on the host and on the GPU."""
@@ -266,6 +290,7 @@ class Suspender:
                 orders += self._resume_unit(unit, self._places(unit) or {}, now)
         return [
             *self._touch_again(term, now),
+            *self._order_doubted(now),
             *self.moves.tick(self.reserved, now),
             *([m.SendPatches(tuple(orders))] if orders else []),
             *self.host_memory.tick(self._open_checkpoints(), term, now),

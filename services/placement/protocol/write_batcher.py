@@ -13,13 +13,10 @@ from shared.contracts.log import Amendment, Decision, DecisionBatch, ReadyRecord
 GATHER_S = 0.04
 """The interval of appends under load. Each append costs a synced write, a mark, a command to the watcher and its
 answer, whether it has one decision or sixty. A single decision is appended at once."""
-RECORD_MOST_BYTES = 900_000
-"""In the log: a message on the bus is at most 1 MiB."""
+RECORD_MOST_BYTES = 900_000  # a message on the bus has at most 1 MiB
 AMENDMENTS_MOST = 64  # in one record: some 40 KB beside RECORD_MOST_BYTES
-PART_MOST = 256
-"""Holds in one record or one message, where they need not stay together: a message on the bus is at most 1 MiB."""
-EXCLUDED_MOST = 5_000
-"""Excluded pods in one `ready` record: about 250 KB of the 1 MB that NATS takes."""
+PART_MOST = 256  # holds in one record or one message, where they need not stay together
+EXCLUDED_MOST = 5_000  # excluded pods in one `ready` record: about 250 KB
 
 Record = DecisionBatch | ReadyRecord
 

@@ -20,7 +20,9 @@ from typing import Literal, get_args
 from tests.chaos.churn.cluster import ChurnCluster
 from tests.chaos.processes import Process
 
-BURST_S, REST_S = (0.02, 0.5), (3.0, 9.0)
+BURST_S, REST_S = (0.02, 0.5), (6.0, 12.0)
+"""A rest is as long as a takeover on two busy cores: 5 s of a lease, and some more to touch all pending pods where the
+log is lost. With 3 to 9 s leaders and NATS were killed for a minute in a row before any of them could place a pod."""
 RESTS = 0.15
 """Of the pauses between two faults; the others are those of a burst."""
 LEADER_FROZEN_S = (4.0, 12.0)

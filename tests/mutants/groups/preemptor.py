@@ -18,6 +18,16 @@ VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_aff
 
 MUTANTS = [
     Mutant(
+        name="protected-until-the-clock-has-caught-up",
+        what="what was recorded under a clock that was ahead protects pods until this one has come as far",
+        file=CORE,
+        old="self.protection.restore(not_ahead(event.record, now))",
+        new="self.protection.restore(event.record)",
+        tests=(
+            f"{UNIT}/test_protection.py::test_what_was_recorded_under_a_clock_that_was_ahead_ends_as_if_it_were_of_now",
+        ),
+    ),
+    Mutant(
         name="evicts-though-refused",
         what="the preemptor evicts although placement refused",
         file=CORE,

@@ -8,6 +8,7 @@ _QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
 _POD_GROUPS = "tests/unit/services/placement/explain/test_pod_groups.py::"
 _SUSPENSION = "tests/unit/services/placement/protocol/test_suspension.py::"
+_FAILS_AFTER = "test_a_failure_after_the_confirmation_withdraws_nothing_and_is_ordered_again_until_it_is_confirmed"
 _PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
@@ -188,12 +189,33 @@ MUTANTS = [
         name="failure-undoes-a-confirmed-suspension",
         what="a late report that a suspension failed withdraws one that the node has confirmed since",
         file="services/placement/protocol/suspension.py",
-        old=" and held.suspension != state.suspension:\n            gpu_time",
-        new=":\n            gpu_time",
-        tests=(
-            _SUSPENSION
-            + "test_a_failure_that_was_reported_before_the_confirmation_and_comes_after_it_withdraws_nothing",
-        ),
+        old="        elif suspension is None and reason and held.suspension == state.suspension:\n",
+        new="        elif False:\n",
+        tests=(_SUSPENSION + _FAILS_AFTER,),
+    ),
+    Mutant(
+        name="failure-after-the-confirmation-is-forgotten",
+        what="a suspension that failed after it had been confirmed is not ordered again",
+        file="services/placement/protocol/suspension.py",
+        old="            *self._order_doubted(now),\n",
+        new="",
+        tests=(_SUSPENSION + _FAILS_AFTER,),
+    ),
+    Mutant(
+        name="doubted-for-ever",
+        what="it is ordered again also when it is confirmed",
+        file="services/placement/protocol/suspension.py",
+        old="            self._doubted.pop(state.uid, None)\n",
+        new="",
+        tests=(_SUSPENSION + _FAILS_AFTER,),
+    ),
+    Mutant(
+        name="failure-after-the-confirmation-ends-the-plan",
+        what="a plan is given up because of a victim whose suspension was confirmed",
+        file="services/placement/core.py",
+        old=" and not self.suspension.is_confirmed(event.grant_id)",
+        new="",
+        tests=(_SUSPENSION + "test_a_failure_after_the_confirmation_gives_no_plan_up",),
     ),
     Mutant(
         name="suspension-rest-before-the-pod-has-moved",

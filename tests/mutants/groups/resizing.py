@@ -113,6 +113,14 @@ MUTANTS = [
         tests=(_TESTS + "test_a_lost_amendment_to_the_same_amounts_is_annotated_too",),
     ),
     Mutant(
+        name="lost-amendment-of-a-suspended-pod-forgotten",
+        what="a pod that was suspended when etcd was restored is not looked at any more",
+        file=_RESIZER,
+        old="(self._unanswered, self._promised, self._lost))",
+        new="(self._unanswered, self._promised))",
+        tests=(_TESTS + "test_what_a_suspended_pod_has_by_a_lost_amendment_is_booked_when_it_has_resumed[30]",),
+    ),
+    Mutant(
         name="lost-amendment-by-its-own-number",
         what="a pod is amended to what its slices have by a number that its node may know with other amounts",
         file=_LOST,

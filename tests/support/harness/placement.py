@@ -15,6 +15,7 @@ from shared.contracts.log import LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model.grant import decode_grant
 from shared.model.objects import Pod
+from shared.model.suspension import goes_to_host
 from tests.support import build
 from tests.support.harness.invariants import check
 
@@ -93,7 +94,7 @@ class Placement:
                 return [m.SyncAnswered(answer)]
             case m.SendGrant():
                 grant = command.grant
-                whole = grant.suspension is None
+                whole = not goes_to_host(grant.suspension)
                 return [m.GrantAcknowledged(command.node, grant.grant.grant_id, number=grant.number, whole=whole)]
             case m.SendHold() if command.hold.hold_s:
                 return [m.HoldAnswered(command.plan_id, command.gang, command.attempt, command.hold.node, ok=True)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.protection import Protection
+from services.preemptor.protection import Protection, not_ahead
 from shared.book.states import PodState
 from shared.contracts.facts import Put
+from shared.contracts.preemption import MIGRATIONS, Spared
 from shared.model.kube_object import OwnerReference
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
@@ -118,3 +119,16 @@ def test_a_pod_that_changes_its_owner_during_eviction_is_recorded_under_both() -
     known.tick(preemptor.now + 3600.5)
     known.pod_ended(state.uid, preemptor.now + 3600.6)
     assert [(one.owner, len(one.since)) for one in known.take_changed()] == [("uid-new", 1)]
+
+
+def test_what_was_recorded_under_a_clock_that_was_ahead_ends_as_if_it_were_of_now() -> None:
+    preemptor = Preemptor("n", gpus=1)
+    now, ahead = preemptor.now, preemptor.now + 30 * 86_400
+    record = Spared(owner="o", namespace="team", since=(ahead,), asked={"u": (ahead, 0)}, ended=(now - 5, ahead))
+    preemptor.send(m.ProtectionRestored(record))
+    protection = preemptor.core.protection
+    assert protection.count_protected(now) == 1
+    protection.tick(now + 2 * 3_600)
+    assert protection.count_protected(now + 2 * 3_600) == 0
+    migrations = Spared(owner=MIGRATIONS, namespace="", disturbed={"plan": (ahead, 7)})
+    assert not_ahead(migrations, now).disturbed == {"plan": (now, 7)}

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from services.placement import messages as m
-from services.placement.protocol.hearing import HEARD_FIRST_S, NAMED_MOST, Hearing
-from services.placement.protocol.leftovers import Leftovers
+from services.placement.protocol.hearing import HEARD_FIRST_S, NAMED_MOST, NOTE_EVERY_S
 from shared.contracts.events import PlacementRejected
 from shared.contracts.log import ReadyRecord
 from shared.contracts.node_commands import LiveSlice, NodeSyncAnswer
@@ -150,6 +149,7 @@ def test_without_a_complete_log_nothing_is_placed_until_all_nodes_have_answered_
 
 def succeed(first: Placement, *pods: Pod, term: int = 200) -> Placement:
     """The next leader, which finds a complete log; `free` answers it, and `n` does not."""
+    first.tick(NOTE_EVERY_S)
     nodes = build.node("free"), build.node("n")
     second = Placement(*nodes, *pods, term=term, records=tuple(first.log), respond=silent("n"), begins=False)
     for node in ("free", "n"):
@@ -227,10 +227,61 @@ def test_a_node_that_keeps_no_pod_back_delays_no_successor() -> None:
     assert succeed(first, pod).binds().keys() == {pod.metadata.uid}
 
 
+def readies(placement: Placement) -> list[ReadyRecord]:
+    return [record for _, record in placement.log if isinstance(record, ReadyRecord)]
+
+
 def test_of_very_many_nodes_that_keep_pods_back_all_are_heard() -> None:
-    core = Placement().core
-    hearing = Hearing(core.book, core.nodes, Leftovers(core.book), core.batcher)
-    assert hearing.ready(7, {}, frozenset({"a", "b"})) == ReadyRecord(term=7, hear_nodes=("a", "b"))
-    assert hearing.ready(7, {}, frozenset(f"n{i}" for i in range(NAMED_MOST + 1))) == ReadyRecord(
-        term=7, hear_first=True
-    )
+    placement = Placement()
+    for number in range(NAMED_MOST + 1):
+        placement.core._leftovers._found[f"uid-{number}"] = {f"g{number}": f"n{number}"}
+    placement.tick(NOTE_EVERY_S)
+    assert readies(placement)[-1] == ReadyRecord(term=placement.core.term, hear_first=True)
+
+
+def test_nodes_that_answer_one_after_the_other_are_written_together() -> None:
+    """Decisions wait behind each record."""
+    nodes = [f"n{i}" for i in range(30)]
+    placement = Placement(*map(build.node, nodes), respond=silent(*nodes))
+    for node in nodes:
+        placement.send(m.InventorySeen(build.inventory(node, gpus=1)))
+    placement.tick(HEARD_FIRST_S)
+    before = len(readies(placement))
+    for number, node in enumerate(nodes):
+        answer(placement, node, runs(build.gpu_pod(f"p{number}"), node))
+    placement.tick(NOTE_EVERY_S)
+    assert len(readies(placement)) - before <= 2
+    assert readies(placement)[-1].hear_nodes == tuple(sorted(nodes))
+
+
+def test_a_node_that_has_released_all_is_named_no_longer_while_others_have_not() -> None:
+    """Its agent may be gone for good by the next takeover."""
+    placement = two_nodes()
+    for node in ("n", "third"):
+        answer(placement, node, runs(build.gpu_pod(f"on-{node}"), node))
+    placement.tick(NOTE_EVERY_S)
+    assert readies(placement)[-1].hear_nodes == ("n", "third")
+    placement.send(m.ReleaseSeen("third", "1-third"))
+    placement.tick(NOTE_EVERY_S)
+    assert readies(placement)[-1].hear_nodes == ("n",)
+
+
+def test_where_no_log_was_lost_nodes_with_slices_of_pods_that_are_gone_are_not_named() -> None:
+    """Such slices are those of pods that are just ending, and no pod comes back."""
+    first = Placement(term=100).nodes("free")
+    second = succeed(first)
+    answer(second, "n", runs(build.gpu_pod("gone"), "n"))
+    second.tick(NOTE_EVERY_S)
+    assert all(not record.hear_first and not record.hear_nodes for record in readies(second))
+
+
+def test_a_node_that_is_to_be_heard_is_awaited_until_it_has_told_its_inventory() -> None:
+    pod = build.gpu_pod("p", **HALF)
+    nodes = build.node("free"), build.node("n", labels=HAS_AGENT)
+    placement = Placement(*nodes, pod, records=((99, ReadyRecord(term=99, hear_nodes=("n",))),), begins=False)
+    placement.send(m.InventorySeen(build.inventory("free")))
+    placement.send(placement.beginning)
+    placement.facts(build.newer(pod))
+    assert placement.binds() == {}
+    placement.send(m.InventorySeen(build.inventory("n")))
+    assert placement.binds().keys() == {pod.metadata.uid}

@@ -19,6 +19,7 @@ from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod, ResourceQuota
+from shared.model.suspension import Suspension, encode_suspension
 from tests.support import build
 from tests.support.harness.placement import Placement, Respond, only
 from tests.support.whatif import why
@@ -265,6 +266,20 @@ def test_a_lost_amendment_to_the_same_amounts_is_annotated_too() -> None:
     assert world.all_mib("p") == (40960, 40960, 40960)
     world.resize("p", "memory=20Gi")
     assert world.all_mib("p") == (20480, 20480, 20480)
+
+
+@pytest.mark.parametrize("suspended_s", [0, 30])
+def test_what_a_suspended_pod_has_by_a_lost_amendment_is_booked_when_it_has_resumed(suspended_s: int) -> None:
+    world = World("p")
+    backup = world.pods["p"]
+    world.resize("p", "memory=40Gi")
+    restored(world, backup, suspended=encode_suspension(Suspension(action="pause", plan_id="x")))
+    world.wait(suspended_s)
+    pod = world.pods["p"]
+    world.see(build.newer(pod, annotations={**pod.metadata.annotations, names.ANNOTATION_SUSPENDED: ""}))
+    world.wait(7)
+    assert world.write(last_amendment(world))
+    assert world.all_mib("p") == (40960, 40960, 40960)
 
 
 def test_a_growth_that_may_be_under_way_is_booked_beside_a_lost_one() -> None:

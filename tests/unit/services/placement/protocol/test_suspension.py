@@ -141,12 +141,46 @@ def test_an_order_that_the_node_cannot_execute_is_withdrawn() -> None:
     assert gpu.placement.core.preemption.reservations == {}
 
 
-def test_a_failure_that_was_reported_before_the_confirmation_and_comes_after_it_withdraws_nothing() -> None:
+def test_a_failure_after_the_confirmation_withdraws_nothing_and_is_ordered_again_until_it_is_confirmed() -> None:
     """Its place is another's by now. Without the annotation both would start there when the node reboots."""
     gpu = suspended()
     assert gpu.high.metadata.uid in gpu.placement.binds()
-    assert suspends(gpu.answer(None, reason="it failed in part")) == []
+    said = gpu.answer(None, reason="it failed in part")
+    assert (suspends(said), only(said, m.SendGrant)) == ([], [])
     assert gpu.placement.core.book.overbooked() == []
+    again = [c.grant for c in only(gpu.wait(12), m.SendGrant) if c.grant.uid == gpu.low.metadata.uid]
+    assert len(again) >= 2
+    assert decode_suspension(gpu.low.metadata.annotations[names.ANNOTATION_SUSPENDED]) == again[-1].suspension
+    gpu.answer(again[-1].suspension)
+    assert [c for c in only(gpu.wait(30), m.SendGrant) if c.grant.uid == gpu.low.metadata.uid] == []
+
+
+def test_a_failure_after_the_confirmation_gives_no_plan_up() -> None:
+    placement = Placement().nodes("n", gpus=2, strategies=("exclusive", "advisory", "interposer"))
+    proposals = Proposals(placement)
+    lows = [proposals.run(SharedGpu.slice(f"low{i}", compute=100)) for i in range(2)]
+    high = build.gpu_pod(
+        "high",
+        gpus=2,
+        memory=f"{GPU_MIB}Mi",
+        compute=100,
+        priority=100,
+        annotations={names.ANNOTATION_ISOLATION: "firm"},
+    )
+    proposals.wait(high)
+    plan = proposals.plan("low0", "low1", to=(high,), nodes=("n",))
+    victims = tuple(msgspec.structs.replace(victim, action="pause") for victim in plan.victims)
+    said = placement.send(m.ReserveAsked(msgspec.structs.replace(plan, victims=victims)))
+    orders = suspends(said)
+    assert len(orders) == 2
+    for pod, order in zip(lows, orders, strict=True):
+        notes = pod.metadata.annotations | {names.ANNOTATION_SUSPENDED: order.suspension}
+        placement.facts(build.newer(pod, annotations=notes))
+    first = placement.core.book.pods[orders[0].uid].grant_id
+    placement.send(m.GrantAcknowledged("n", first, suspension=decode_suspension(orders[0].suspension)))
+    placement.send(m.GrantAcknowledged("n", first, reason="it failed in part"))
+    assert placement.events(PreemptionAbandoned) == []
+    assert [found.closing for found in placement.core.preemption.reservations.values()] == [False]
 
 
 def test_a_lost_order_is_repeated() -> None:
