@@ -84,7 +84,9 @@ def test_a_suspension_is_saved_then_applied_then_answered() -> None:
     assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=5)
     orders = core.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
-    assert answer(orders) == Accepted(ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE, amendment=0)
+    assert answer(orders) == Accepted(
+        ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE, amendment=0, whole=True
+    )
 
 
 def test_suspended_capacity_is_free_only_after_the_slices_confirm() -> None:
