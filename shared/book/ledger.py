@@ -96,7 +96,7 @@ class Ledger:
         if suspension is None:
             self._book(msgspec.structs.replace(held, grant=given, whole=None, suspension=None))
         else:
-            left, parked = left_of(given, suspension), held.parked or suspension.action == "checkpoint"
+            left, parked = left_of(given, suspension), held.parked or goes_to_host(suspension)
             self._book(msgspec.structs.replace(held, grant=left, whole=given, suspension=suspension, parked=parked))
 
     def move(self, grant_id: str, grant: Grant) -> None:

@@ -21,7 +21,9 @@ from shared.model import names
 from shared.model.grant import decode_grant
 from shared.model.life import started_at
 from shared.model.objects import Pod
+from shared.model.units import WHOLE_GPU_MILLI
 from tests.sim.nats import Violation
+from tests.sim.slices import milli_of
 
 if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
@@ -31,7 +33,6 @@ PART = 0.5
 LIMITS_GPU_S = (3, 15, 3600)
 PATIENCE = 0.1
 """The preemptor's `reclaim_patience`: worlds last for two minutes."""
-GPU_MIB, GPU_MILLI = 81_920, 1000
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "j", "controller": True}
 SMALL = {names.RESOURCE_GPU_MEMORY: "20Gi", names.RESOURCE_GPU_COMPUTE: "30"}
 LATE_S = 15.0
@@ -58,7 +59,7 @@ class Migrations:
         self._prices: dict[str, dict[str, float]] = {}
         """By plan, then by uid of its victims: what each loses, in GPU-seconds, when the plan is proposed."""
         self._evicted: set[tuple[str, str]] = set()
-        """Plans with their victims whose eviction was requested, perhaps several times."""
+        """By plan and victim: the evictions that were requested, perhaps several times."""
         self.happened: Counter[str] = Counter()
 
     def pod(self, pod: dict[str, Any]) -> dict[str, Any]:
@@ -176,11 +177,7 @@ class Migrations:
         started = started_at(msgspec.convert(pod, Pod))
         if not text or started is None:
             return 0.0
-        gpus = sum(
-            max(share.compute_milli / GPU_MILLI, share.memory_mib / GPU_MIB)
-            for part in decode_grant(text).containers.values()
-            for share in part.gpus
-        )
+        gpus = milli_of(decode_grant(text)) / WHOLE_GPU_MILLI
         return gpus * max(0.0, self._simulation.clock.now - started - LATE_S)
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.node_agent import messages as a
-from shared.model.grant import ContainerGrant
+from shared.model.grant import ContainerGrant, Grant
 from shared.model.suspension import Suspension
+from shared.model.units import WHOLE_GPU_MILLI
 from tests.sim.nats import Violation
 
 if TYPE_CHECKING:
@@ -16,8 +17,18 @@ if TYPE_CHECKING:
     from tests.sim.leaders import Leader
     from tests.sim.nodes import SimNode
 
+GPU_MIB = 81_920
 FIXED_S, MIB_PER_S = 0.4, 81_920
 Key = tuple[str, str]
+
+
+def milli_of(grant: Grant) -> int:
+    """Per GPU the larger of the parts of memory and compute, in thousandths of a GPU."""
+    return sum(
+        max(gpu.compute_milli, gpu.memory_mib * WHOLE_GPU_MILLI // GPU_MIB)
+        for part in grant.containers.values()
+        for gpu in part.gpus
+    )
 
 
 class Held(msgspec.Struct):

@@ -45,6 +45,7 @@ from tests.sim.nats import Violation
 from tests.sim.simulation import Simulation
 from tests.sim.turns import Turns
 from tests.sim.weakened import free_at_once
+from tests.sim.worlds import violated
 
 SEEDS, PARTS = 1000, 8
 
@@ -133,12 +134,7 @@ def test_a_seed_replays_exactly() -> None:
 
 def _violated(seeds: range, where: Callable[[Simulation], bool] = lambda _: True) -> str:
     """The first violation. Only worlds that can show it are run."""
-    for simulation in filter(where, map(Simulation, seeds)):
-        try:
-            simulation.run()
-        except Violation as violation:
-            return str(violation)
-    return ""
+    return violated(filter(where, map(Simulation, seeds)))
 
 
 def _remote(simulation: Simulation) -> bool:

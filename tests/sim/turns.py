@@ -26,18 +26,17 @@ from shared.model import names
 from shared.model.gpu import HostMemory, Inventory
 from shared.model.grant import Grant, decode_grant
 from shared.model.suspension import annotated_suspension, decode_suspension
-from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.turns import is_waiting
 from shared.turns.gpu_time import read_gpu_time
 from tests.sim.nats import Violation
 from tests.sim.preemptors import Preemptor
+from tests.sim.slices import GPU_MIB, milli_of
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
     from tests.sim.simulation import Simulation
     from tests.sim.watchers import Watcher
 
-GPU_MIB = 81_920
 MIN_TURN_S, MAX_WAIT_S, WATCHDOG_S = 3, 20, 15
 QUEUES = f"""
 turns: {{level_bounds_gpu_s: [4, 12, 40], min_turn_s: {MIN_TURN_S}, max_wait_s: {MAX_WAIT_S},
@@ -225,7 +224,7 @@ class Turns:
     def stored(self, uid: str, notes: Mapping[str, str]) -> None:
         """A pod has these annotations from now on."""
         if self.drawn and (grant := notes.get(names.ANNOTATION_GRANT)):
-            self._most_milli[uid] = max(self._most_milli.get(uid, 0), _milli(decode_grant(grant)))
+            self._most_milli[uid] = max(self._most_milli.get(uid, 0), milli_of(decode_grant(grant)))
 
     def annotated(self, patch: SuspendPod, before: dict[str, Any]) -> None:
         """T3, of a suspension or resumption that was written over this object."""
@@ -345,11 +344,3 @@ class Turns:
 
 def _gpus(grant: Grant) -> set[str]:
     return {gpu.uuid for part in grant.containers.values() for gpu in part.gpus}
-
-
-def _milli(grant: Grant) -> int:
-    return sum(
-        max(gpu.compute_milli, gpu.memory_mib * WHOLE_GPU_MILLI // GPU_MIB)
-        for part in grant.containers.values()
-        for gpu in part.gpus
-    )

@@ -72,8 +72,8 @@ class HostMemory:
                 self._book.park(grant_id)
 
     def tick(self, open_checkpoints: Collection[str], term: int, now: float) -> list[m.Command]:
-        """Asks nodes until they have all on the GPU again, and moves pods whose order may still be written. Of a pod
-        that is paused meanwhile the answer to that order says it.
+        """Asks nodes until they have all on the GPU again, and moves pods with an order that may still be
+        written. Of a pod that is paused meanwhile the answer to the pause tells it.
 
         `open_checkpoints`: grants that open plans checkpoint.
         """

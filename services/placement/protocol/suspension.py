@@ -207,7 +207,7 @@ class Suspender:
             self._book.suspend(grant_id, state.suspension)
             self._capacity_changes.note()
             return self.events.confirmed(state, held, now)
-        elif suspension is None and reason and held.suspension == state.suspension:
+        elif suspension is None and reason and self.is_confirmed(grant_id):
             self._doubted.setdefault(state.uid, now)
         elif suspension is None and reason:
             gpu_time = self._gpu_times.never_stopped(state, now)
@@ -330,14 +330,7 @@ class Suspender:
 
     def can_resume(self, state: PodState) -> bool:
         """Whether what the pod has given up is known: its node has confirmed it to this leader."""
-        held = self._book.grants.get(state.grant_id)
-        return (
-            state.uid not in self._unmoved
-            and state.uid not in self._resuming
-            and state.suspension is not None
-            and held is not None
-            and held.suspension == state.suspension
-        )
+        return state.uid not in self._unmoved and state.uid not in self._resuming and self.is_confirmed(state.grant_id)
 
     def _over(self, now: float) -> list[Unit]:
         """Returns the pods that are suspended for no open plan and resume by none; those together that resume

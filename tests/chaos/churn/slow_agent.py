@@ -15,6 +15,7 @@ from pathlib import Path
 
 from services.node_agent import messages as m
 from services.node_agent import state
+from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
 from services.node_agent.fleet_service import FleetRuntime
@@ -73,8 +74,8 @@ class DurableFleet(Fleet):
 
     def __init__(self, machines: Mapping[str, Machine], folder: Path) -> None:
         self._folder = folder
-        saved = {name: self._file(name).read_bytes() for name in machines if self._file(name).exists()}
-        super().__init__(machines, {name: state.read(content, name) for name, content in saved.items()})
+        saved = {name: CheckpointFile(self._file(name)).load(name) for name in machines}
+        super().__init__(machines, {name: known for name, known in saved.items() if known is not None})
 
     def boot(self, node: str, now: float) -> list[m.Command]:
         return self._saved(node, super().boot(node, now))

@@ -189,7 +189,7 @@ MUTANTS = [
         name="failure-undoes-a-confirmed-suspension",
         what="a late report that a suspension failed withdraws one that the node has confirmed since",
         file="services/placement/protocol/suspension.py",
-        old="        elif suspension is None and reason and held.suspension == state.suspension:\n",
+        old="        elif suspension is None and reason and self.is_confirmed(grant_id):\n",
         new="        elif False:\n",
         tests=(_SUSPENSION + _FAILS_AFTER,),
     ),
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         name="failure-after-the-confirmation-ends-the-plan",
-        what="a plan is given up because of a victim whose suspension was confirmed",
+        what="a plan is given up because of a victim with a confirmed suspension",
         file="services/placement/core.py",
         old=" and not self.suspension.is_confirmed(event.grant_id)",
         new="",
