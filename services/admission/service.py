@@ -19,7 +19,7 @@ from services.admission.messages import Allowed, Policy, Refused
 from services.admission.profiles import DEBUG, Profile
 from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
-from shared.service.settings import Count, CountOrNone, Percent, Port
+from shared.service.settings import Count, CountOrNone, Patience, Percent, Port
 
 PATH = "/mutate"
 PATH_SCHEDULER = "/mutate/scheduler/{name}"
@@ -66,6 +66,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: Count = 8 << 20
     """etcd takes objects of 1.5 MiB; a review carries two of them."""
     reload_every_s: Count = 10
+    serve_on_s: Patience = 0.0
+    """How long it still answers when it is told to end: for so long requests may come, by connections that were routed
+    before its end was known. The API server repeats no review."""
 
     def __post_init__(self) -> None:
         if quantity(self.quota_gpu_memory) < MIB:
@@ -147,7 +150,9 @@ class Admission(Service):
         ctx.health.set("webhook", ok=True, detail=f"port {self.port}")
 
     async def drain(self) -> None:
-        """Answers what has come, and takes no more."""
+        """Answers what has come and what comes for `serve_on_s`, and takes no more."""
+        config: Config = self._config
+        await asyncio.sleep(config.serve_on_s)
         await self._runner.cleanup()
 
     def _tls(self, config: Config) -> ssl.SSLContext | None:

@@ -24,7 +24,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     certificate_days: Days = 90.0
     authority_days: Days = 1825.0
     authority_overlap_s: Patience = 86400.0
-    """How long a new CA is only trusted before it signs: until then every client has read the new bundle."""
+    """How long a new CA is only trusted before it signs: until then every client has read the new bundle. Where others
+    make the certificates: how long an earlier CA is trusted beside a new one."""
     renew_left: Ratio = 1 / 3
     """A certificate is renewed when this part of its life is left."""
     unready_s: Patience = 60.0
@@ -46,7 +47,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the users' permissions, of which the kubelet is told at once."""
     webhook: str = "kerf-dialects"
     """The MutatingWebhookConfiguration that gets the CA; empty: none."""
+    schedulers: tuple[str, ...] = ()
+    """Accounts that may bind pods: they are added to ConfigMap kerf-schedulers, from which nothing is taken out."""
     enrolment: bool = True
+    leaving_s: Patience = 10.0
+    """How long a node that leaves keeps its agent at least: Bindings that were decided before may still come."""
     watcher_account: str = "kerf-watcher"
     lease_s: Seconds = 5.0
     """A leader that has not renewed its Lease for this time is replaced."""

@@ -48,6 +48,10 @@ class Core:
         self.conditions: tuple[Condition, ...] = ()
         """The state of the installation, as of the last decision."""
         self._noticed: dict[str, str] = {}
+        self._authorities_seen: dict[str, tuple[str, float]] = {}
+        """By Secret of certificates that others make: its CA, and when it was first seen, in Unix seconds."""
+        self._leaving: dict[str, float] = {}
+        """Nodes that leave, and when they were first seen to, in Unix seconds."""
         self._occupied: set[str] = set()
         """Nodes of which an Event says that they wait to be enrolled."""
 
@@ -61,11 +65,10 @@ class Core:
         if self.config.certificates == "bootstrap":
             writes += self._own_certificates(now_s, entropy)
         else:
-            writes += self._others_certificates()
-        if SCHEDULERS not in self.seen.maps:  # made where it is missing, and the administrator's from then on
-            writes.append(self._make(CONFIG_MAP, SCHEDULERS, {"accounts": LISTED}, f"ConfigMap {SCHEDULERS} was made"))
+            writes += self._others_certificates(now_s)
+        writes += self._schedulers()
         if self.config.enrolment:
-            self._enrol(writes, notices)
+            self._enrol(writes, notices, now_s)
         writes += self._report(now_s, notices)
         return Decision(writes=tuple(writes), notices=tuple(notices))
 
@@ -103,14 +106,27 @@ class Core:
         what = f"a new certificate, because {why}" if why else "the CAs of now"
         return self._keep_secret(name, dict(data), what, kind="kubernetes.io/tls")
 
-    def _others_certificates(self) -> list[Write]:
-        """The CAs of certificates that others make go to where clients read them."""
+    def _others_certificates(self, now_s: float) -> list[Write]:
+        """The CAs of certificates that others make go to where clients read them. An earlier CA stays beside a new one
+        for a while: servers go on with the certificate that they have until the kubelet has brought them the next."""
         writes: list[Write] = []
         nats = self.seen.secret(NATS_TLS).text("ca.crt")
         if nats:
-            writes += self._keep_map(BUNDLE, {"ca.crt": nats})
+            kept = pki.others(self.seen.bundle, nats, self._beside(NATS_TLS, nats, now_s))
+            writes += self._keep_map(BUNDLE, {"ca.crt": nats + kept})
         admission = self.seen.secret(ADMISSION_TLS).text("ca.crt")
-        return [*writes, *(self._trust_webhook(admission) if admission else [])]
+        if admission:
+            writes += self._trust_webhook(admission, beside=self._beside(ADMISSION_TLS, admission, now_s))
+        return writes
+
+    def _beside(self, name: str, bundle: str, now_s: float) -> float:
+        """The time at which CAs beside this one must be valid to stay; 0 where the overlap is over. It counts from when
+        this operator first saw the CA."""
+        before, since = self._authorities_seen.get(name, ("", now_s))
+        if before != bundle:
+            since = now_s
+        self._authorities_seen[name] = bundle, since
+        return now_s if now_s < since + self.config.authority_overlap_s else 0.0
 
     def _trust_webhook(self, bundle: str, *, beside: float = 0.0) -> list[Write]:
         """Sets caBundle. Certificates that are in it already and are valid at `beside` (Unix seconds; 0: none) stay:
@@ -129,18 +145,36 @@ class Core:
         why = f"caBundle of {name} was set"
         return [Write(method="PATCH", resource=WEBHOOKS, name=name, body=body, strategic=True, why=why)]
 
+    def _schedulers(self) -> list[Write]:
+        """The ConfigMap is made where it is missing, and is the administrator's from then on: what the settings name is
+        added, and nothing is taken out."""
+        present = self.seen.maps.get(SCHEDULERS)
+        have = [LISTED] if present is None else present.data.get("accounts", "").split()
+        lacking = [account for account in self.config.schedulers if account not in have]
+        if present is None:
+            accounts = " ".join(have + lacking)
+            return [self._make(CONFIG_MAP, SCHEDULERS, {"accounts": accounts}, f"ConfigMap {SCHEDULERS} was made")]
+        return self._keep_map(SCHEDULERS, {"accounts": " ".join(have + lacking)}) if lacking else []
+
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _enrol(self, writes: list[Write], notices: list[Notice]) -> None:
-        """Some nodes at a time; the others wait."""
-        seen = self.seen
-        for name in sorted(seen.dirty)[:NODES_AT_ONCE]:
+    def _enrol(self, writes: list[Write], notices: list[Notice], now_s: float) -> None:
+        """Some nodes at a time; the others wait. Those that leave are looked at each time: their agents end."""
+        seen, config = self.seen, self.config
+        for name in [*sorted(seen.dirty)[:NODES_AT_ONCE], *sorted(self._leaving.keys() - seen.dirty)]:
             seen.dirty.discard(name)
-            node = seen.nodes.get(name)
+            node, since = seen.nodes.get(name), self._leaving.pop(name, now_s)
             if node is not None:
                 others = seen.others_on(name)
+                if enrolment.leaves(node):
+                    self._leaving[name] = min(since, now_s)
                 write, notice = enrolment.decide(
-                    node, seen.grants[name], watcher=self.config.watcher_account, others=others
+                    node,
+                    seen.grants[name],
+                    watcher=config.watcher_account,
+                    others=others,
+                    agents=seen.agents_on(name, config.namespace, config.agent_account),
+                    settled=now_s - min(since, now_s) >= config.leaving_s,
                 )
                 writes += [write] if write is not None else []
                 waits = bool(others) and enrolment.waits(node)

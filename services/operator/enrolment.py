@@ -1,7 +1,10 @@
 """Which nodes belong to Kerf: the label that users write, the taint and the label that the operator answers with.
 
-A node leaves in order. While pods with grants run on it, its agent and its taint stay, so that slices are still
-enforced and released, and `kerf.dev/leaving` keeps new pods away.
+A node leaves in steps, each only when the one before is done:
+1. Taint `kerf.dev/leaving` keeps new pods away. Bindings that were decided before it was seen may still come.
+2. While pods with grants use its GPUs, its agent stays, so that slices are still enforced and released.
+3. The label that the agents' DaemonSet selects is removed, and the agent ends.
+4. Its taints and the other labels are removed: from now on the GPUs may be anyone's.
 """
 
 from __future__ import annotations
@@ -31,19 +34,29 @@ def waits(node: Node) -> bool:
     return wanted(node) and not enrolled(node)
 
 
+def leaves(node: Node) -> bool:
+    """Whether the node was told to leave: pods with grants or its agent may still be there."""
+    return any(taint.key == names.TAINT_LEAVING and taint.effect == EFFECT for taint in node.spec.taints)
+
+
 def decide(
-    node: Node, grants: int, *, watcher: str, others: tuple[str, ...] = ()
+    node: Node, grants: int, *, watcher: str, others: tuple[str, ...] = (), agents: int = 0, settled: bool = True
 ) -> tuple[Write | None, Notice | None]:
-    """What to change on a node with so many running pods that have grants. `watcher`: the user agent that wrote the
-    labels of its GPUs. `others`: pods with GPUs of other systems there; until they are gone it is not enrolled, for
-    Kerf would give the same GPUs again."""
+    """What to change on a node whose GPUs so many running pods have grants for. `watcher`: the user agent that wrote
+    the labels of its GPUs. `others`: pods with GPUs of other systems there; until they are gone it is not enrolled, for
+    Kerf would give the same GPUs again. `agents`: pods of agents there. `settled`: whether a node that leaves has had
+    its taint for so long that no Binding comes any more that was decided before."""
     if waits(node) and others:
         return None, _notice(node, "NotEnrolled", occupied_text(node.metadata.name, others), warning=True)
     if wanted(node):
         return _enrol(node)
-    if not enrolled(node):
+    if not enrolled(node) and not leaves(node):
         return None, None
-    return _leave(node, grants) if grants else _release(node, watcher)
+    if grants or not leaves(node):
+        return _leave(node, grants)
+    if not settled or (agents and not enrolled(node)):
+        return None, None
+    return (_dismiss(node), None) if enrolled(node) else _release(node, watcher)
 
 
 def occupied_text(name: str, others: tuple[str, ...]) -> str:
@@ -79,14 +92,24 @@ def _enrol(node: Node) -> tuple[Write | None, Notice | None]:
 
 def _leave(node: Node, grants: int) -> tuple[Write | None, Notice | None]:
     taints = _taints(node, add=(names.TAINT_MANAGED, names.TAINT_LEAVING))
-    if taints is None:
+    # Without its agent, for a Binding that came late, no slice is handed over or released.
+    labels: dict[str, str | None] = {} if enrolled(node) else {names.LABEL_ENROLLED: "true"}
+    if taints is None and not labels:
         return None, None
     pods = "1 pod uses" if grants == 1 else f"{grants} pods use"
     note = (
-        f"label {names.LABEL_MANAGED} was removed and {pods} GPUs here; the node gets no new pods, and leaves "
-        "Kerf when they have ended. To speed it up: kubectl drain, or kerf drain"
+        f"label {names.LABEL_MANAGED} was removed; the node gets no new pods, and leaves Kerf when its agent has ended"
     )
-    return _patch(node, {}, taints, "node is leaving"), _notice(node, "LeavingKerf", note, warning=True)
+    if grants:
+        note = (
+            f"label {names.LABEL_MANAGED} was removed and {pods} GPUs here; the node gets no new pods, and leaves "
+            "Kerf when they have ended. To speed it up: kubectl drain, or kerf drain"
+        )
+    return _patch(node, labels, taints, "node is leaving"), _notice(node, "LeavingKerf", note, warning=bool(grants))
+
+
+def _dismiss(node: Node) -> Write:
+    return _patch(node, {names.LABEL_ENROLLED: None}, None, "the node's agent may end")
 
 
 def _release(node: Node, watcher: str) -> tuple[Write | None, Notice | None]:

@@ -29,8 +29,11 @@ from services.operator.objects import (
     WebhookConfiguration,
 )
 from services.operator.other_gpus import has_gpus_of_others
+from shared.formats import UNREADABLE
 from shared.model import names
+from shared.model.grant import decode_grant, serving_node
 from shared.model.neighbours import Neighbourhood, neighbourhood
+from shared.model.strategies import REMOTE
 
 PART_OF = {"app.kubernetes.io/part-of": "kerf"}
 
@@ -68,7 +71,7 @@ class Observed:
         self.slices: dict[str, str] = {}
         """ResourceSlices of NVIDIA's DRA driver, and the nodes whose devices they offer."""
         self.grants: Counter[str] = Counter()
-        """Running pods with grants, by node."""
+        """Running pods with grants, by the node of their GPUs, and by their own where that is another one."""
         self.others: dict[str, dict[str, str]] = {}
         """Pods with GPUs of other systems, as namespace/name by uid, by node."""
         self.accounts: Counter[tuple[str, str]] = Counter()
@@ -154,12 +157,15 @@ class Observed:
             return
         spec = pod.spec
         self.accounts[pod.metadata.namespace, spec.service_account_name or "default"] += by
-        if spec.node_name and names.ANNOTATION_GRANT in pod.metadata.annotations:
-            self.grants[spec.node_name] += by
-            node = self.nodes.get(spec.node_name)
+        grant = pod.metadata.annotations.get(names.ANNOTATION_GRANT)
+        if not spec.node_name or grant is None:
+            return
+        for name in {spec.node_name, _serving_node(grant) or spec.node_name}:
+            self.grants[name] += by
+            node = self.nodes.get(name)
             # Of all pods only those of nodes that leave change what is to be done.
-            if node is not None and enrolment.enrolled(node) and not enrolment.wanted(node):
-                self.dirty.add(spec.node_name)
+            if node is not None and not enrolment.wanted(node):
+                self.dirty.add(name)
 
     def _note_others(self, pod: Pod, *, there: bool) -> None:
         name, uid = pod.spec.node_name, pod.metadata.uid
@@ -175,6 +181,15 @@ class Observed:
         node = self.nodes.get(name)
         if node is not None and enrolment.waits(node):
             self.dirty.add(name)
+
+    def agents_on(self, node: str, namespace: str, account: str) -> int:
+        """Pods of agents on this node that have not ended."""
+        return sum(
+            pod.spec.node_name == node
+            and (pod.metadata.namespace, pod.spec.service_account_name) == (namespace, account)
+            and pod.status.phase not in TERMINAL
+            for pod in self.own.values()
+        )
 
     def others_on(self, node: str) -> tuple[str, ...]:
         """Pods with GPUs of other systems on this node, as namespace/name, in their order."""
@@ -217,3 +232,13 @@ class Observed:
     def certificate_end(self, name: str) -> float:
         """0 where there is none."""
         return self.ends().get((name,), 0.0)
+
+
+def _serving_node(grant: str) -> str:
+    """The node that serves a pod's GPU over the network; empty where it is the pod's own, or cannot be read."""
+    if f'"{REMOTE}"' not in grant:
+        return ""
+    try:
+        return serving_node(decode_grant(grant))
+    except UNREADABLE:
+        return ""

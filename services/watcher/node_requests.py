@@ -61,7 +61,7 @@ class NodeRequests:
         self.forget(pod.metadata.uid)
         sums = self._sums.setdefault(node, {})
         try:
-            amounts = requested(pod)
+            amounts = {name: amount for name, amount in requested(pod).items() if amount}
         except QuantityError:
             amounts = {}  # a static pod's nonsense; Kerf grants nothing to it
         for name, amount in amounts.items():
@@ -74,7 +74,7 @@ class NodeRequests:
         counted = self._counted.pop(uid, None)
         if counted is None:
             return
-        # A pod without Kerf's resources may outlive its node's sums.
+        # A pod that asks for none of Kerf's resources, or for 0 of them, may outlive its node's sums.
         sums = self._sums.get(counted.node, {})
         for name, amount in counted.amounts.items():
             sums[name] -= amount

@@ -11,6 +11,8 @@ from shared.formats import UNREADABLE
 from shared.kube.transport import Response
 
 WRITE_TIMEOUT_S = 10.0
+SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""The API server evicts no such pod, and says so as a failure of its own (500)."""
 
 
 class Result(NamedTuple):
@@ -59,7 +61,7 @@ def outcome_of(response: Response) -> Result:
     message = status.message or f"HTTP {response.status}"
     if response.status == 422 and any(cause.field == "metadata.uid" for cause in status.details.causes):
         return Result("gone", message)
-    if response.status in (400, 401, 403, 405, 413, 415, 422):
+    if response.status in (400, 401, 403, 405, 413, 415, 422) or SEVERAL_BUDGETS in message:
         return Result("refused", message)
     known: dict[int, Outcome] = {404: "gone", 409: "conflict", 410: "gone", 429: "throttled"}
     return Result(known.get(response.status, "unknown"), message)

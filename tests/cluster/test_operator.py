@@ -78,7 +78,7 @@ class Site:
         return {base64.b64decode(w["clientConfig"].get("caBundle", "")).decode() for w in found["webhooks"]}
 
     def config(self, **settings: Any) -> Config:
-        quick = {"lease_s": 2, "check_s": 1}
+        quick = {"lease_s": 2, "check_s": 1, "leaving_s": 0.5}
         kubeconfig = str(self.plane.kubeconfig())
         return Config(kubeconfig=kubeconfig, namespace=self.namespace, webhook=self.webhook, **(quick | settings))
 
@@ -210,6 +210,20 @@ async def test_a_node_with_running_grants_keeps_its_agent_and_gets_no_new_pods(
     site.call("PATCH", path, {"metadata": {"labels": {"kerf.dev/managed": None}}}, patch=True)
     await site.until(lambda: looks(site, path) == ({"kerf.dev/enrolled"}, {"kerf.dev/managed", "kerf.dev/leaving"}))
     site.call("DELETE", site.path("pods", "p"), {"gracePeriodSeconds": 0})
+    await site.until(lambda: looks(site, path) == (set(), set()))
+
+
+async def test_a_node_keeps_its_taints_until_its_agent_has_ended(site: Site, operator: Context, node_name: str) -> None:
+    path = node(site, node_name, {"kerf.dev/managed": "true"})
+    agent = {"apiVersion": "v1", "kind": "Pod",
+             "metadata": {"name": "agent", "labels": {"app.kubernetes.io/part-of": "kerf"}},
+             "spec": {"nodeName": node_name, "serviceAccountName": "kerf-node-agent",
+                      "containers": [{"name": "c", "image": "i"}]}}  # fmt: skip
+    assert site.call("POST", site.path("pods"), agent)[0] == 201
+    await site.until(lambda: looks(site, path)[1] == {"kerf.dev/managed"})
+    site.call("PATCH", path, {"metadata": {"labels": {"kerf.dev/managed": None}}}, patch=True)
+    await site.until(lambda: looks(site, path) == (set(), {"kerf.dev/managed", "kerf.dev/leaving"}))
+    site.call("DELETE", site.path("pods", "agent"), {"gracePeriodSeconds": 0})
     await site.until(lambda: looks(site, path) == (set(), set()))
 
 

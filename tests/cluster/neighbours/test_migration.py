@@ -266,7 +266,8 @@ async def kerf_installed(site: Site) -> AsyncIterator[Stack]:
     manifests.apply_all(plane, "00-", "1", "20-", "21-", "22-", "23-")
     manifests.wait_for_policies(plane)
     account = str(plane.service_account("kerf-system", "kerf-operator"))
-    config = Config(kubeconfig=account, webhook="", nats_url="", certificates="existing", lease_s=2, check_s=1)
+    quick = {"lease_s": 2, "check_s": 1, "leaving_s": 0.5}
+    config = Config(kubeconfig=account, webhook="", nats_url="", certificates="existing", **quick)
     await site.guide.shell("kubectl create namespace created-later")
     async with (
         webhook(plane, probe="created-later"),

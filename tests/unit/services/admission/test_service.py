@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -22,7 +23,8 @@ from services.admission.core import review
 from services.admission.messages import Policy, Request
 from services.admission.patch import apply
 from services.admission.service import Admission, Config, InsecureError, UnknownDialectError
-from shared.service import Context, Lifecycle, running
+from shared.service import Context, Lifecycle, run, running
+from tests.support.waiting import eventually
 from tests.unit.services.admission.pods import asked, container, pod
 
 
@@ -165,6 +167,30 @@ async def test_a_body_beyond_the_limit_is_not_read() -> None:
 async def test_it_publishes_its_heartbeat() -> None:
     async with serving() as url, aiohttp.ClientSession() as session, session.get(f"{url}/healthz") as answer:
         assert answer.status == 200
+
+
+async def test_it_answers_for_a_while_after_it_was_told_to_end() -> None:
+    """Else pods cannot be created at each rollout: the API server still sends reviews by connections to this one."""
+    stop, ready, ports = asyncio.Event(), asyncio.Event(), list[int]()
+
+    class Known(Admission):
+        async def start(self, ctx: Context) -> None:
+            await super().start(ctx)
+            ports.append(self.port)
+            self.ctx = ctx
+            known.append(self)
+
+    known: list[Known] = []
+    config = Config(host="127.0.0.1", port=0, serve_on_s=0.5)
+    ends = asyncio.create_task(run(Known, config, stop=stop, ready=ready))
+    await ready.wait()
+    stop.set()
+    await eventually(lambda: known[0].ctx.health.draining)
+    assert not known[0].ctx.health.ready, "no new connections come from the Service"
+    assert (await post(f"http://127.0.0.1:{ports[0]}/mutate", asked(pod(container(mem="3")))))[0] == 200
+    await ends
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await post(f"http://127.0.0.1:{ports[0]}/mutate", asked(pod(container(mem="3"))))
 
 
 async def test_plain_http_stays_on_this_machine() -> None:

@@ -20,14 +20,19 @@ from services.operator.objects import (
     AdmissionPolicy,
     ConfigMap,
     Node,
+    NodeMeta,
+    NodeSpec,
     Pod,
     PodCondition,
+    PodSpec,
     PodStatus,
     Secret,
     Webhook,
     WebhookConfiguration,
 )
+from shared.model.grant import ContainerGrant, GpuShare, Grant, encode_grant
 from shared.model.kube_object import Meta
+from shared.model.objects import Taint
 
 NOW_S = 1.8e9
 DAY_S = 86400.0
@@ -273,6 +278,97 @@ def test_the_first_nodes_are_enrolled_some_at_a_time() -> None:
     while world.core.unfinished:
         counts.append(len([w for w in world.decide().writes if w.resource.kind == "Node"]))
     assert counts == [50, 50, 20]
+
+
+def test_schedulers_of_the_settings_are_added_to_the_list_and_none_is_taken_out() -> None:
+    volcano, mine = "system:serviceaccount:volcano-system:volcano-scheduler", "system:serviceaccount:team:mine"
+    world = World(Config(schedulers=("system:kube-scheduler", volcano)))
+    world.settle()
+    assert world.core.seen.maps["kerf-schedulers"].data["accounts"] == f"system:kube-scheduler {volcano}"
+    world = World(Config(schedulers=(volcano,)))
+    world.core.seen.put(ConfigMap(metadata=Meta(name="kerf-schedulers"), data={"accounts": f"{mine}  x"}))
+    world.settle()
+    assert world.core.seen.maps["kerf-schedulers"].data["accounts"] == f"{mine} x {volcano}"
+    assert not world.decide().writes
+
+
+@pytest.mark.parametrize("certificates", ["cert-manager", "existing"])
+def test_an_earlier_ca_of_others_is_trusted_beside_a_new_one_for_a_while(certificates: Any) -> None:
+    """Servers go on with the certificate that they have until the kubelet has brought them the next."""
+    world = World(Config(certificates=certificates, authority_overlap_s=3600.0))
+    before, after = (pki.pems((pki.new_authority(NOW_S, 100.0, world.entropy).certificate,)) for _ in range(2))
+
+    def comes(bundle: str) -> None:
+        for name in ("kerf-admission", "kerf-nats-tls"):
+            data = {"ca.crt": base64.b64encode(bundle.encode()).decode()}
+            world.core.seen.put(Secret(metadata=Meta(name=name), data=data))
+        world.settle()
+
+    def trusted() -> list[set[str]]:
+        assert world.core.seen.webhooks is not None
+        hook = base64.b64decode(world.core.seen.webhooks.webhooks[0].client_config.ca_bundle).decode()
+        return [{pki.pems((ca,)) for ca in pki.read_all(bundle)} for bundle in (world.core.seen.bundle, hook)]
+
+    comes(before)
+    assert trusted() == [{before}] * 2
+    world.now_s += DAY_S
+    comes(after)
+    assert trusted() == [{before, after}] * 2
+    world.now_s += 3601.0
+    world.settle()
+    assert trusted() == [{after}] * 2
+
+
+ENROLLED = {"kerf.dev/enrolled": "true"}
+LEAVING = tuple(Taint(key=f"kerf.dev/{key}", effect="NoSchedule") for key in ("managed", "leaving"))
+
+
+def node_writes(world: World) -> list[dict[str, Any]]:
+    return [write.body for write in world.decide().writes if write.resource.kind == "Node"]
+
+
+def test_a_node_that_leaves_keeps_its_agent_until_no_binding_comes_any_more() -> None:
+    world = World()
+    world.settle()
+    leaving = Node(metadata=NodeMeta(name="n", labels=ENROLLED), spec=NodeSpec(taints=LEAVING))
+    world.core.seen.put(leaving)
+    assert node_writes(world) == []
+    world.now_s += world.core.config.leaving_s
+    (write,) = node_writes(world)
+    assert write["metadata"]["labels"] == {"kerf.dev/enrolled": None}
+
+
+def test_a_node_that_leaves_is_looked_at_until_its_agent_has_ended() -> None:
+    world = World()
+    world.settle()
+    meta = Meta(name="agent", namespace="kerf-system", uid="u", labels={"app.kubernetes.io/part-of": "kerf"})
+    agent = Pod(metadata=meta, spec=PodSpec(node_name="n", service_account_name="kerf-node-agent"))
+    others = msgspec.structs.replace(agent, metadata=msgspec.structs.replace(meta, namespace="team", uid="v"))
+    world.core.seen.put(agent)
+    world.core.seen.put(others)
+    world.core.seen.put(Node(metadata=NodeMeta(name="n"), spec=NodeSpec(taints=LEAVING)))
+    node_writes(world)
+    world.now_s += world.core.config.leaving_s
+    assert node_writes(world) == []
+    world.core.seen.gone(agent)
+    (write,) = node_writes(world)
+    assert write["spec"] == {"taints": None}
+    world.core.seen.put(Node(metadata=NodeMeta(name="n")))
+    assert node_writes(world) == node_writes(world) == []
+
+
+def test_a_node_that_serves_its_gpu_to_another_one_is_in_use() -> None:
+    world = World()
+    share = GpuShare(node="gpu-1", uuid="G0", memory_mib=1, compute_milli=0)
+    for name, strategy in (("far", "remote"), ("near", "advisory")):
+        part = ContainerGrant(strategy=strategy, gpus=(share,))  # type: ignore[arg-type]
+        notes = {"kerf.dev/grant": encode_grant(Grant(grant_id=name, term=1, containers={"c": part}))}
+        at = "cpu-1" if name == "far" else "gpu-1"
+        world.core.seen.put(Pod(metadata=Meta(name=name, uid=name, annotations=notes), spec=PodSpec(node_name=at)))
+    assert world.core.seen.grants == {"cpu-1": 1, "gpu-1": 2}
+    damaged = Meta(name="x", uid="x", annotations={"kerf.dev/grant": '{"strategy":"remote"'})
+    world.core.seen.put(Pod(metadata=damaged, spec=PodSpec(node_name="cpu-1")))
+    assert world.core.seen.grants == {"cpu-1": 2, "gpu-1": 2}
 
 
 def test_pods_of_kerfs_that_stay_not_ready_are_reported() -> None:

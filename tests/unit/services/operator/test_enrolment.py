@@ -17,8 +17,12 @@ def node(labels: dict[str, str], *taints: Taint) -> Node:
     return Node(metadata=NodeMeta(name="n", labels=labels, resource_version="7"), spec=NodeSpec(taints=taints))
 
 
-def decide(found: Node, grants: int = 0) -> Any:
-    write, notice = enrolment.decide(found, grants, watcher="kerf-watcher")
+ENROLLED = {"kerf.dev/enrolled": "true"}
+LEAVING = Taint(key="kerf.dev/leaving", effect="NoSchedule")
+
+
+def decide(found: Node, grants: int = 0, **rest: Any) -> Any:
+    write, notice = enrolment.decide(found, grants, watcher="kerf-watcher", **rest)
     return (write.body if write else None), (notice.reason if notice else "")
 
 
@@ -49,14 +53,13 @@ def test_an_enrolled_node_that_lost_its_taint_gets_it_back_without_another_event
 
 
 def test_a_node_that_returns_while_it_is_leaving_takes_new_pods_again() -> None:
-    leaving = Taint(key="kerf.dev/leaving", effect="NoSchedule")
-    body, _ = decide(node({"kerf.dev/managed": "true", "kerf.dev/enrolled": "true"}, MANAGED, leaving), 2)
+    body, _ = decide(node({"kerf.dev/managed": "true", "kerf.dev/enrolled": "true"}, MANAGED, LEAVING), 2)
     assert body["spec"] == {"taints": [{"key": "kerf.dev/managed", "effect": "NoSchedule"}]}
 
 
 def test_values_and_other_effects_of_taints_stay() -> None:
     theirs = (Taint(key="a", value="b", effect="NoExecute"), Taint(key="kerf.dev/managed", effect="NoExecute"))
-    body, _ = decide(node({"kerf.dev/enrolled": "true"}, MANAGED, *theirs))
+    body, _ = decide(node({}, MANAGED, LEAVING, *theirs))
     assert body["spec"]["taints"] == [
         {"key": "a", "effect": "NoExecute", "value": "b"},
         {"key": "kerf.dev/managed", "effect": "NoExecute"},
@@ -64,22 +67,36 @@ def test_values_and_other_effects_of_taints_stay() -> None:
 
 
 def test_a_node_keeps_its_agent_while_pods_with_grants_run_there() -> None:
-    leaving = node({"kerf.dev/enrolled": "true"}, MANAGED)
-    body, reason = decide(leaving, 1)
+    body, reason = decide(node(ENROLLED, MANAGED), 1)
     assert (body["metadata"]["labels"], reason) == ({}, "LeavingKerf")
     assert {taint["key"] for taint in body["spec"]["taints"]} == {"kerf.dev/managed", "kerf.dev/leaving"}
-    body, reason = decide(leaving, 0)
-    assert (body["metadata"]["labels"], body["spec"], reason) == (
-        {"kerf.dev/enrolled": None},
-        {"taints": None},
-        "LeftKerf",
-    )
+    assert decide(node(ENROLLED, MANAGED, LEAVING), 1) == (None, "")
+
+
+def test_a_node_leaves_in_steps() -> None:
+    """New pods are kept away before the agent ends, and the GPUs are free for others after it has ended."""
+    body, reason = decide(node(ENROLLED, MANAGED), agents=1)
+    assert (body["metadata"]["labels"], reason) == ({}, "LeavingKerf"), "no pod with a grant is there, and one may come"
+    assert {taint["key"] for taint in body["spec"]["taints"]} == {"kerf.dev/managed", "kerf.dev/leaving"}
+    leaving = node(ENROLLED, MANAGED, LEAVING)
+    assert decide(leaving, agents=1, settled=False) == (None, "")
+    body, reason = decide(leaving, agents=1)
+    assert (body["metadata"]["labels"], "spec" in body, reason) == ({"kerf.dev/enrolled": None}, False, "")
+    dismissed = node({}, MANAGED, LEAVING)
+    assert decide(dismissed, agents=1) == (None, "")
+    body, reason = decide(dismissed)
+    assert (body["metadata"]["labels"], body["spec"], reason) == ({}, {"taints": None}, "LeftKerf")
+
+
+def test_a_pod_that_is_bound_late_gets_the_agent_back() -> None:
+    body, _ = decide(node({}, MANAGED, LEAVING), 1)
+    assert (body["metadata"]["labels"], "spec" in body) == ({"kerf.dev/enrolled": "true"}, False)
 
 
 def test_a_node_that_leaves_loses_the_taint_for_autoscalers_as_well() -> None:
     """Other schedulers would keep off it, and after an uninstallation nothing would take it away."""
     no_room = Taint(key="status-taint.cluster-autoscaler.kubernetes.io/kerf-no-room", effect="NoSchedule")
-    left = node({"kerf.dev/enrolled": "true"}, MANAGED, no_room)
+    left = node({}, MANAGED, LEAVING, no_room)
     assert decide(left)[0]["spec"] == {"taints": None}
     write = enrolment.release_for_good(node({}, no_room), "kerf-watcher")
     assert write is not None

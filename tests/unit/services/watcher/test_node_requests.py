@@ -56,6 +56,20 @@ def test_pods_without_gpus_come_and_go_on_a_node_one_after_the_other() -> None:
     assert dict(requests.count(half("c"), "n")) == {COMPUTE: 50}
 
 
+def test_pods_that_ask_for_0_come_and_go_on_a_node() -> None:
+    """Anyone may create them, for example with `kerf.dev/quota-gpu-milli: 0`."""
+    requests = NodeRequests()
+    zero = {"kerf.dev/quota-gpu-milli": "0"}
+    none = [build.bound(build.pod(name, limits=zero), "n") for name in ("a", "b", "c")]
+    for pod in none[:2]:
+        requests.pod_seen(pod)
+    requests.forget(none[0].metadata.uid)
+    requests.pod_seen(none[2])
+    for pod in none[1:]:
+        requests.forget(pod.metadata.uid)
+    assert dict(requests.count(half("d"), "n")) == {COMPUTE: 50}
+
+
 def test_a_pod_that_was_bound_elsewhere_counts_there() -> None:
     requests = NodeRequests()
     pod = half("a")

@@ -45,6 +45,12 @@ def test_the_servers_sentence_is_kept() -> None:
     assert outcome_of(Response(500, b"{}")).message == "HTTP 500"
 
 
+def test_an_eviction_under_several_budgets_is_refused_for_good() -> None:
+    """The API server says so as a failure of its own, and to repeat it would keep its plan open for minutes."""
+    said = b'{"message":"Internal error occurred: This pod has more than one PodDisruptionBudget, which the eviction"}'
+    assert outcome_of(Response(500, said)).outcome == "refused"
+
+
 def test_an_immutable_uid_error_means_that_the_pod_was_deleted() -> None:
     body = b'{"message":"m","details":{"causes":[{"field":"metadata.uid","message":"field is immutable"}]}}'
     assert outcome_of(Response(422, body)).outcome == "gone"
